@@ -1,0 +1,1 @@
+"""What travels between clients and server. Imported by both sides; imports neither."""

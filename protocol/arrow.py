@@ -1,0 +1,71 @@
+"""The Arrow schema of a landed ping, derived from :class:`protocol.ping.LandedPing`, field by field.
+
+An UUID is 16 bytes, an update its tag and its payload (`protocol.update`), a repeated text a dictionary. The type of a
+number follows from the bounds that its annotation declares.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+
+from protocol.ping import LandedPing
+
+UPDATE_ENCODING = "update_encoding"
+UPDATE = "update"
+FORMAT_KEY = b"fedping.format"
+FORMAT = b"1"
+
+
+@functools.cache
+def landed_schema() -> pa.Schema:
+    """Return the schema of every Parquet file in a landing folder."""
+    return pa.schema(list(_fields(LandedPing)), metadata={FORMAT_KEY: FORMAT})
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[pa.Field]:
+    info = msgspec.inspect.type_info(struct)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        if field.name == "payload":
+            assert isinstance(field.type, msgspec.inspect.StructType)
+            yield from _fields(field.type.cls)
+        elif field.name == UPDATE:
+            yield pa.field(UPDATE_ENCODING, pa.dictionary(pa.int32(), pa.string()))
+            yield pa.field(UPDATE, pa.binary())
+        elif field.name == "received_at":
+            yield pa.field(field.name, pa.timestamp("ms", tz="UTC"), nullable=False)
+        else:
+            yield pa.field(field.name, _arrow_type(field.type), nullable=False)
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    extra: dict[str, Any] = {}
+    if isinstance(kind, msgspec.inspect.Metadata):
+        extra, kind = kind.extra or {}, kind.type
+    match kind:
+        case msgspec.inspect.UUIDType():
+            return pa.binary(16)
+        case msgspec.inspect.IntType(le=int(le)) if le < 2**31:
+            return pa.int32()
+        case msgspec.inspect.IntType():
+            return pa.int64()
+        case msgspec.inspect.FloatType():
+            return pa.float32() if extra.get("arrow") == "float32" else pa.float64()
+        case msgspec.inspect.StrType():
+            return pa.dictionary(pa.int32(), pa.string())
+        case msgspec.inspect.LiteralType(values=values) if all(isinstance(v, int) for v in values):
+            return pa.int8()
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return pa.list_(pa.field("element", _arrow_type(item), nullable=False))
+    raise TypeError(f"no Arrow type is defined for {kind!r}; add it beside the others")
+
+
+def ids_to_arrow(ids: list[UUID]) -> pa.Array:
+    """Return UUIDs as a column of 16-byte values."""
+    return pa.array([i.bytes for i in ids], type=pa.binary(16))

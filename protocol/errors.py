@@ -1,0 +1,19 @@
+"""The one family of errors that a person can cause and a person can mend.
+
+Whatever is raised from here is shown as its sentence alone, without a traceback, so the sentence has to say what is
+wrong, where, and what to do. Everything else that is raised is a defect of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class FedpingError(Exception):
+    """A mistake in what a person gave us, told in one sentence; the command ends with :attr:`exit_code`."""
+
+    exit_code = 1
+
+
+class InvalidSettings(FedpingError):
+    """A study, model spec or option that cannot be meant; nothing was started. Exit code 2, as for a wrong option."""
+
+    exit_code = 2

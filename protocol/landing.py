@@ -1,0 +1,147 @@
+"""The landing folder: where pings lie in Parquet, and how one file is laid out.
+
+    <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
+
+The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
+when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read.
+
+**Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients whose
+first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every file,
+so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is decided by one task without
+moving a row between machines. Client ids are random, so the shards are even.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+SHARDS = 16
+SHARDS_KEY = b"fedping.shards"
+SINGLE_GROUP_ROWS = 4096
+"""A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
+
+NO_LINE = "none"
+"""The partition of the pings whose arm follows no model line."""
+
+
+def partition(landing: Path, study: str, line: str | None, iteration: int) -> Path:
+    """Return the folder of the pings that were ranked with version ``iteration`` of a line."""
+    return line_folder(landing, study, line) / f"iteration={iteration}"
+
+
+def line_folder(landing: Path, study: str, line: str | None) -> Path:
+    """Return the folder of all the pings of a line."""
+    return landing / f"study={study}" / f"line={line or NO_LINE}"
+
+
+def iterations(landing: Path, study: str, line: str | None) -> list[int]:
+    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before)."""
+    found = line_folder(landing, study, line).glob("iteration=*")
+    return sorted(int(number) for p in found if _is_integer(number := p.name.partition("=")[2]))
+
+
+def landed_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a partition in the order of their names; none if there is no such folder."""
+    return sorted(p for p in folder.glob("*.parquet") if not p.name.startswith((".", "_")))
+
+
+def landed_at(file: Path) -> int | None:
+    """Return when a file was landed (milliseconds since 1970), read from its name; None for a foreign name."""
+    stamp = file.name.partition("-")[0]
+    return int(stamp) if _is_integer(stamp) else None
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
+
+
+def shard_of(client_ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the shard of each client from its id; ids have shape (k, 16), shards shape (k,) in [0, SHARDS)."""
+    return client_ids[:, 0] // (256 // SHARDS)
+
+
+def id_bytes(column: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
+    """Return a column of 16-byte ids as an array of shape (k, 16), without a copy."""
+    import numpy as np
+
+    _, data = column.buffers()
+    return np.frombuffer(data, dtype=np.uint8, count=16 * len(column), offset=16 * column.offset).reshape(-1, 16)
+
+
+def write_landed(folder: Path, table: pa.Table, landed_ms: int, metadata: Mapping[bytes, bytes] | None = None) -> Path:
+    """Write pings as one new file of a partition, durably, and return its path.
+
+    The file is written under a hidden name, flushed to disk and renamed; then the folder is flushed. After a crash at
+    any point there is either the whole file or an unread hidden one.
+
+    Args:
+        folder: the partition (see :func:`partition`); made if need be.
+        table: pings of :func:`protocol.arrow.landed_schema`, in any order.
+        landed_ms: now, in milliseconds since 1970; becomes part of the name.
+        metadata: kept in the file's footer beside our own, for the writer's own use.
+
+    Raises:
+        OSError: the file cannot be written; the hidden file is removed.
+    """
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{landed_ms:013d}-{secrets.token_hex(6)}.parquet"
+    hidden, final = folder / f".{name}.tmp", folder / name
+    groups = list(_row_groups(table))
+    notes = {**(table.schema.metadata or {}), **(metadata or {})}
+    if len(groups) == SHARDS:
+        notes[SHARDS_KEY] = str(SHARDS).encode()
+    schema = table.schema.with_metadata(notes)
+    try:
+        with open(hidden, "wb") as sink:
+            with pq.ParquetWriter(sink, schema, **_parquet_options(table)) as writer:
+                for group in groups:
+                    writer.write_table(group, row_group_size=max(1, group.num_rows))
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.rename(hidden, final)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return final
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename or a new name in it survives a power loss."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    import numpy as np
+
+    if table.num_rows < SINGLE_GROUP_ROWS:
+        yield table
+        return
+    column = table.column("client_id").combine_chunks()
+    shards = shard_of(id_bytes(column.chunk(0) if hasattr(column, "chunk") else column))
+    order = np.argsort(shards, kind="stable")
+    bounds = np.searchsorted(shards[order], np.arange(SHARDS + 1))
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        yield table.take(order[low:high])
+
+
+def _parquet_options(table: pa.Table) -> dict[str, object]:
+    import pyarrow as pa
+
+    repeated = [f.name for f in table.schema if pa.types.is_dictionary(f.type) or pa.types.is_integer(f.type)]
+    return {"compression": "zstd", "compression_level": 1, "use_dictionary": repeated, "write_statistics": False}

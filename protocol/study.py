@@ -1,0 +1,139 @@
+"""The study: its arms with their shares, and the model lines that it trains.
+
+A line is one sequence of model versions; several may be trained side by side (study 2 of 2018 trained four). An arm
+says which line its clients follow and what they do with it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.digest import digest_of
+from protocol.errors import InvalidSettings
+from protocol.landing import NO_LINE
+from protocol.pipeline import Pipeline
+from protocol.spec import ModelSpec, Name
+
+SHARES_SLACK = 1e-9
+"""How far above 1 the shares of the arms may sum: three times 1/3 written in decimals is not a mistake."""
+
+
+class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One study variation.
+
+    A client of an arm with a ``line`` fetches that line's models and reports the version that it knows. If the arm
+    ``applies`` the model, it ranks with it, else with version 0 (the line's start weights). If the arm ``submits``, its
+    pings carry updates, which train the line; else they carry none, and ingest refuses any. An arm without a line ranks
+    as the product does and only reports. ``decays`` is the daily decay of stored scores.
+    """
+
+    name: Name
+    share: Annotated[float, Meta(gt=0, le=1)]
+    line: Name | None = None
+    applies: bool = False
+    submits: bool = False
+    decays: bool = False
+
+    def __post_init__(self) -> None:
+        if self.line is None and (self.applies or self.submits):
+            raise InvalidSettings(
+                f"arm '{self.name}' applies or submits but follows no model line; give it 'line', or neither"
+            )
+
+
+class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One trained sequence of model versions: what the model is, and how a round steps it."""
+
+    name: Name
+    spec: ModelSpec
+    pipeline: Pipeline = Pipeline()
+
+
+class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A named study. Its shares may sum to less than 1; the clients of the remainder are not enrolled.
+
+    Raises:
+        InvalidSettings: names repeat, shares exceed 1, an arm follows a line that is not there, or a line has no arm
+            that submits and could never be trained.
+    """
+
+    name: Name
+    arms: Annotated[tuple[Arm, ...], Meta(min_length=1)]
+    lines: tuple[Line, ...] = ()
+
+    def __post_init__(self) -> None:
+        _refuse_repeated(self.name, "arms", [arm.name for arm in self.arms])
+        _refuse_repeated(self.name, "lines", [line.name for line in self.lines])
+        total = sum(arm.share for arm in self.arms)
+        if total > 1 + SHARES_SLACK:
+            raise InvalidSettings(f"the shares of study '{self.name}' sum to {total:g}; they may not exceed 1")
+        known = {line.name for line in self.lines}
+        if NO_LINE in known:
+            raise InvalidSettings(
+                f"a line of study '{self.name}' is named '{NO_LINE}', which marks arms without a line"
+            )
+        for arm in self.arms:
+            if arm.line is not None and arm.line not in known:
+                raise InvalidSettings(
+                    f"arm '{arm.name}' of study '{self.name}' follows the line '{arm.line}', which the study does not "
+                    f"have; it has {', '.join(sorted(known)) or 'none'}"
+                )
+        untrained = sorted(known - {arm.line for arm in self.arms if arm.submits})
+        if untrained:
+            raise InvalidSettings(
+                f"no arm of study '{self.name}' submits updates for the line '{untrained[0]}', so it could never be "
+                "trained; set 'submits = true' on an arm that follows it"
+            )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the whole study document."""
+        return digest_of(self)
+
+    def arm(self, name: str) -> Arm:
+        """Return the arm of this name; raises :class:`InvalidSettings` naming the arms that there are."""
+        return _named(self.arms, name, "arm", self.name)
+
+    def line(self, name: str) -> Line:
+        """Return the line of this name; raises :class:`InvalidSettings` naming the lines that there are."""
+        return _named(self.lines, name, "line", self.name)
+
+
+_ArmOrLine = TypeVar("_ArmOrLine", Arm, Line)
+
+
+def _named(items: tuple[_ArmOrLine, ...], name: str, what: str, study: str) -> _ArmOrLine:
+    for item in items:
+        if item.name == name:
+            return item
+    there = ", ".join(item.name for item in items) or "none"
+    raise InvalidSettings(f"study '{study}' has no {what} '{name}'; it has {there}")
+
+
+def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSettings(f"study '{study}' has two {what} named '{name}'; rename one of them")
+
+
+def study_from_toml(path: Path) -> Study:
+    """Read a study file.
+
+    Raises:
+        InvalidSettings: the file is not there, is not TOML, or says something that a study cannot mean.
+    """
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Study)
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the study file {path}: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSettings(f"the study file {path} is not UTF-8 text; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(f"the study file {path} is not valid TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"the study file {path} does not describe a study: {error}") from error

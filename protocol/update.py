@@ -1,0 +1,114 @@
+"""Update encodings: the tag and the payload in which an update travels, and the codec that turns it into numbers.
+
+Nothing outside a codec may assume that an update is an array of m floats. On the wire the dense encoding is a plain JSON
+array, as in 2018; every other encoding is an object whose ``encoding`` is its tag. In Parquet an update is two columns:
+the tag and the payload as bytes, which decode for a whole column at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+
+from msgspec import Meta
+
+from protocol.spec import Finite
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+MAX_WEIGHTS = 2_000_000
+"""The longest update that is accepted at all, whatever a study's spec says."""
+
+DenseUpdate: TypeAlias = Annotated[tuple[Finite, ...], Meta(max_length=MAX_WEIGHTS)]
+Update: TypeAlias = DenseUpdate
+
+
+class UpdateCodec(Protocol):
+    """One encoding: from updates to a column of payloads, and back, vectorised over pings."""
+
+    tag: str
+
+    def encode(self, updates: NDArray[np.floating]) -> pa.BinaryArray:
+        """Return the payloads of ``updates``, shape (k, m), as k binary values."""
+        ...
+
+    def decode(self, payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return updates of shape (k, m) and a mask of shape (k,): which payloads were updates of m finite numbers.
+
+        The rows of the others hold zeros. Nothing is raised for a payload that cannot be read: the round counts it.
+        """
+        ...
+
+
+class DenseCodec:
+    """m little-endian float32 numbers, one after the other: four bytes a weight, and a column decodes without a loop."""
+
+    tag = "dense"
+
+    def encode(self, updates: NDArray[np.floating]) -> pa.BinaryArray:
+        """See :meth:`UpdateCodec.encode`; numbers are rounded to the nearest float32."""
+        import numpy as np
+        import pyarrow as pa
+
+        k, m = updates.shape
+        values = np.ascontiguousarray(updates, dtype="<f4")
+        offsets = np.arange(k + 1, dtype=np.int64) * (4 * m)
+        if offsets[-1] < 2**31:
+            return pa.BinaryArray.from_buffers(
+                pa.binary(), k, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values)]
+            )
+        large = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), k, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        )
+        return large
+
+    def decode(self, payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """See :meth:`UpdateCodec.decode`; without a payload of another length the result is a view, not a copy."""
+        import numpy as np
+
+        lengths_fit = _lengths(payloads) == 4 * m
+        if bool(lengths_fit.all()):
+            updates = _fixed_width(payloads, m)
+        else:
+            updates = np.zeros((len(payloads), m), dtype=np.float32)
+            updates[lengths_fit] = _fixed_width(payloads.filter(_as_arrow(lengths_fit)), m)
+        finite = np.isfinite(updates.sum(axis=1, dtype=np.float64))
+        if not bool(finite.all()):
+            updates = np.where(finite[:, None], updates, np.float32(0))
+        return updates, lengths_fit & finite
+
+
+CODECS: dict[str, UpdateCodec] = {DenseCodec.tag: DenseCodec()}
+"""Every encoding that a round can read, by its tag."""
+
+
+def _lengths(payloads: pa.BinaryArray) -> NDArray[np.int64]:
+    """Return the bytes of each payload, -1 for null."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.binary_length(payloads), -1)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _fixed_width(payloads: pa.BinaryArray, m: int) -> NDArray[np.float32]:
+    """Return payloads, all of 4·m bytes and none null, as a (k, m) view of their buffer."""
+    import numpy as np
+    import pyarrow as pa
+
+    k = len(payloads)
+    if k == 0:
+        return np.zeros((0, m), dtype=np.float32)
+    wide = pa.types.is_large_binary(payloads.type)
+    _, offsets, data = payloads.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
+    first = int(starts[payloads.offset])
+    return np.frombuffer(data, dtype="<f4", count=k * m, offset=first).reshape(k, m)
+
+
+def _as_arrow(mask: NDArray[np.bool_]) -> pa.BooleanArray:
+    import pyarrow as pa
+
+    return pa.array(mask)
