@@ -1,0 +1,16 @@
+"""The versions of a model: document, optimizer state and lineage in one; publish by compare-and-swap, roll back."""
+
+from model_store.store import ModelStore, StoreError, VersionConflict, open_store
+from model_store.version import Aggregate, ArmSummary, InputFile, Lineage, Version
+
+__all__ = [
+    "Aggregate",
+    "ArmSummary",
+    "InputFile",
+    "Lineage",
+    "ModelStore",
+    "StoreError",
+    "Version",
+    "VersionConflict",
+    "open_store",
+]

@@ -1,0 +1,95 @@
+"""The four operations that a model store needs of whatever keeps its bytes, and the local folder that offers them.
+
+An object store offers the same four: a conditional put (``If-None-Match: *``), a put, a get and a listing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Protocol
+
+from protocol.errors import FedpingError
+from protocol.landing import sync_folder
+
+
+class Blobs(Protocol):
+    """Named bytes. Keys are relative paths with '/'; a write is whole and durable when the call returns, or absent."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a new blob; return False, and change nothing, if the key exists already."""
+        ...
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write a blob, in place of any that is there."""
+        ...
+
+    def read(self, key: str) -> bytes | None:
+        """Return a blob's bytes, None if there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly below a folder, in no particular order; none if there is no such folder."""
+        ...
+
+
+class LocalBlobs:
+    """Blobs as files below a folder.
+
+    A new file is written under a hidden name, flushed, and then *linked* to its name: the link either makes the name or
+    fails because it is there, which is the compare-and-swap that publishing needs, and holds between processes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See :meth:`Blobs.create`."""
+        path = self.root / key
+        hidden = self._write_hidden(path, data)
+        try:
+            os.link(hidden, path)
+        except FileExistsError:
+            return False
+        finally:
+            hidden.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        """See :meth:`Blobs.replace`."""
+        path = self.root / key
+        hidden = self._write_hidden(path, data)
+        os.replace(hidden, path)
+        sync_folder(path.parent)
+
+    def read(self, key: str) -> bytes | None:
+        """See :meth:`Blobs.read`."""
+        try:
+            return (self.root / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """See :meth:`Blobs.names`; hidden names are unfinished writes and are left out."""
+        try:
+            return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _write_hidden(self, path: Path, data: bytes) -> Path:
+        hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(hidden, "xb") as sink:
+                sink.write(data)
+                sink.flush()
+                os.fsync(sink.fileno())
+        except OSError as error:
+            hidden.unlink(missing_ok=True)
+            raise FedpingError(
+                f"cannot write {path} in the model store: {error.strerror}; free space or correct the permissions, "
+                "then run the same command again"
+            ) from error
+        return hidden

@@ -1,0 +1,125 @@
+"""One version of a model line: weights, optimizer state and lineage in a single document, which cannot come apart."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from protocol.digest import digest_of
+from protocol.model import ModelDocument
+from protocol.spec import ModelSpec, published
+
+LinkState: TypeAlias = dict[str, tuple[float, ...]]
+"""The state of one link of the server's chain: named vectors of doubles."""
+
+
+class InputFile(Struct, frozen=True):
+    """A landed file that a round read: its path below the landing folder, and its rows at that time."""
+
+    path: str
+    rows: int
+
+
+class Aggregate(Struct, frozen=True, kw_only=True):
+    """What a round's usable pings came to.
+
+    ``mean`` is the weighted mean update, ``m2`` the weighted sum of squared deviations from it, both of length m;
+    ``weight`` is the sum of the weights, which is the number of clients or of pings as the pipeline's weighting says.
+    """
+
+    pings: int
+    clients: int
+    weight: float
+    mean: tuple[float, ...]
+    m2: tuple[float, ...]
+
+
+class ArmSummary(Struct, frozen=True, kw_only=True):
+    """How one arm fared while the parent version was current (validation by thesis 3.4): a mean is over pings.
+
+    ``loss`` and ``rank_selected`` are means over the interactions that ended with a selection; null without any.
+    """
+
+    pings: int
+    selections: int
+    loss: float | None
+    rank_selected: float | None
+
+
+class Lineage(Struct, frozen=True, kw_only=True):
+    """Where a version came from; enough to compute it again, bit for bit.
+
+    ``counts`` tells every ping of the round by what became of it (``used``, ``duplicate``, ``other_arm``, …), and the
+    pings of other versions that had landed since (``stale``, ``future``), which are counted and not mixed in.
+    ``window_end_ms`` is the landing time (milliseconds since 1970) up to which such pings have been counted.
+    """
+
+    origin: Literal["created", "round", "rollback"]
+    code_version: str
+    config_digest: str
+    inputs: tuple[InputFile, ...] = ()
+    counts: dict[str, int] = {}
+    arms: dict[str, ArmSummary] = {}
+    aggregate: Aggregate | None = None
+    window_end_ms: int = 0
+    restored: int | None = None
+
+
+class Version(Struct, frozen=True, kw_only=True):
+    """Version ``iteration`` of a line.
+
+    ``weights`` are the optimizer's doubles; ``model`` is what clients get (integer weights rounded). ``state`` has one
+    entry per link of the chain, in order. ``parent_digest`` ties the document to the very parent it was computed from.
+    """
+
+    study: str
+    line: str
+    iteration: Annotated[int, Meta(ge=0)]
+    parent: int | None
+    parent_digest: str | None
+    created: str
+    spec_digest: str
+    names: tuple[str, ...]
+    model: tuple[float, ...]
+    weights: tuple[float, ...]
+    state: tuple[LinkState, ...]
+    lineage: Lineage
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the document."""
+        return digest_of(self)
+
+    def document(self) -> ModelDocument:
+        """Return the part that clients fetch: no state, no lineage."""
+        return ModelDocument(
+            model=self.model,
+            iteration=self.iteration,
+            study=self.study,
+            line=self.line,
+            names=self.names,
+            spec_digest=self.spec_digest,
+            created=self.created,
+            parent=self.parent,
+        )
+
+
+def first_version(
+    study: str, line: str, spec: ModelSpec, state: tuple[LinkState, ...], created: str, code_version: str, config: str
+) -> Version:
+    """Return version 0 of a line: the spec's start weights."""
+    return Version(
+        study=study,
+        line=line,
+        iteration=0,
+        parent=None,
+        parent_digest=None,
+        created=created,
+        spec_digest=spec.digest,
+        names=spec.names,
+        model=published(spec, spec.start),
+        weights=spec.start,
+        state=state,
+        lineage=Lineage(origin="created", code_version=code_version, config_digest=config),
+    )
