@@ -1,8 +1,9 @@
 """The model store: studies and the versions of their lines, kept as blobs.
 
-    <study>/study.json                       the study, as created
-    <study>/<line>/versions/<n>.json         version n: weights, state, lineage (the truth)
-    <study>/<line>/public/<n>.json, latest.json   what clients fetch, for a static file server; derived, repaired when behind
+    <study>/study.json                     the study, as created
+    <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth
+    <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived from the above
+    <study>/<line>/public/latest.json      the same of the head
 
 The head of a line is the version with the largest *number*. It can only be followed by number + 1, and a version's file
 is created or not at all, so two publishers of one parent cannot both succeed.

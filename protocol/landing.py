@@ -5,10 +5,10 @@
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read.
 
-**Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients whose
-first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every file,
-so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is decided by one task without
-moving a row between machines. Client ids are random, so the shards are even.
+**Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients
+whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
+file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is decided by one task
+without moving a row between machines. Client ids are random, so the shards are even.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Score: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30, extra={"arrow": "flo
 
 
 class UpdatePayload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a round needs, whatever the product: which model the client ranked with, in which arm, and what it learned."""
+    """What a round needs, whatever the product: the model that the client knew, its arm, and what it learned."""
 
     model_version: Annotated[
         int, Meta(ge=NO_VERSION, le=_LARGEST, description="the version known to the client; -1 before any was fetched")

@@ -1,8 +1,8 @@
 """Update encodings: the tag and the payload in which an update travels, and the codec that turns it into numbers.
 
-Nothing outside a codec may assume that an update is an array of m floats. On the wire the dense encoding is a plain JSON
-array, as in 2018; every other encoding is an object whose ``encoding`` is its tag. In Parquet an update is two columns:
-the tag and the payload as bytes, which decode for a whole column at once.
+Nothing outside a codec may assume that an update is an array of m floats. On the wire the dense encoding is a plain
+JSON array, as in 2018; every other encoding is an object whose ``encoding`` is its tag. In Parquet an update is two
+columns: the tag and the payload as bytes, which decode for a whole column at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UpdateCodec(Protocol):
 
 
 class DenseCodec:
-    """m little-endian float32 numbers, one after the other: four bytes a weight, and a column decodes without a loop."""
+    """m little-endian float32 numbers: four bytes a weight, and a whole column decodes without a loop."""
 
     tag = "dense"
 
@@ -59,10 +59,9 @@ class DenseCodec:
             return pa.BinaryArray.from_buffers(
                 pa.binary(), k, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values)]
             )
-        large = pa.LargeBinaryArray.from_buffers(
+        return pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), k, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         )
-        return large
 
     def decode(self, payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """See :meth:`UpdateCodec.decode`; without a payload of another length the result is a view, not a copy."""
