@@ -1,0 +1,123 @@
+"""`fedping store`: the versions of a line - history, one version, differences, rollback, recomputation."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from fedping import __version__
+from fedping.options import json_option, landing_option, store_option
+
+
+@click.group()
+def store() -> None:
+    """History, differences, rollback and recomputation of versions."""
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many versions to list.")
+@store_option
+@json_option
+def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -> None:
+    """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
+    from model_store.store import open_store
+
+    opened = open_store(store_path)
+    opened.study(study).line(line)
+    versions = [opened.version(study, line, n) for n in opened.iterations(study, line)[-last:]]
+    if as_json:
+        rows = [{"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions]
+        click.echo(msgspec.json.encode(rows).decode())
+        return
+    click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'rejected':>8}")
+    for v in versions:
+        made = v.lineage.aggregate
+        origin = f"version {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
+        rejected = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
+        numbers = (made.clients, made.pings, rejected) if made else ("", "", "")
+        click.echo(
+            f"{v.iteration:>7}  {v.created[:23]:<23}  {origin:<12}  {numbers[0]:>8}  {numbers[1]:>9}  {numbers[2]:>8}"
+        )
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
+@click.argument("version", type=int, required=False)
+@store_option
+def show(study: str, line: str, version: int | None, store_path: Path) -> None:
+    """Print a VERSION (the head without one) as JSON: weights, state and lineage."""
+    from model_store.store import open_store
+
+    opened = open_store(store_path)
+    found = opened.head(study, line) if version is None else opened.version(study, line, version)
+    click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
+@click.argument("old", type=int)
+@click.argument("new", type=int, required=False)
+@store_option
+@json_option
+def diff(study: str, line: str, old: int, new: int | None, store_path: Path, as_json: bool) -> None:
+    """Show which published weights differ between version OLD and version NEW (the head without one)."""
+    from model_store.rollback import difference
+    from model_store.store import open_store
+
+    opened = open_store(store_path)
+    later = opened.head(study, line) if new is None else opened.version(study, line, new)
+    changes = difference(opened.version(study, line, old), later)
+    if as_json:
+        click.echo(msgspec.json.encode(changes).decode())
+        return
+    for change in changes:
+        click.echo(f"{change['name']:<28} {change['old']:>12g} -> {change['new']:>12g}  ({change['change']:+g})")
+    if not changes:
+        click.echo(f"versions {old} and {later.iteration} publish the same weights")
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
+@click.option("--to", "target", type=int, required=True, help="The version whose weights and state to restore.")
+@store_option
+def rollback(study: str, line: str, target: int, store_path: Path) -> None:
+    """Publish an old version's weights and optimizer state again, as the next version of a LINE."""
+    from model_store.rollback import rollback as roll_back
+    from model_store.store import open_store
+
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    restored = roll_back(open_store(store_path), study, line, target, created=now, code_version=__version__)
+    click.echo(f"published version {restored.iteration}, which repeats version {target}; clients fetch it from now on")
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
+@click.argument("version", type=int)
+@click.option("--engine", "engine_name", type=click.Choice(["numpy", "spark"]), default="numpy", show_default=True)
+@store_option
+@landing_option
+def recompute(study: str, line: str, version: int, engine_name: str, store_path: Path, landing: Path) -> None:
+    """Compute a VERSION again from its lineage and the landed pings; say whether it is the same to the last bit.
+
+    Exits with 1 if it is not.
+    """
+    from model_store.store import open_store
+    from server_jobs.round import engine_named
+    from server_jobs.round import recompute as compute_again
+
+    with engine_named(engine_name) as engine:
+        again = compute_again(open_store(store_path), landing, study, line, version, engine)
+    if again.identical:
+        click.echo(f"version {version} of {study}/{line} is bit-identical when computed again from its lineage")
+        return
+    click.echo(f"version {version} of {study}/{line} differs when computed again: {'; '.join(again.differences)}")
+    raise click.exceptions.Exit(1)

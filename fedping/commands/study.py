@@ -1,0 +1,96 @@
+"""`fedping study`: create a study in a store, show it, check a study file, ask for a client's arm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from fedping import __version__
+from fedping.options import json_option, store_option
+from protocol.study import Study, study_from_toml
+
+
+@click.group()
+def study() -> None:
+    """Create a study and its version 0; show or check one."""
+
+
+@study.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@store_option
+def create(file: Path, store_path: Path) -> None:
+    """Store the study of a TOML FILE and publish version 0 of each of its lines.
+
+    Safe to repeat. A study that exists with other settings is refused: its versions and pings depend on them.
+    """
+    from model_store.store import open_store
+    from server_jobs.optimize import first_versions
+
+    the_study = study_from_toml(file)
+    created = datetime.now(UTC).isoformat(timespec="milliseconds")
+    store = open_store(store_path, create=True)
+    if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__)):
+        lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"
+        click.echo(f"study '{the_study.name}' is in {store_path}: version 0 of {lines}")
+    else:
+        click.echo(f"study '{the_study.name}' was in {store_path} already, with these settings; nothing changed")
+
+
+@study.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Check a TOML FILE and say what the study would be; store nothing."""
+    click.echo(_described(study_from_toml(file)))
+
+
+@study.command()
+@click.argument("name")
+@store_option
+@json_option
+def show(name: str, store_path: Path, as_json: bool) -> None:
+    """Show the study NAME of a store."""
+    from model_store.store import open_store
+
+    the_study = open_store(store_path).study(name)
+    click.echo(msgspec.json.format(msgspec.json.encode(the_study)).decode() if as_json else _described(the_study))
+
+
+@study.command(name="list")
+@store_option
+def list_(store_path: Path) -> None:
+    """List the studies of a store."""
+    from model_store.store import open_store
+
+    for name in open_store(store_path).studies():
+        click.echo(name)
+
+
+@study.command()
+@click.argument("name")
+@click.argument("client_id")
+@store_option
+def arm(name: str, client_id: str, store_path: Path) -> None:
+    """Print the arm of study NAME that hash enrolment gives to CLIENT_ID."""
+    from model_store.store import open_store
+    from protocol.enrolment import enrol
+
+    enrolled = enrol(open_store(store_path).study(name), client_id)
+    click.echo(enrolled.name if enrolled else "not enrolled: the client falls beyond the sum of the shares")
+
+
+def _described(the_study: Study) -> str:
+    rows = [f"study '{the_study.name}'"]
+    for one in the_study.arms:
+        does = [word for word, on in (("applies", one.applies), ("submits", one.submits), ("decays", one.decays)) if on]
+        follows = f"follows {one.line}" if one.line else "follows no line"
+        rows.append(f"  arm {one.name:<20} {one.share:>6.1%}  {follows}  {' '.join(does)}".rstrip())
+    for line in the_study.lines:
+        steps = type(line.pipeline.optimizer).__name__
+        rows.append(
+            f"  line {line.name}: {line.spec.ranker}, {line.spec.m} weights, {steps}, one vote a "
+            f"{line.pipeline.weighting}, at least {line.pipeline.min_clients} clients a round"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,86 @@
+"""The command line's entry: subcommands by name, imported only when used, and errors told in one sentence."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from fedping import __version__
+from protocol.errors import FedpingError
+
+SUBCOMMANDS = {
+    "demo": ("fedping.commands.demo", "demo", "Run the whole journey here: ingest, a fleet of clients, Spark rounds."),
+    "study": ("fedping.commands.study", "study", "Create a study and its version 0; show or check one."),
+    "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
+    "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
+    "round": ("fedping.commands.round", "round_", "Turn the landed pings of the current version into the next."),
+    "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
+    "store": ("fedping.commands.store", "store", "History, differences, rollback and recomputation of versions."),
+    "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),
+}
+"""Name, module, attribute and summary of every subcommand; the summary is here so that --help imports none of them."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands' summaries and imports a subcommand only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the subcommands in the order of a first use."""
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one subcommand."""
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, attribute, _ = SUBCOMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands from their summaries alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fedping")
+def cli() -> None:
+    """Federated learning over the telemetry that a product already has.
+
+    Clients fetch a model and post pings; pings land in Parquet; a Spark round turns them into the next model version.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    0: done, or nothing to do. 1: a :class:`FedpingError`, told in its sentence. 2: the command line or a settings file
+    cannot be meant. 130: interrupted from the keyboard. A defect of ours is raised, with its traceback.
+    """
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="fedping", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except FedpingError as error:
+        click.echo(f"fedping: {error}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fedping: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    """Run the command line of this process and leave with its exit code."""
+    sys.exit(main())
