@@ -73,7 +73,8 @@ class DenseCodec:
         else:
             updates = np.zeros((len(payloads), m), dtype=np.float32)
             updates[lengths_fit] = _fixed_width(payloads.filter(_as_arrow(lengths_fit)), m)
-        finite = np.isfinite(updates.sum(axis=1, dtype=np.float64))
+        with np.errstate(invalid="ignore"):  # infinities of both signs add to a NaN, which is the answer wanted
+            finite = np.isfinite(updates.sum(axis=1, dtype=np.float64))
         if not bool(finite.all()):
             updates = np.where(finite[:, None], updates, np.float32(0))
         return updates, lengths_fit & finite

@@ -1,0 +1,54 @@
+# `make demo` and `make test` are all a newcomer needs: Python 3.11 or newer and make; no Java, no other package.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-long test-kill lint bench lock schemas install clean
+
+help:
+	@echo "make demo       set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
+	@echo "make test       set up and run the tests"
+	@echo "make test-long  the tests that take longer than a minute each"
+	@echo "make lint       ruff and the strict type check"
+	@echo "make bench      every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
+	@echo "make lock       resolve the dependencies anew into requirements.lock"
+	@echo "make schemas    write docs/schema/ from the code"
+	@echo "make clean      remove what the other targets made"
+
+demo: install
+	$(BIN)/fedping demo
+
+test: install
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: install
+	$(BIN)/python -m pytest -m long
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+schemas: install
+	$(BIN)/python -m protocol.json_schema docs/schema
+
+install: $(VENV)/installed
+
+$(VENV)/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedping needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=python3.12, say."; exit 1; }
+	@echo "Setting up $(VENV) from requirements.lock: about 3 minutes the first time, most of it PySpark."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+lock:
+	$(PYTHON) -m uv pip compile pyproject.toml --group dev --universal --generate-hashes --python-version 3.11 \
+	  --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist demo-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

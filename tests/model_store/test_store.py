@@ -1,0 +1,214 @@
+"""The store: one winner a version, numeric order, documents that cannot come apart, and clear words for damage."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_store.blobs import LocalBlobs
+from model_store.rollback import difference, rollback
+from model_store.store import ModelStore, StoreError, VersionConflict, open_store
+from model_store.version import Version
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.model import ModelDocument
+from tests.support.versions import WHEN, after, small_study, version_0
+
+
+class MemoryBlobs:
+    """Blobs in a dictionary, as an object store would keep them: no folders, no links."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self.data.setdefault(key, data) is data
+
+    def replace(self, key: str, data: bytes) -> None:
+        self.data[key] = data
+
+    def read(self, key: str) -> bytes | None:
+        return self.data.get(key)
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        return list({k.removeprefix(prefix).partition("/")[0] for k in self.data if k.startswith(prefix)})
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ModelStore:
+    blobs = LocalBlobs(tmp_path / "store") if request.param == "local" else MemoryBlobs()
+    made = ModelStore(blobs, "the store")
+    study = small_study()
+    assert made.create_study(study, (version_0(study),))
+    return made
+
+
+def grown(store: ModelStore, to: int) -> Version:
+    head = store.head("study", "main")
+    while head.iteration < to:
+        head = after(head)
+        store.publish(head)
+    return head
+
+
+def test_a_created_study_has_version_0_for_clients_to_fetch(store: ModelStore) -> None:
+    assert store.studies() == ["study"]
+    assert store.study("study") == small_study()
+    document = msgspec.json.decode(store.public_document("study", "main", 0), type=ModelDocument)
+    assert (document.model, document.iteration, document.parent) == ((10.0, 11.0), 0, None)
+
+
+def test_a_client_of_2018_can_read_the_public_document_and_finds_no_state_in_it(store: ModelStore) -> None:
+    document = json.loads(store.public_document("study", "main", 0))
+    assert document["model"] == [10.0, 11.0]
+    assert document["iteration"] == 0
+    assert not {"state", "weights", "lineage"} & set(document)
+
+
+def test_creating_again_changes_nothing_and_a_changed_study_is_refused(store: ModelStore) -> None:
+    study = small_study()
+    grown(store, 3)
+    assert not store.create_study(study, (version_0(study),))
+    assert store.head("study", "main").iteration == 3
+    changed = small_study(min_clients=7)
+    with pytest.raises(StoreError, match="new name"):
+        store.create_study(changed, (version_0(changed),))
+
+
+def test_versions_are_ordered_as_numbers(store: ModelStore) -> None:
+    grown(store, 11)
+    assert store.iterations("study", "main") == list(range(12))
+    assert store.head("study", "main").iteration == 11
+
+
+def test_a_version_comes_back_to_the_last_bit(store: ModelStore) -> None:
+    made = after(store.head("study", "main"), change=0.1 + 0.2)
+    store.publish(made)
+    assert store.version("study", "main", 1) == made
+    assert store.version("study", "main", 1).digest == made.digest
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_doubles_survive_the_document(values: list[float]) -> None:
+    version = msgspec.structs.replace(version_0(small_study()), weights=tuple(values))
+    assert msgspec.json.decode(msgspec.json.encode(version), type=Version) == version
+
+
+def test_only_one_of_two_children_is_published(store: ModelStore) -> None:
+    parent = store.head("study", "main")
+    store.publish(after(parent, change=1))
+    with pytest.raises(VersionConflict, match="already at version 1"):
+        store.publish(after(parent, change=2))
+    assert store.head("study", "main").model == (11.0, 12.0)
+
+
+def test_a_child_of_another_parent_is_not_published(store: ModelStore) -> None:
+    stranger = msgspec.structs.replace(store.head("study", "main"), weights=(0.0, 0.0))
+    with pytest.raises(VersionConflict):
+        store.publish(after(stranger))
+    assert store.head("study", "main").iteration == 0
+
+
+def _race(
+    where: Path, barrier: "multiprocessing.synchronize.Barrier", change: int, won: "multiprocessing.Queue"
+) -> None:
+    store = open_store(where)
+    for _ in range(20):
+        child = after(store.head("study", "main"), change=change)
+        barrier.wait()
+        try:
+            store.publish(child)
+            won.put((child.iteration, change))
+        except VersionConflict:
+            pass
+        barrier.wait()
+
+
+def test_of_four_processes_publishing_at_once_exactly_one_wins_each_version(tmp_path: Path) -> None:
+    study = small_study()
+    open_store(tmp_path, create=True).create_study(study, (version_0(study),))
+    context = multiprocessing.get_context("fork")
+    barrier, won = context.Barrier(4), context.Queue()
+    racers = [context.Process(target=_race, args=(tmp_path, barrier, c, won)) for c in range(1, 5)]
+    for racer in racers:
+        racer.start()
+    winners = dict(won.get(timeout=60) for _ in range(20))
+    for racer in racers:
+        racer.join()
+    assert sorted(winners) == list(range(1, 21))
+    store = open_store(tmp_path)
+    for iteration, change in winners.items():
+        before = store.version("study", "main", iteration - 1)
+        assert store.version("study", "main", iteration).weights == tuple(w + change for w in before.weights)
+    assert list(tmp_path.rglob(".*")) == []
+
+
+def test_a_publisher_that_died_before_the_static_files_is_repaired(tmp_path: Path) -> None:
+    study = small_study()
+    store = open_store(tmp_path, create=True)
+    store.create_study(study, (version_0(study),))
+    grown(store, 2)
+    public = tmp_path / "study" / "main" / "public"
+    (public / "2.json").unlink()
+    os.replace(public / "1.json", public / "latest.json")
+    store.refresh_public("study", "main")
+    assert sorted(os.listdir(public)) == ["0.json", "1.json", "2.json", "latest.json"]
+    assert (public / "latest.json").read_bytes() == (public / "2.json").read_bytes()
+
+
+def test_a_rollback_goes_forward_and_restores_weights_and_state(store: ModelStore) -> None:
+    grown(store, 3)
+    restored = rollback(store, "study", "main", 1, created=WHEN, code_version="test")
+    assert restored.iteration == 4
+    assert restored.lineage.restored == 1
+    old = store.version("study", "main", 1)
+    assert (restored.weights, restored.state, restored.model) == (old.weights, old.state, old.model)
+    assert store.head("study", "main") == restored
+    with pytest.raises(InvalidSettings, match="at version 4 already"):
+        rollback(store, "study", "main", 4, created=WHEN, code_version="test")
+    with pytest.raises(StoreError, match="no version 9"):
+        rollback(store, "study", "main", 9, created=WHEN, code_version="test")
+
+
+def test_a_difference_names_the_weights_that_changed(store: ModelStore) -> None:
+    first = store.head("study", "main")
+    second = msgspec.structs.replace(first, model=(10.0, 14.0))
+    assert difference(first, second) == [{"name": "w1", "old": 11.0, "new": 14.0, "change": 3.0}]
+    assert difference(first, first) == []
+
+
+def test_what_is_missing_or_damaged_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no model store at"):
+        open_store(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="is a file"):
+        open_store(tmp_path / "file")
+    study = small_study()
+    store = open_store(tmp_path / "s", create=True)
+    with pytest.raises(StoreError, match="has no study 'study'; it has none"):
+        store.study("study")
+    store.create_study(study, (version_0(study),))
+    with pytest.raises(FedpingError, match="has no line 'other'; it has main"):
+        store.head("study", "other")
+    with pytest.raises(StoreError, match=r"no version 5 in .*; it has 0 to 0"):
+        store.version("study", "main", 5)
+    document = tmp_path / "s" / "study" / "main" / "versions" / "0.json"
+    document.write_bytes(document.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=r"versions/0\.json cannot be read"):
+        store.head("study", "main")
+    (tmp_path / "s" / "study" / "study.json").write_bytes(b"\xff")
+    with pytest.raises(StoreError, match=r"study\.json cannot be read"):
+        store.study("study")
+
+
+def test_an_unfinished_write_is_not_seen(tmp_path: Path) -> None:
+    study = small_study()
+    store = open_store(tmp_path, create=True)
+    store.create_study(study, (version_0(study),))
+    (tmp_path / "study" / "main" / "versions" / ".1.json.abc.tmp").write_bytes(b"{")
+    assert store.iterations("study", "main") == [0]

@@ -1,0 +1,78 @@
+"""The ping's one definition accepts what the study of 2018 sent and refuses everything else."""
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol.ping import BatchedPing, Ping
+from tests.support.pings import ping_json
+
+
+def decode(document: dict[str, Any]) -> Ping:
+    return msgspec.json.decode(json.dumps(document).encode(), type=Ping)
+
+
+def test_a_ping_of_2018_is_valid() -> None:
+    ping = decode(ping_json())
+    assert ping.payload.study_variation == "treatment"
+    assert msgspec.json.decode(msgspec.json.encode(ping), type=Ping) == ping
+
+
+def test_an_arm_that_does_not_submit_sends_null() -> None:
+    assert decode(ping_json(update=None)).payload.update is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model_version", -2),
+        ("model_version", 2**63),
+        ("model_version", 1.5),
+        ("model_version", "3"),
+        ("model_version", None),
+        ("study_variation", "a/b"),
+        ("study_variation", ""),
+        ("study_variation", "x" * 65),
+        ("update", [1.0, None]),
+        ("update", ["1"]),
+        ("update", "dense"),
+        ("update", [1e31]),
+        ("loss", None),
+        ("loss", 1e31),
+        ("frecency_scores", [0.0] * 1001),
+        ("rank_selected", -2),
+        ("num_chars_typed", -1),
+        ("time_start_interaction", 5),
+        ("selected_url_was_same_as_search_string", 2),
+        ("enter_was_pressed", True),
+        ("selected_style", "x" * 65),
+        ("url", "https://example.org"),
+    ],
+)
+def test_a_field_out_of_its_range_or_undeclared_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(msgspec.ValidationError, match=field):
+        decode(ping_json(**{field: value}))
+
+
+@pytest.mark.parametrize("field", sorted(ping_json()["payload"]))
+def test_every_field_is_required(field: str) -> None:
+    document = copy.deepcopy(ping_json())
+    del document["payload"][field]
+    with pytest.raises(msgspec.ValidationError, match=field):
+        decode(document)
+
+
+def test_not_a_number_and_infinity_are_not_json() -> None:
+    for word in ("NaN", "Infinity", "-Infinity", "1e400"):
+        text = json.dumps(ping_json()).replace('"loss": 12.5', f'"loss": {word}')
+        assert word in text
+        with pytest.raises(msgspec.DecodeError):
+            msgspec.json.decode(text.encode(), type=Ping)
+
+
+def test_a_line_of_a_batch_names_its_document() -> None:
+    line = {**ping_json(), "documentId": "7d1a9a50-24e5-4cde-8be5-3e6a7a3e7e4c"}
+    assert str(msgspec.json.decode(json.dumps(line).encode(), type=BatchedPing).document_id) == line["documentId"]

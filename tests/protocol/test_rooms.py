@@ -1,0 +1,51 @@
+"""The privacy boundary is visible in the imports, and the heavy libraries stay out of the command's start."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MAY_IMPORT = {
+    "protocol": set(),
+    "model_store": {"protocol"},
+    "server_jobs": {"protocol", "model_store"},
+    "client_sim": {"protocol"},
+    "analysis": {"protocol", "model_store"},
+    "experiments": {"protocol", "model_store", "server_jobs", "client_sim", "analysis"},
+    "fedping": {"protocol", "model_store", "server_jobs", "client_sim", "analysis", "experiments"},
+}
+
+
+def rooms_imported_by(source: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found & set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    allowed = MAY_IMPORT[room] | {room}
+    if room == "server_jobs":
+        allowed |= {"fedping"}  # spark-submit's entry point is the command itself
+    sources = list((ROOT / room).rglob("*.py"))
+    assert sources
+    wrong = {str(p.relative_to(ROOT)): bad for p in sources if (bad := rooms_imported_by(p.read_text()) - allowed)}
+    assert not wrong
+
+
+def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
+    assert rooms_imported_by("def f():\n    from server_jobs.round import run_round\n") == {"server_jobs"}
+
+
+@pytest.mark.parametrize("heavy", ["numpy", "pyarrow", "pyspark", "matplotlib", "flask", "pandas", "scipy"])
+def test_the_commands_start_imports_nothing_heavy(heavy: str) -> None:
+    code = f"import fedping.main, sys; fedping.main.main(['--help']); sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0

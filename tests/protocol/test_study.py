@@ -1,0 +1,118 @@
+"""A study or spec that cannot be meant is refused in a sentence that names the mistake."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidSettings
+from protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published
+from protocol.study import Arm, Line, Study, study_from_toml
+
+STEP = Step(start=1, min=0.1, max=3)
+
+
+def spec(*names: str, **more: object) -> ModelSpec:
+    return ModelSpec(
+        name="s", ranker="linear-15", weights=tuple(Weight(name=n, start=1, step=STEP) for n in names), **more
+    )
+
+
+LINE = Line(name="main", spec=spec("a", "b"))
+TRAINED = Arm(name="t", share=0.5, line="main", applies=True, submits=True)
+
+GOOD = """
+name = "demo"
+[[arms]]
+name = "treatment"
+share = 0.6
+line = "main"
+applies = true
+submits = true
+[[lines]]
+name = "main"
+[lines.spec]
+name = "two"
+ranker = "linear-15"
+weights = [
+  {name = "a", start = 1, step = {start = 1, min = 0.1, max = 3}},
+  {name = "b", start = 2, integer = true, step = {start = 1, min = 0.1, max = 3}},
+]
+constraints = [{constraint = "non_negative"}, {constraint = "ordered_cutoffs", weights = ["a", "b"]}]
+[lines.pipeline]
+min_clients = 5
+optimizer = {optimizer = "rprop", alpha = 2.0, beta = 0.6}
+"""
+
+
+def test_a_study_file_says_all_of_a_study(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(GOOD)
+    study = study_from_toml(tmp_path / "s.toml")
+    assert study.arm("treatment").share == 0.6
+    assert study.line("main").spec.constraints == (NonNegative(), OrderedCutoffs(weights=("a", "b")))
+    assert study.line("main").pipeline.optimizer.alpha == 2.0
+    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (("share = 0.6", "share = 1.6"), "share"),
+        (('line = "main"', 'line = "other"'), "other"),
+        (("submits = true", "submits = false"), "never be trained"),
+        (('name = "b"', 'name = "a"'), "two weights named 'a'"),
+        (('weights = ["a", "b"]', 'weights = ["a", "z"]'), "'z'"),
+        (("step = {start = 1, min = 0.1, max = 3}}", "step = {start = 9, min = 0.1, max = 3}}"), "step.start 9"),
+        (("min_clients = 5", "min_clients = 0"), "min_clients"),
+        (("alpha = 2.0", "alpha = 0.5"), "alpha"),
+        (("[lines.pipeline]", "[lines.pipeline]\nspeed = 3"), "speed"),
+        (('name = "demo"', 'name = "../demo"'), "name"),
+        (("[[arms]]", "[[arms"), "TOML"),
+    ],
+)
+def test_a_wrong_study_file_is_told_by_name(tmp_path: Path, change: tuple[str, str], names: str) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(InvalidSettings, match=r"(?s)" + names.replace(".", r"\.")):
+        study_from_toml(path)
+
+
+def test_a_study_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="check the path"):
+        study_from_toml(tmp_path / "none.toml")
+    (tmp_path / "s.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidSettings, match="UTF-8"):
+        study_from_toml(tmp_path / "s.toml")
+
+
+def test_shares_may_not_exceed_one_and_names_may_not_repeat() -> None:
+    with pytest.raises(InvalidSettings, match="exceed 1"):
+        Study(name="s", arms=(TRAINED, Arm(name="c", share=0.6)), lines=(LINE,))
+    with pytest.raises(InvalidSettings, match="two arms named 't'"):
+        Study(name="s", arms=(TRAINED, TRAINED), lines=(LINE,))
+    with pytest.raises(InvalidSettings, match="follows no model line"):
+        Arm(name="x", share=0.1, applies=True)
+    with pytest.raises(InvalidSettings, match="has no arm 'x'; it has t"):
+        Study(name="s", arms=(TRAINED,), lines=(LINE,)).arm("x")
+
+
+@given(st.floats(-1e9, 1e9))
+def test_integers_are_published_half_up_and_others_as_they_are(value: float) -> None:
+    mixed = ModelSpec(
+        name="s",
+        ranker="r",
+        weights=(Weight(name="i", start=0, step=STEP, integer=True), Weight(name="f", start=0, step=STEP)),
+    )
+    integer, real = published(mixed, (value, value))
+    assert real == value
+    assert integer == int(integer)
+    assert -0.5 < integer - value <= 0.5
+
+
+def test_a_spec_has_the_same_digest_before_and_after_it_travels() -> None:
+    sent = spec("a", "b")
+    received = msgspec.json.decode(msgspec.json.encode(sent), type=ModelSpec)
+    assert received.digest == sent.digest
+    assert spec("a", "c").digest != sent.digest
