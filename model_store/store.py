@@ -100,6 +100,16 @@ class ModelStore:
             raise StoreError(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
         return self._decode(data, Version, key)
 
+    def newest_from(self, study: str, line: str, known: int) -> int:
+        """Return the number of the head, given that version ``known`` exists; -1 stands for none.
+
+        Numbers follow each other without a gap, so it is enough to look for the next one until there is none: this
+        costs one look-up where :meth:`iterations` lists every version, and is for whoever asks often.
+        """
+        while self._blobs.read(f"{study}/{line}/versions/{known + 1}.json") is not None:
+            known += 1
+        return known
+
     def publish(self, version: Version) -> None:
         """Publish a version if its parent is the head; the compare-and-swap of a line.
 

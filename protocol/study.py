@@ -104,6 +104,30 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return _named(self.lines, name, "line", self.name)
 
 
+class PublicLine(Struct, frozen=True, kw_only=True):
+    """What a client may know of a line: what the model is, and not how the server steps it."""
+
+    name: Name
+    spec: ModelSpec
+
+
+class PublicStudy(Struct, frozen=True, kw_only=True):
+    """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
+
+    Its JSON reads as a :class:`Study` too, whose lines then have the default pipeline, of which a client has no use.
+    """
+
+    name: Name
+    arms: tuple[Arm, ...]
+    lines: tuple[PublicLine, ...]
+
+
+def public_study(study: Study) -> PublicStudy:
+    """Return the part of a study that clients may see."""
+    lines = tuple(PublicLine(name=line.name, spec=line.spec) for line in study.lines)
+    return PublicStudy(name=study.name, arms=study.arms, lines=lines)
+
+
 _ArmOrLine = TypeVar("_ArmOrLine", Arm, Line)
 
 
