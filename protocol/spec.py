@@ -69,8 +69,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A ranking model and its weights, in the order of the wire.
 
     Raises:
-        InvalidSettings: two weights share a name, a step's bounds do not hold its start, or a constraint names a weight
-            that the spec does not have.
+        InvalidSettings: two weights share a name, a step's bounds do not hold its start, a constraint names a weight
+            that the spec does not have, or ordered cutoffs name one twice.
     """
 
     name: Name
@@ -93,6 +93,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 )
         for constraint in self.constraints:
             self._check_names_of(constraint, set(names))
+        self._refuse_two_places_in_order()
 
     def _check_names_of(self, constraint: Constraint, names: set[str]) -> None:
         unknown = [n for n in getattr(constraint, "weights", ()) if n not in names]
@@ -100,6 +101,15 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 f"a constraint of model spec '{self.name}' names the weight '{unknown[0]}', which the spec does not "
                 f"have; it has {', '.join(sorted(names)[:30])}"
+            )
+
+    def _refuse_two_places_in_order(self) -> None:
+        ordered = [name for c in self.constraints if isinstance(c, OrderedCutoffs) for name in c.weights]
+        twice = [name for name in ordered if ordered.count(name) > 1]
+        if twice:
+            raise InvalidSettings(
+                f"the weight '{twice[0]}' of model spec '{self.name}' has two places among the ordered cutoffs, which "
+                "may be impossible to hold together; name it once"
             )
 
     @property
