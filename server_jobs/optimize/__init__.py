@@ -1,0 +1,28 @@
+"""How a round's aggregate moves the weights: a chain of small pure transformations.
+
+One file, one link. To add an optimizer or a constraint: its settings in `protocol.pipeline` or `protocol.spec`, a file
+here that makes its link, and one line in the tables of `server_jobs.optimize.pipeline`.
+"""
+
+from server_jobs.optimize.pipeline import first_versions, initial_state, next_weights, pipeline_for
+from server_jobs.optimize.transformation import (
+    Arrays,
+    Transformation,
+    Vector,
+    chain,
+    state_from_document,
+    state_to_document,
+)
+
+__all__ = [
+    "Arrays",
+    "Transformation",
+    "Vector",
+    "chain",
+    "first_versions",
+    "initial_state",
+    "next_weights",
+    "pipeline_for",
+    "state_from_document",
+    "state_to_document",
+]

@@ -1,0 +1,81 @@
+"""From settings to a chain: which function makes the link of which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from model_store.version import Aggregate, LinkState, Version, first_version
+from protocol.digest import digest_of
+from protocol.pipeline import GradientDescent, Pipeline, RProp
+from protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
+from protocol.study import Line, Study
+from server_jobs.optimize.gradient_descent import gradient_descent
+from server_jobs.optimize.mean import mean
+from server_jobs.optimize.non_negative import non_negative
+from server_jobs.optimize.ordered_cutoffs import ordered_cutoffs
+from server_jobs.optimize.rprop import rprop
+from server_jobs.optimize.transformation import (
+    Arrays,
+    Transformation,
+    chain,
+    state_from_document,
+    state_to_document,
+)
+
+LinkMaker: TypeAlias = Callable[[Any, ModelSpec], Transformation[Arrays]]
+
+OPTIMIZERS: Mapping[type, LinkMaker] = {
+    RProp: rprop,
+    GradientDescent: gradient_descent,
+}
+
+CONSTRAINTS: Mapping[type, LinkMaker] = {
+    NonNegative: non_negative,
+    OrderedCutoffs: ordered_cutoffs,
+}
+"""In the order in which they are applied, whatever the order in the spec: ordering only raises weights, so it keeps
+what non-negativity reached, while a shift of all weights after it could round a gap away."""
+
+
+def pipeline_for(spec: ModelSpec, pipeline: Pipeline) -> Transformation[tuple[Arrays, ...]]:
+    """Return the chain of a line: from a round's mean update to the step that the server adds."""
+    rank = list(CONSTRAINTS).index
+    constraints = sorted(spec.constraints, key=lambda constraint: rank(type(constraint)))
+    return chain(
+        OPTIMIZERS[type(pipeline.optimizer)](pipeline.optimizer, spec),
+        *(CONSTRAINTS[type(constraint)](constraint, spec) for constraint in constraints),
+    )
+
+
+def initial_state(spec: ModelSpec, pipeline: Pipeline) -> tuple[LinkState, ...]:
+    """Return the state of version 0, as a version keeps it."""
+    return state_to_document(pipeline_for(spec, pipeline).init(spec))
+
+
+def first_versions(study: Study, *, created: str, code_version: str) -> tuple[Version, ...]:
+    """Return version 0 of each of a study's lines: the start weights, and the chain's first state."""
+    return tuple(
+        first_version(
+            study=study.name,
+            line=line.name,
+            spec=line.spec,
+            state=initial_state(line.spec, line.pipeline),
+            created=created,
+            code_version=code_version,
+            config=digest_of(line),
+        )
+        for line in study.lines
+    )
+
+
+def next_weights(
+    line: Line, weights: tuple[float, ...], state: tuple[LinkState, ...], aggregate: Aggregate
+) -> tuple[tuple[float, ...], tuple[LinkState, ...]]:
+    """Return the weights and the state that follow from one round's aggregate; pure, and the whole of a step."""
+    before = np.array(weights, dtype=np.float64)
+    chosen = pipeline_for(line.spec, line.pipeline)
+    step, after = chosen.update(mean(aggregate), state_from_document(state), before)
+    return tuple((before + step).tolist()), state_to_document(after)
