@@ -1,0 +1,97 @@
+"""`fedping ingest`: take pings over HTTP and land them in Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedping.options import landing_option, store_option
+
+_MIB = 1024 * 1024
+
+
+@click.command()
+@store_option
+@landing_option
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the journal, on a local disk.  [default: .journal in the landing folder]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes, each pinned to a core."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), default=64, show_default=True, help="Requests at a time, per worker."
+)
+@click.option(
+    "--compact-every",
+    type=click.FloatRange(min=0.05),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which accepted pings go to Parquet.",
+)
+@click.option(
+    "--roll-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="... or MiB of journal, if sooner."
+)
+@click.option("--max-ping-mib", type=click.IntRange(1, 256), default=4, show_default=True, help="Largest single ping.")
+@click.option(
+    "--max-batch-mib", type=click.IntRange(1, 256), default=16, show_default=True, help="Largest batch, as sent."
+)
+@click.option(
+    "--max-unpacked-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="Largest batch, unpacked."
+)
+def ingest(
+    store_path: Path,
+    landing: Path,
+    journal: Path | None,
+    host: str,
+    port: int,
+    workers: int,
+    threads: int,
+    compact_every: float,
+    roll_mib: int,
+    max_ping_mib: int,
+    max_batch_mib: int,
+    max_unpacked_mib: int,
+) -> int:
+    """Take pings over HTTP and land them in Parquet.
+
+    A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops in order: requests that were begun are answered
+    and everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
+    """
+    from server_jobs.ingest.processes.supervisor import supervise
+    from server_jobs.ingest.settings import IngestSettings, Limits
+    from server_jobs.ingest.start import prepare
+
+    limits = Limits(
+        ping_bytes=max_ping_mib * _MIB,
+        batch_bytes=max_batch_mib * _MIB,
+        decompressed_bytes=max_unpacked_mib * _MIB,
+    )
+    settings = IngestSettings(
+        store=store_path,
+        landing=landing,
+        journal=journal or landing / ".journal",
+        host=host,
+        port=port,
+        workers=workers,
+        threads=threads,
+        compact_every=compact_every,
+        roll_bytes=roll_mib * _MIB,
+        limits=limits,
+    )
+    prepare(settings)
+    click.echo(f"Taking pings on http://{host}:{port}; they land in {landing} every {compact_every:g} s. Ctrl-C stops.")
+    code = supervise(settings)
+    if code:
+        click.echo(
+            f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
+        )
+    else:
+        click.echo("Stopped; everything that was accepted is in Parquet.")
+    return code

@@ -1,0 +1,79 @@
+"""The studies that ingest takes pings for, kept up with the store without asking it for every ping."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from model_store import ModelStore
+from protocol.errors import FedpingError
+from server_jobs.ingest.admission.rejection import Rejection
+from server_jobs.ingest.admission.rules import LineHead, StudyRules, study_rules
+
+MISS_PAUSE = 0.1
+"""Seconds between looks at the store for a study that was asked for and is not known."""
+
+
+class Catalogue:
+    """The rules of every study of a store. A study never changes once created, so that only new ones are read.
+
+    A study that was known once stays known: a store that is away for a moment must not cost clients their pings.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+
+    def __init__(self, store: ModelStore) -> None:
+        self._store = store
+        self._rules: dict[str, StudyRules] = {}
+        self._refreshing = threading.Lock()
+        self._refreshed = 0.0
+        self.trouble: str | None = None
+        self._read()
+
+    def rules(self, study: str) -> StudyRules:
+        """Return the rules of a study; raises :class:`Rejection` if the store has no such study."""
+        found = self._rules.get(study)
+        if found is None and time.monotonic() - self._refreshed > MISS_PAUSE:
+            self.refresh()
+            found = self._rules.get(study)
+        if found is None:
+            there = ", ".join(sorted(self._rules)) or "none yet"
+            raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
+        return found
+
+    def knows(self, study: str) -> bool:
+        """Return whether a study is known, without a look at the store."""
+        return study in self._rules
+
+    def refresh(self) -> None:
+        """Bring studies and heads up to the store; if it cannot be read, keep what is known and say so."""
+        try:
+            self._read()
+            self.trouble = None
+        except (FedpingError, OSError) as error:
+            self.trouble = str(error)
+
+    def _read(self) -> None:
+        with self._refreshing:
+            self._refreshed = time.monotonic()
+            names = self._store.studies()
+            new = {name: self._load(name) for name in names if name not in self._rules}
+            self._rules = {**self._rules, **new}
+            for rules in self._rules.values():
+                for head in rules.heads.values():
+                    head.latest()
+            gone = sorted(self._rules.keys() - set(names))
+        if gone:
+            raise FedpingError(f"the store {self._store.where} no longer has the study '{gone[0]}'; restore it")
+
+    def _load(self, name: str) -> StudyRules:
+        study = self._store.study(name)
+        heads = {}
+        for line in study.lines:
+            numbers = self._store.iterations(name, line.name)
+            heads[line.name] = LineHead(
+                numbers[-1] if numbers else -1, partial(self._store.newest_from, name, line.name)
+            )
+        return study_rules(study, heads)

@@ -1,0 +1,137 @@
+"""One pass: some rolled segments become one Parquet file a partition, and are removed.
+
+A pass may die anywhere and is then run again. Every file it wrote names its source segments in its footer, so that the
+second run leaves out, partition by partition, what the first one landed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from protocol.landing import sync_folder, write_landed
+from server_jobs.ingest.compaction.columns import SEGMENT, landed_columns, uuid_bytes
+from server_jobs.ingest.compaction.duplicates import first_of_each
+from server_jobs.ingest.compaction.partitions import Part, landed_segments, parts_of, segment_note
+from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.segment import CLOSED, created_ms, segments
+from server_jobs.ingest.settings import MIB, IngestSettings
+
+PASS_BYTES = 128 * MIB
+"""How much journal one pass takes at most, which bounds its memory and the size of the files."""
+
+
+class Compactor:
+    """Empties a journal into a landing folder. There is one at a time for a journal."""
+
+    def __init__(self, settings: IngestSettings, counters: Counters) -> None:
+        self._settings = settings
+        self._counters = counters
+        # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
+        self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
+
+    def has_work(self) -> bool:
+        """Return whether a segment has been rolled."""
+        return any(segments(self._settings.journal, CLOSED))
+
+    def run_once(self) -> bool:
+        """Compact what is ready, up to :data:`PASS_BYTES`; return whether there was anything.
+
+        Raises:
+            OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
+        """
+        if close_abandoned(self._settings.journal):
+            self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
+        chosen = _first_bytes(self._ready(), PASS_BYTES)
+        if chosen:
+            began = time.perf_counter()
+            try:
+                self._pass(chosen)
+            except BaseException:
+                self._suspects.update(path.name for path in chosen)
+                self._counters.add("failed_passes", 1)
+                raise
+            self._counters.add("compaction_microseconds", int(1e6 * (time.perf_counter() - began)))
+        return bool(chosen)
+
+    def _ready(self) -> list[Path]:
+        """Return the closed segments, suspects first: of two equal pings the one that may have landed is to count."""
+        return sorted(segments(self._settings.journal, CLOSED), key=lambda path: path.name not in self._suspects)
+
+    def _pass(self, chosen: Sequence[Path]) -> None:
+        sources = [read_source(path, index) for index, path in enumerate(chosen)]
+        for source in sources:
+            self._quarantine(source)
+        tables = [source.records for source in sources if source.records is not None]
+        landed = self._land(pa.concat_tables(tables).combine_chunks(), chosen) if tables else 0
+        self._count(sum(table.num_rows for table in tables), landed, sum(len(source.damaged) for source in sources))
+        for path in chosen:
+            path.unlink()
+        sync_folder(self._settings.journal)
+        self._suspects.difference_update(path.name for path in chosen)
+
+    def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
+        """Write the records' partitions; return how many rows are landed now, those of an earlier attempt included."""
+        first = first_of_each(uuid_bytes(records.column("document_id")))
+        origin = records.column(SEGMENT).to_numpy()
+        note = segment_note(path.name for path in chosen)
+        now_ms = max(int(time.time() * 1000), *(created_ms(path) for path in chosen))
+        for part in parts_of(records, self._settings.landing):
+            done = self._landed_before(part, chosen)
+            rows = part.rows[first[part.rows] & ~np.isin(origin[part.rows], done)]
+            if len(rows):
+                write_landed(part.folder, landed_columns(records.take(pa.array(rows))), now_ms, note)
+                self._counters.add("files", 1)
+        return int(first.sum())
+
+    def _landed_before(self, part: Part, chosen: Sequence[Path]) -> NDArray[np.int64]:
+        """Return the indices of the chosen segments that have been landed in a partition already."""
+        suspects = [index for index, path in enumerate(chosen) if path.name in self._suspects]
+        if not suspects:
+            return np.zeros(0, np.int64)
+        # A file is named by a time that is not before that of any of its segments, so older files need no look.
+        named = landed_segments(part.folder, min(created_ms(chosen[index]) for index in suspects))
+        return np.array([index for index in suspects if chosen[index].name in named], dtype=np.int64)
+
+    def _quarantine(self, source: Source) -> None:
+        """Keep what cannot be read, for a person to look at."""
+        for number, data in enumerate(source.damaged):
+            self._settings.quarantine.mkdir(parents=True, exist_ok=True)
+            kept = self._settings.quarantine / f"{source.segment.stem}.{number}.bad"
+            with open(kept, "wb") as sink:
+                sink.write(data)
+                sink.flush()
+                os.fsync(sink.fileno())
+
+    def _count(self, rows: int, landed: int, damaged: int) -> None:
+        self._counters.add("landed", landed)
+        self._counters.add("duplicates", rows - landed)
+        self._counters.add("quarantined", damaged)
+        self._counters.add("passes", 1)
+
+
+def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
+    """Return the first paths whose files have at most ``most`` bytes together, and at least one."""
+    chosen: list[Path] = []
+    size = 0
+    for path in paths:
+        size += path.stat().st_size
+        if chosen and size > most:
+            break
+        chosen.append(path)
+    return chosen
+
+
+def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
+    """Remove the hidden files of writers that died; others may be writing now, so only those of an hour ago."""
+    hidden = [*settings.landing.glob("study=*/line=*/iteration=*/.*.parquet.tmp"), *settings.journal.glob(".*.new")]
+    for path in hidden:
+        if time.time() - path.stat().st_mtime > older_than_s:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,30 @@
+"""What the edge works with, made once a worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from model_store import ModelStore
+from server_jobs.ingest.admission.catalogue import Catalogue
+from server_jobs.ingest.admission.rejection import Rejection
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.journal import Journal
+from server_jobs.ingest.rejection_log import RejectionLog
+from server_jobs.ingest.settings import IngestSettings
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts that a request may need."""
+
+    settings: IngestSettings
+    store: ModelStore
+    catalogue: Catalogue
+    journal: Journal
+    counters: Counters
+    rejections: RejectionLog
+
+    def refuse(self, study: str, rejection: Rejection) -> None:
+        """Count a rejection, and remember its reason for the operator. Unknown names of studies are not kept."""
+        self.counters.add(f"rejected.{rejection.reason}", 1)
+        self.rejections.add(study if self.catalogue.knows(study) else "", rejection)

@@ -1,0 +1,114 @@
+"""Group commit: many requests, one flush to disk, and no thread of its own.
+
+The first request into a batch leads it: while the batch before is being flushed others join, then the leader writes
+them all as one frame, flushes, and lets them go. Whoever returns from :meth:`Journal.append` is on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from pathlib import Path
+
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.segment import SegmentWriter
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class NotStored(Exception):
+    """The pings are not on disk. ``full`` says that it is for want of room."""
+
+    def __init__(self, cause: OSError | None) -> None:
+        super().__init__(str(cause))
+        self.full = cause is not None and cause.errno in FULL
+
+
+class _Batch:
+    __slots__ = ("cause", "led", "parts", "released", "rows", "stored")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.rows = 0
+        self.led = False
+        self.stored = False
+        self.cause: OSError | None = None
+        # Held until the batch is on disk. Each that waits takes it and hands it on, which is the cheapest way to let
+        # many go; an Event would make a lock for each of them.
+        self.released = threading.Lock()
+        self.released.acquire()
+
+
+class Journal:
+    """The journal of one process, in a folder that others write to as well."""
+
+    def __init__(self, folder: Path, roll_bytes: int, counters: Counters) -> None:
+        self._folder = folder
+        self._roll_bytes = roll_bytes
+        self._counters = counters
+        self._gate = threading.Lock()
+        self._disk = threading.Lock()
+        self._gathering = _Batch()
+        self._segment: SegmentWriter | None = None
+
+    def append(self, lines: bytes, rows: int) -> None:
+        """Return when the JSON lines of ``rows`` pings are on disk; raises :class:`NotStored` if they are not."""
+        with self._gate:
+            batch = self._gathering
+            batch.parts.append(lines)
+            batch.rows += rows
+            leads = not batch.led
+            batch.led = True
+        if leads:
+            self._commit(batch)
+        else:
+            batch.released.acquire()
+            batch.released.release()
+        if not batch.stored:
+            raise NotStored(batch.cause)
+
+    def roll(self, older_than: float = 0.0) -> None:
+        """Roll the segment now if there is one at least ``older_than`` seconds old."""
+        with self._disk:
+            if self._segment is not None and time.monotonic() - self._segment.began >= older_than:
+                self._roll()
+
+    def _commit(self, batch: _Batch) -> None:
+        with self._disk:
+            with self._gate:
+                self._gathering = _Batch()
+            try:
+                self._store(batch)
+                batch.stored = True
+            except OSError as error:
+                batch.cause = error
+                self._abandon()
+            finally:
+                batch.released.release()
+
+    def _store(self, batch: _Batch) -> None:
+        began = time.perf_counter()
+        if self._segment is None:
+            self._segment = SegmentWriter(self._folder, int(time.time() * 1000))
+        written = self._segment.append(b"".join(batch.parts), batch.rows)
+        self._count(batch.rows, written, time.perf_counter() - began)
+        if self._segment.size >= self._roll_bytes:
+            self._roll()
+
+    def _count(self, rows: int, written: int, seconds: float) -> None:
+        """Count a commit. Only the leader, who holds the disk, does, so that no count is lost."""
+        self._counters.add("accepted", rows)
+        self._counters.add("commits", 1)
+        self._counters.add("journal_bytes", written)
+        self._counters.add("commit_microseconds", int(seconds * 1e6))
+
+    def _roll(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.roll()
+
+    def _abandon(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.abandon()

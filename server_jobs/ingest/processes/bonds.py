@@ -1,0 +1,76 @@
+"""What ties processes together: a child that dies with its parent, and locks that say who is alive."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_POLL = 0.25
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when its parent ends in whatever way. Call it first thing in a child.
+
+    Nothing is lost by it: what was answered is on disk, and the next start recovers it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Lock:
+    """A lock file that this process, and whatever it forks, holds as long as one of them lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def take(self, patience: float = 0.0) -> bool:
+        """Return whether the lock is ours now; wait up to ``patience`` seconds for it."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o640)
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(file)
+                    return False
+                time.sleep(0.02)
+            else:
+                self._file = file
+                return True
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a living process holds a lock file."""
+    probe = Lock(path)
+    if probe.take():
+        assert probe._file is not None
+        os.close(probe._file)
+        return False
+    return True
+
+
+def take_slot(folder: Path) -> int:
+    """Return the lowest number, from 0, that no other living worker has."""
+    number = 0
+    while not Lock(folder / f".worker-{number}.lock").take():
+        number += 1
+    return number

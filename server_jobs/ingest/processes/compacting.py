@@ -1,0 +1,75 @@
+"""The compactor process: empties the journal as segments are rolled, and for the last time when told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from server_jobs.ingest.edge.dockerflow import COMPACTOR_LOCK
+from server_jobs.ingest.processes.bonds import Lock, die_with_parent
+from server_jobs.ingest.settings import IngestSettings
+
+if TYPE_CHECKING:
+    from server_jobs.ingest.compaction.compactor import Compactor
+
+LOOK_EVERY = 0.02
+GATHER = 0.05
+"""Seconds to wait when one worker has rolled its segment: the others roll at the same time, and share its file."""
+PAUSE_AFTER_FAILURE = 1.0
+LAST_ATTEMPTS = 3
+
+
+def run_compactor(settings: IngestSettings, parent: int) -> None:
+    """Compact until SIGTERM, then what is left, and end; exit code 1 if something had to stay in the journal."""
+    die_with_parent(parent)
+    os.setpgrp()
+    stop = _stop_on_signals()
+    if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
+        sys.exit("fedping ingest: another compactor works on this journal; stop it")
+    from server_jobs.ingest.compaction.compactor import Compactor, clear_unfinished
+    from server_jobs.ingest.counters import Counters
+
+    clear_unfinished(settings)
+    compactor = Compactor(settings, Counters(settings.counters))
+    while not stop.is_set():
+        if compactor.has_work():
+            stop.wait(GATHER)
+        found = attempt(compactor)
+        stop.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
+    sys.exit(0 if compact_the_rest(compactor) else 1)
+
+
+def attempt(compactor: Compactor) -> bool | None:
+    """Run one pass; return whether there was anything to compact, None if it failed, which is told."""
+    try:
+        return compactor.run_once()
+    except OSError as error:
+        print(f"fedping ingest: compaction failed and is tried again: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def compact_the_rest(compactor: Compactor) -> bool:
+    """Compact until nothing is left; return False if it failed too often."""
+    failures = 0
+    while failures < LAST_ATTEMPTS:
+        match attempt(compactor):
+            case False:
+                return True
+            case None:
+                failures += 1
+    return False
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return stop

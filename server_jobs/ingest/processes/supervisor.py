@@ -1,0 +1,100 @@
+"""The supervisor: starts the server and the compactor, starts them again if they die, and stops them in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
+from types import FrameType
+
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.processes.compacting import run_compactor
+from server_jobs.ingest.processes.server import KILL_AFTER, run_server
+from server_jobs.ingest.processes.worker import MakeApplication
+from server_jobs.ingest.settings import IngestSettings
+
+LONGEST_PAUSE = 5.0
+QUICK_DEATH = 2.0
+
+
+class Child:
+    """One child process, started again when it dies: at once at first, and ever later if it keeps dying."""
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._run = run
+        self._name = name
+        self._pause = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process."""
+        self._began = time.monotonic()
+        self.process = ForkProcess(target=self._run, name=self._name)
+        self.process.start()
+
+    def revive(self) -> None:
+        """Start the process again if it has died."""
+        if self.process.is_alive():
+            return
+        quick = time.monotonic() - self._began < QUICK_DEATH
+        self._pause = min(LONGEST_PAUSE, self._pause * 2 + 0.1) if quick else 0.0
+        print(f"fedping ingest: the {self._name} died and is started again", file=sys.stderr, flush=True)
+        time.sleep(self._pause)
+        self.start()
+
+    def stop(self, patience: float | None) -> int:
+        """Ask the process to end and return its exit code; kill it after ``patience`` seconds (None: never)."""
+        if self.process.is_alive():
+            self.process.terminate()
+        self.process.join(patience)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        return self.process.exitcode or 0
+
+
+class Wakeup:
+    """SIGINT and SIGTERM as something that can be waited for together with children. The second one kills them all."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            for child in multiprocessing.active_children():
+                child.kill()
+        self.asked = True
+        os.write(self._writer, b"x")
+
+
+def supervise(settings: IngestSettings, make: MakeApplication = Edge) -> int:
+    """Run ingest until SIGINT or SIGTERM; return 0 if everything that was accepted has been landed, else 1."""
+    wakeup = Wakeup()
+    here = os.getpid()
+    compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor")
+    server = Child(_in_child(lambda: run_server(settings, here, make)), "server")
+    while not wakeup.asked:
+        wait([wakeup.reader, compactor.process.sentinel, server.process.sentinel])
+        if not wakeup.asked:
+            compactor.revive()
+            server.revive()
+    server.stop(KILL_AFTER + 5.0)
+    # The workers are gone, so their segments have no writer: the compactor's last pass takes them all.
+    return compactor.stop(None)
+
+
+def _in_child(run: Callable[[], None]) -> Callable[[], None]:
+    def start() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        run()
+
+    return start

@@ -1,0 +1,62 @@
+"""A worker process: its parts, its core, its bond to the server."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import TypeAlias
+
+from flask import Flask
+
+from model_store import open_store
+from server_jobs.ingest.admission.catalogue import Catalogue
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.services import Services
+from server_jobs.ingest.journal.journal import Journal
+from server_jobs.ingest.processes.bonds import die_with_parent, take_slot
+from server_jobs.ingest.processes.keeper import Keeper
+from server_jobs.ingest.rejection_log import RejectionLog
+from server_jobs.ingest.settings import IngestSettings
+
+MakeApplication: TypeAlias = Callable[[Services], Flask]
+
+
+def services_for(settings: IngestSettings, name: str) -> Services:
+    """Return the parts of a worker; ``name`` tells its files from those of others.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    store = open_store(settings.store)
+    counters = Counters(settings.counters)
+    return Services(
+        settings=settings,
+        store=store,
+        catalogue=Catalogue(store),
+        journal=Journal(settings.journal, settings.roll_bytes, counters),
+        counters=counters,
+        rejections=RejectionLog(settings.rejected, name),
+    )
+
+
+def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = Edge) -> Flask:
+    """Make this process a worker and return its application. Call it before any thread is started."""
+    die_with_parent(parent)
+    slot = take_slot(settings.journal)
+    pin_to_core(slot)
+    services = services_for(settings, f"worker-{slot}")
+    Keeper(services).start()
+    atexit.register(services.rejections.flush)
+    return make(services)
+
+
+def pin_to_core(slot: int) -> None:
+    """Keep this process, and every thread it starts from now on, on one core.
+
+    Threads of one interpreter cannot run Python side by side anyway; on several cores they fight for its lock.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[slot % len(cores)]})

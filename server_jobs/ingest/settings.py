@@ -1,0 +1,63 @@
+"""The settings of one ingest, and where its files lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one request may ask for.
+
+    ``ping_bytes`` bounds one ping, ``batch_bytes`` a batch as sent and ``decompressed_bytes`` as unpacked. A study of
+    large models needs about 20 bytes a weight in a ping: raise ``ping_bytes`` for it.
+    """
+
+    ping_bytes: int = 4 * MIB
+    batch_bytes: int = 16 * MIB
+    decompressed_bytes: int = 64 * MIB
+    batch_lines: int = 100_000
+    path_bytes: int = 1024
+    header_bytes: int = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSettings:
+    """What ``fedping ingest`` was asked to do.
+
+    A journal segment is rolled, and then compacted, when it has ``roll_bytes`` or is ``compact_every`` seconds old.
+    """
+
+    store: Path
+    landing: Path
+    journal: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 2
+    threads: int = 64
+    compact_every: float = 60.0
+    roll_bytes: int = 64 * MIB
+    limits: Limits = Limits()
+
+    @property
+    def quarantine(self) -> Path:
+        """Where bytes of the journal go that cannot be read: kept for a person to look at, never landed."""
+        return self.journal / "quarantine"
+
+    @property
+    def counters(self) -> Path:
+        """Where the processes keep their counters."""
+        return self.journal / ".counters"
+
+    @property
+    def rejected(self) -> Path:
+        """Where the reasons of rejected requests are written, for the operator."""
+        return self.landing / ".rejected"
+
+    @property
+    def flush_request(self) -> Path:
+        """The file whose change asks every worker to roll its segment now."""
+        return self.journal / ".flush"

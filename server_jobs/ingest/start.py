@@ -1,0 +1,91 @@
+"""Starting ingest: everything that can be wrong is found, and told in one sentence, before anything runs."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from model_store import open_store
+from protocol.errors import FedpingError, InvalidSettings
+from server_jobs.ingest.admission.catalogue import Catalogue
+from server_jobs.ingest.processes.bonds import Lock
+from server_jobs.ingest.settings import IngestSettings
+
+INGEST_LOCK = ".ingest.lock"
+LOCK_PATIENCE = 5.0
+"""Seconds to wait for the processes of an ingest that was killed a moment ago to be gone."""
+
+
+class CannotStart(FedpingError):
+    """Ingest cannot run as asked; nothing was started."""
+
+
+def prepare(settings: IngestSettings) -> Lock:
+    """Check everything that ingest needs and return the lock that this ingest holds from now on.
+
+    Raises:
+        InvalidSettings: a number is out of its range.
+        StoreError: the store is missing or damaged.
+        CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
+    """
+    _check_numbers(settings)
+    Catalogue(open_store(settings.store))
+    for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
+        _check_writable(folder, what)
+    _check_port(settings.host, settings.port)
+    lock = _take_lock(settings.journal)
+    shutil.rmtree(settings.counters, ignore_errors=True)
+    return lock
+
+
+def _check_numbers(settings: IngestSettings) -> None:
+    if settings.workers < 1:
+        raise InvalidSettings(f"--workers {settings.workers}: ingest needs at least one worker; give 1 or more")
+    if not (math.isfinite(settings.compact_every) and settings.compact_every >= 0.05):
+        raise InvalidSettings("--compact-every is the age of a journal segment in seconds; give 0.05 or more")
+    if settings.roll_bytes < 1:
+        raise InvalidSettings("the size at which a journal segment is rolled must be positive; give 1 MiB or more")
+
+
+def _check_writable(folder: Path, what: str) -> None:
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        reason = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise CannotStart(
+            f"the {what} folder {folder} cannot be written ({reason}); correct its permissions, or give another with "
+            f"--{what}"
+        ) from error
+
+
+def _check_port(host: str, port: int) -> None:
+    """Refuse an address that is taken: workers share their port among each other and would share it with others too."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror as error:
+        raise CannotStart(f"the host '{host}' is not an address of this machine; correct --host") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotStart(
+                f"port {port} of {host} is in use by another program; stop it, or give another port with --port"
+            ) from error
+        raise CannotStart(f"cannot listen on {host} port {port}: {error.strerror}; correct --host or --port") from error
+
+
+def _take_lock(journal: Path) -> Lock:
+    lock = Lock(journal / INGEST_LOCK)
+    if not lock.take(LOCK_PATIENCE):
+        raise CannotStart(
+            f"another ingest is running with the journal {journal}; stop it, or give this one its own with --journal"
+        )
+    return lock
