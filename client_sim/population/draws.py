@@ -1,0 +1,54 @@
+"""Random numbers by counter: each is a pure function of a key and a position, so whole fleets are drawn at once.
+
+A key stands for a client, a search or a page. Keys are made from keys (:func:`child_keys`), down from one seed, so that
+what is drawn for a client depends on nothing but the seed and the client: not on who else is there, nor on the order
+or the chunks in which they are worked on. The function is SplitMix64 (Steele, Lea and Flood 2014): a counter advanced
+by the golden ratio, then a mixing of its bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys: TypeAlias = NDArray[np.uint64]
+FloatArray: TypeAlias = NDArray[np.float64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_UNIT = 2.0**-53
+
+
+def root_key(seed: int) -> np.uint64:
+    """Return the key of a seed, any integer of at least 0."""
+    return np.uint64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+
+
+def child_keys(keys: Keys | np.uint64, numbers: NDArray[np.integer[Any]] | int) -> Keys:
+    """Return the key of each key's child of that number; shapes broadcast."""
+    counter = np.asarray(numbers).astype(np.uint64) * _GOLDEN + np.uint64(1)
+    return _mixed(_mixed(np.atleast_1d(keys)) ^ counter)
+
+
+def uniforms(keys: Keys, count: int) -> FloatArray:
+    """Return ``count`` uniform numbers in [0, 1) for each of k keys, shape (k, count)."""
+    return (bits(keys, count) >> np.uint64(11)).astype(np.float64) * _UNIT
+
+
+def normals(keys: Keys, count: int) -> FloatArray:
+    """Return ``count`` standard normal numbers for each of k keys, shape (k, count), by Box and Muller's method."""
+    drawn = uniforms(keys, 2 * count)
+    radius = np.sqrt(-2.0 * np.log1p(-drawn[:, :count]))
+    return radius * np.cos(2.0 * np.pi * drawn[:, count:])
+
+
+def bits(keys: Keys, count: int) -> Keys:
+    """Return ``count`` numbers of 64 random bits for each of k keys, shape (k, count)."""
+    return _mixed(keys[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
+
+
+def _mixed(values: Keys) -> Keys:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

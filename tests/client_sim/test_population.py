@@ -1,0 +1,214 @@
+"""Made users follow the stated distributions, and each is the same whoever else is there.
+
+The statistical tests draw once, from fixed seeds, so that they always give the same verdict. Each compares its p-value
+with ``ALPHA``: with another seed, a right generator would fail one of them with that probability.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from client_sim.models import MODELS, NOTHING_CHOSEN, PageTable, Searches, VisitType, losses, model_for, selected_ranks
+from client_sim.population.draws import child_keys, normals, root_key, uniforms
+from client_sim.population.frecency_pages import frecency_pages, newest_ages, number_of_visits
+from client_sim.population.sample import Sample, displayed
+from client_sim.population.settings import PopulationSettings
+from client_sim.population.synthetic import SyntheticPopulation, true_weights
+from protocol.errors import InvalidSettings
+
+ALPHA = 1e-4
+THESIS = PopulationSettings(other_visits=0, redirect_sources=0, unvisited=0, nothing_selected=0)
+
+
+def keys(count: int, seed: int = 1) -> np.ndarray:
+    return child_keys(root_key(seed), np.arange(count))
+
+
+DEFAULT = PopulationSettings()
+
+
+def population(settings: PopulationSettings = DEFAULT, name: str = "frecency-2018") -> SyntheticPopulation:
+    return SyntheticPopulation(model_for(name), settings, seed=5)
+
+
+def in_both(sample: Sample, client: int) -> list[tuple[object, ...]]:
+    """Everything that a sample says of one client, as plain values."""
+    said = []
+    for row in np.flatnonzero(sample.client == client):
+        pages = sample.searches.candidates[row]
+        pages = pages[pages >= 0]
+        table = sample.pages.rows(pages)
+        said.append(
+            (sample.searches.chosen[row], *(getattr(table, name).tolist() for name in PageTable.__annotations__))
+        )
+    return said
+
+
+def test_uniforms_are_uniform_and_neither_keys_nor_positions_repeat() -> None:
+    drawn = uniforms(keys(2000), 50)
+    assert stats.kstest(drawn.ravel(), "uniform").pvalue > ALPHA
+    assert len(np.unique(drawn)) == drawn.size
+    assert abs(np.corrcoef(drawn.T) - np.eye(50)).max() < stats.norm.isf(ALPHA / 2500) / np.sqrt(2000)
+
+
+def test_normals_are_standard_normal() -> None:
+    assert stats.kstest(normals(keys(20_000), 2).ravel(), "norm").pvalue > ALPHA
+
+
+def test_children_of_neighbouring_keys_differ() -> None:
+    made = child_keys(keys(300)[:, None], np.arange(300))
+    assert len(np.unique(made)) == made.size
+
+
+def test_visits_are_exponential_with_a_mean_of_seven_rounded_up() -> None:
+    visits = number_of_visits(uniforms(keys(50_000), 1)[:, 0], THESIS)
+    edges = np.arange(0, 30)
+    expected = np.append(np.diff(stats.expon(scale=7).cdf(edges)), stats.expon(scale=7).sf(edges[-1]))
+    observed = np.bincount(np.minimum(visits, 30), minlength=31)[1:]
+    assert stats.chisquare(observed, expected * len(visits)).pvalue > ALPHA
+
+
+def test_ages_follow_the_skewed_uniform_distribution_over_180_days() -> None:
+    ages = newest_ages(keys(20_000), np.ones(20_000, np.int64), THESIS)[:, 0]
+    assert stats.kstest((ages / 180) ** (1 / THESIS.recency_skew), "uniform").pvalue > ALPHA
+    assert ages.mean() < 90, "skewed towards recent visits"
+
+
+@pytest.mark.parametrize(("visits", "place"), [(10, 0), (10, 9), (300, 0), (300, 9), (7, 6)])
+def test_the_newest_visits_are_the_order_statistics_of_all_visits(visits: int, place: int) -> None:
+    uniform_ages = PopulationSettings(recency_skew=1, days=1)
+    ages = newest_ages(keys(5000, seed=visits), np.full(5000, visits), uniform_ages)[:, place]
+    assert stats.kstest(ages, stats.beta(place + 1, visits - place).cdf).pvalue > ALPHA
+
+
+def test_visits_come_in_the_kinds_of_the_thesis() -> None:
+    table = frecency_pages(keys(20_000), THESIS)
+    observed = np.bincount(table.visit_type[_present(table)], minlength=4)[1:]
+    assert stats.chisquare(observed, np.array([0.6, 0.2, 0.2]) * observed.sum()).pvalue > ALPHA
+
+
+def test_other_visits_have_their_share_and_are_of_every_type() -> None:
+    table = frecency_pages(keys(20_000), PopulationSettings(other_visits=0.3))
+    types = table.visit_type[_present(table)]
+    others = types > VisitType.BOOKMARK
+    assert stats.binomtest(int(others.sum()), others.size, 0.3).pvalue > ALPHA
+    assert set(types[others]) == set(range(VisitType.EMBED, VisitType.RELOAD + 1))
+
+
+def test_pages_are_consistent() -> None:
+    table = frecency_pages(keys(20_000), PopulationSettings())
+    present = _present(table)
+    assert (np.diff(table.age_days, axis=1)[present[:, 1:]] >= 0).all(), "newest first"
+    assert (table.visit_count[table.sampled > 0] >= 1).all()
+    assert (table.visit_count[table.sampled == 0] == 0).all()
+    assert table.bookmarked[table.sampled == 0].all(), "a page without visits is suggested for its bookmark only"
+    assert ((table.visit_type == VisitType.TYPED).any(axis=1) <= table.typed).all()
+    is_target = np.isin(table.visit_type, [VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT])
+    assert ((table.origin_type >= 0) == is_target).all()
+
+
+def test_candidates_are_normal_with_mean_4_and_variance_10_rounded_and_at_least_2() -> None:
+    sample = population(THESIS).sample(np.arange(20_000), 0)
+    counts = (sample.searches.candidates >= 0).sum(axis=1)
+    normal = stats.norm(4, np.sqrt(10))
+    edges = np.arange(2.5, 13)
+    expected = np.diff(np.concatenate([[0], normal.cdf(edges), [1]]))
+    observed = np.bincount(np.minimum(counts, 13), minlength=14)[2:]
+    assert stats.chisquare(observed, expected * counts.size).pvalue > ALPHA
+
+
+def test_each_number_of_searches_is_equally_likely() -> None:
+    sample = population(PopulationSettings(searches=(0, 3))).sample(np.arange(20_000), 0)
+    counts = np.bincount(np.bincount(sample.client, minlength=20_000))
+    assert len(counts) == 4
+    assert stats.chisquare(counts).pvalue > ALPHA
+
+
+def test_the_choice_is_the_best_score_under_the_true_weights_plus_noise() -> None:
+    """Two pages of one visit each differ by d points: the lower is taken with probability P(N(0, 2 variance) > d)."""
+    settings = PopulationSettings(
+        candidates_mean=2, candidates_variance=0, nothing_selected=0, noise_variance=400, searches=(1, 1)
+    )
+    sample = population(settings).sample(np.arange(20_000), 0)
+    scores = model_for("frecency-2018").scores(true_weights(model_for("frecency-2018"), ()), sample.pages)
+    pairs = scores[sample.searches.candidates]
+    gap = np.abs(pairs[:, 0] - pairs[:, 1])
+    close = gap <= 60
+    took_lower = pairs[np.arange(len(pairs)), sample.searches.chosen] < pairs.max(axis=1)
+    probability = stats.norm.sf(gap[close] / np.sqrt(2 * 400)) * (gap[close] > 0)
+    z = (took_lower[close].sum() - probability.sum()) / np.sqrt((probability * (1 - probability)).sum())
+    assert close.sum() > 500
+    assert abs(z) < stats.norm.isf(ALPHA / 2)
+
+
+def test_without_noise_the_true_weights_rank_every_choice_at_the_top() -> None:
+    sample = population(PopulationSettings(noise_variance=0, nothing_selected=0)).sample(np.arange(2000), 3)
+    model = model_for("frecency-2018")
+    scores = model.scores(true_weights(model, ()), sample.pages)
+    assert (displayed(sample.searches, scores).chosen == 0).all()
+    assert (losses(scores, sample.searches, margin=0.0) == 0).all()
+
+
+def test_nothing_is_selected_in_the_stated_share_of_searches() -> None:
+    sample = population(PopulationSettings(nothing_selected=0.25)).sample(np.arange(10_000), 0)
+    nothing = sample.searches.chosen == NOTHING_CHOSEN
+    assert stats.binomtest(int(nothing.sum()), nothing.size, 0.25).pvalue > ALPHA
+
+
+@given(clients=st.lists(st.integers(0, 10**6), min_size=1, max_size=8, unique=True), iteration=st.integers(0, 10**4))
+def test_a_client_is_the_same_alone_and_among_others_in_any_order(clients: list[int], iteration: int) -> None:
+    made = population()
+    together = made.sample(np.array(clients), iteration)
+    reversed_ = made.sample(np.array(clients[::-1]), iteration)
+    for position, client in enumerate(clients):
+        alone = made.sample(np.array([client]), iteration)
+        assert in_both(together, position) == in_both(alone, 0) == in_both(reversed_, len(clients) - 1 - position)
+
+
+def test_seeds_clients_and_iterations_all_matter() -> None:
+    model = model_for("frecency-2018")
+    made = {
+        (seed, client, iteration): str(
+            in_both(SyntheticPopulation(model, THESIS, seed).sample(np.array([client]), iteration), 0)
+        )
+        for seed in (1, 2)
+        for client in (1, 2)
+        for iteration in (1, 2)
+    }
+    assert len(set(made.values())) == len(made)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(seed=st.integers(0, 1000))
+def test_displaying_keeps_every_candidate_and_the_choice_and_puts_the_best_on_top(name: str, seed: int) -> None:
+    model = model_for(name)
+    sample = population(name=name).sample(np.arange(20), seed)
+    weights = np.random.default_rng(seed).uniform(0, 100, model.m)
+    scores = model.scores(weights, sample.pages)
+    ranked = displayed(sample.searches, scores)
+    assert (selected_ranks(scores, ranked) == ranked.chosen).all(), "the displayed position is the rank by score"
+    for before, after in zip(_choices(sample.searches), _choices(ranked), strict=True):
+        assert before == after
+
+
+def test_true_weights_that_do_not_fit_are_told() -> None:
+    with pytest.raises(InvalidSettings, match="3 true weights were given, but 'linear-15' has 15"):
+        population(PopulationSettings(true_weights=(1, 2, 3)), "linear-15")
+
+
+def test_shares_that_do_not_sum_to_one_are_told() -> None:
+    with pytest.raises(InvalidSettings, match=r"sum to 0\.9"):
+        PopulationSettings(kinds=(0.5, 0.2, 0.2))
+    with pytest.raises(InvalidSettings, match="swap"):
+        PopulationSettings(searches=(3, 1))
+
+
+def _present(table: PageTable) -> np.ndarray:
+    return np.arange(table.visit_type.shape[1]) < table.sampled[:, None]
+
+
+def _choices(searches: Searches) -> list[tuple[int, list[int]]]:
+    rows = zip(searches.candidates.tolist(), searches.chosen.tolist(), strict=True)
+    return [(row[chosen] if chosen >= 0 else NOTHING_CHOSEN, sorted(row)) for row, chosen in rows]
