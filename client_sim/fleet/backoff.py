@@ -1,0 +1,34 @@
+"""How long a client waits before it tries again: exponentially longer, jittered, and never before the server asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.errors import InvalidSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """Times in seconds. After ``attempts`` failures a ping is put aside, to be sent again in the next iteration.
+
+    The k-th wait is drawn uniformly between half of ``first * factor ** k`` and all of it, so that clients which failed
+    together do not come back together; with a factor of 2 or more a wait is never shorter than the one before, up to
+    ``longest``.
+    """
+
+    first: float = 0.5
+    factor: float = 2.0
+    longest: float = 60.0
+    attempts: int = 6
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first <= self.longest and self.factor >= 1 and self.attempts >= 1):
+            raise InvalidSettings(
+                f"back-off {self.first:g} s x {self.factor:g} up to {self.longest:g} s, {self.attempts} attempts, "
+                "cannot be meant; wait 0 <= first <= longest, grow by at least 1, attempt at least once"
+            )
+
+    def wait(self, failures: int, uniform: float, retry_after: float | None) -> float:
+        """Return the seconds to wait after the ``failures``-th failure in a row, at least 1; ``uniform`` in [0, 1)."""
+        ceiling = min(self.longest, self.first * self.factor ** min(failures - 1, 64))
+        return max(ceiling * (0.5 + 0.5 * uniform), retry_after or 0.0)

@@ -1,0 +1,166 @@
+"""The transport over HTTP: static files are fetched, pings posted, connections kept and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import aiohttp
+import msgspec
+
+from client_sim.fleet.transport import ACCEPTED, Delivery, Fetched, NotModified, Outcome, TransportError, Unavailable
+from protocol.model import ModelDocument
+from protocol.ping import DOC_TYPE, DOC_VERSION
+from protocol.study import PublicStudy
+
+_TRY_AGAIN = {408, 425, 429}
+_JSON = {"Content-Type": "application/json"}
+_LONGEST_REASON = 200
+_NETWORK_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSettings:
+    """``connections`` at most at one time; times in seconds. ``user_agent`` is the same for every simulated client."""
+
+    connections: int = 64
+    connect_timeout: float = 5.0
+    request_timeout: float = 30.0
+    user_agent: str = "fedping-fleet"
+
+
+class HttpTransport:
+    """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
+
+    The session is opened at the first request, in the event loop that makes it, and serves that loop alone.
+
+    Raises:
+        TransportError: the address is not an http or https URL.
+    """
+
+    def __init__(self, address: str, settings: HttpSettings = HttpSettings()) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise TransportError(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
+        self.address = address.rstrip("/")
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+
+    async def fetch_study(self, study: str) -> PublicStudy:
+        """See :meth:`client_sim.fleet.transport.Transport.fetch_study`."""
+        url = f"{self.address}/models/{study}/study.json"
+        try:
+            async with self._open().get(url) as response:
+                body = await response.read()
+        except _NETWORK_FAULTS as error:
+            raise TransportError(
+                f"cannot reach {self.address}: {_in_words(error)}; start 'fedping ingest' there or correct the address"
+            ) from error
+        if response.status != 200:
+            raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
+        try:
+            return msgspec.json.decode(body, type=PublicStudy)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise TransportError(
+                f"{url} is not a study ({error}); give the address of a fedping ingest of this version"
+            ) from error
+
+    async def fetch_model(
+        self, study: str, line: str, iteration: int | None, etag: str | None
+    ) -> Fetched | NotModified | Unavailable:
+        """See :meth:`client_sim.fleet.transport.Transport.fetch_model`."""
+        name = "latest" if iteration is None else str(iteration)
+        url = f"{self.address}/models/{study}/{line}/{name}.json"
+        try:
+            async with self._open().get(url, headers={"If-None-Match": etag} if etag else None) as response:
+                body = await response.read()
+        except _NETWORK_FAULTS as error:
+            return Unavailable(_in_words(error))
+        if response.status == 304:
+            return NotModified()
+        if response.status != 200:
+            return Unavailable(_why(response.status, body))
+        try:
+            return Fetched(_document(body), response.headers.get("ETag"))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            return Unavailable(f"not a model document: {error}")
+
+    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+        """See :meth:`client_sim.fleet.transport.Transport.submit`."""
+        url = f"{self.address}/submit/{study}/{DOC_TYPE}/{DOC_VERSION}/{document_id}"
+        try:
+            async with self._open().post(url, data=body, headers=_JSON, allow_redirects=False) as response:
+                answer = await response.read()
+        except _NETWORK_FAULTS as error:
+            return Outcome(Delivery.RETRY, _in_words(error))
+        return _outcome(response.status, response.headers.get("Retry-After"), answer)
+
+    async def close(self) -> None:
+        """See :meth:`client_sim.fleet.transport.Transport.close`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._settings.connections),
+                # No total: it would count the time in which a request waits here for a free connection.
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    sock_connect=self._settings.connect_timeout,
+                    sock_read=self._settings.request_timeout,
+                ),
+                headers={"User-Agent": self._settings.user_agent},
+            )
+        return self._session
+
+
+@functools.lru_cache(maxsize=64)
+def _document(body: bytes) -> ModelDocument:
+    """Decode a model document. Thousands of clients fetch the same bytes, so equal bytes are decoded once."""
+    return msgspec.json.decode(body, type=ModelDocument)
+
+
+def _outcome(status: int, retry_after: str | None, answer: bytes) -> Outcome:
+    if 200 <= status < 300:
+        return ACCEPTED
+    if status >= 500 or status in _TRY_AGAIN:
+        return Outcome(Delivery.RETRY, f"HTTP {status}", _seconds(retry_after))
+    return Outcome(Delivery.REJECTED, _why(status, answer))
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, which is a number or a date; None for what is neither."""
+    if retry_after is None:
+        return None
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _why(status: int, body: bytes) -> str:
+    """Return the server's own sentence if it sent one, else the status."""
+    try:
+        said: Any = msgspec.json.decode(body)["error"]
+    except (msgspec.MsgspecError, UnicodeError, KeyError, TypeError):
+        said = None
+    return f"{status} {said[:_LONGEST_REASON]}" if isinstance(said, str) else f"HTTP {status}"
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection ({error.os_error.strerror or error.os_error})"
+    return f"the connection broke ({type(error).__name__})"

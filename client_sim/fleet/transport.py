@@ -1,0 +1,86 @@
+"""What a client needs of the network: fetch the study, fetch a model, submit a ping. Nothing else ever passes.
+
+Answers are values, not exceptions, because each of them is an ordinary event in a client's life: a server that is down,
+a model that has not changed, a ping that is refused. Only what ends a fleet before it starts is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+from protocol.errors import FedpingError
+from protocol.model import ModelDocument
+from protocol.study import PublicStudy
+
+
+class TransportError(FedpingError):
+    """The address cannot be reached, or is not that of an ingest with this study."""
+
+
+class Delivery(Enum):
+    """What became of one attempt to submit."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to one attempt. ``reason`` says why not; ``retry_after`` is in seconds, if the server named a time."""
+
+    delivery: Delivery
+    reason: str = ""
+    retry_after: float | None = None
+
+
+ACCEPTED = Outcome(Delivery.ACCEPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A model document and the entity tag to ask with the next time."""
+
+    document: ModelDocument
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotModified:
+    """The model that the client holds is still the one asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """No model came, and why; the client goes on with what it has."""
+
+    reason: str
+
+
+class Transport(Protocol):
+    """A way from a client to the server and back."""
+
+    async def fetch_study(self, study: str) -> PublicStudy:
+        """Return the public part of a study.
+
+        Raises:
+            TransportError: the server cannot be reached, or has no such study.
+        """
+        ...
+
+    async def fetch_model(
+        self, study: str, line: str, iteration: int | None, etag: str | None
+    ) -> Fetched | NotModified | Unavailable:
+        """Ask for one version of a line, or for the newest one if ``iteration`` is None."""
+        ...
+
+    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+        """Make one attempt to hand over a ping, encoded as JSON. The document id is the same at every attempt."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the transport holds. Safe to repeat."""
+        ...
