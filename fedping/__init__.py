@@ -1,3 +1,5 @@
 """The `fedping` command: one file a subcommand, each of which parses, calls a room, and prints."""
 
-__version__ = "0.1.0"
+from protocol import __version__
+
+__all__ = ["__version__"]
