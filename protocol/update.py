@@ -73,11 +73,10 @@ class DenseCodec:
         else:
             updates = np.zeros((len(payloads), m), dtype=np.float32)
             updates[lengths_fit] = _fixed_width(payloads.filter(_as_arrow(lengths_fit)), m)
-        with np.errstate(invalid="ignore"):  # infinities of both signs add to a NaN, which is the answer wanted
-            finite = np.isfinite(updates.sum(axis=1, dtype=np.float64))
-        if not bool(finite.all()):
-            updates = np.where(finite[:, None], updates, np.float32(0))
-        return updates, lengths_fit & finite
+        if updates.size == 0 or np.isfinite((updates.min(), updates.max())).all():
+            return updates, lengths_fit  # the least and the greatest are NaN if any number is
+        finite = np.asarray(np.isfinite(updates).all(axis=1))
+        return np.where(finite[:, None], updates, np.float32(0)), lengths_fit & finite
 
 
 CODECS: dict[str, UpdateCodec] = {DenseCodec.tag: DenseCodec()}
