@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from itertools import accumulate
 
-from protocol.study import Arm, Study
+from protocol.study import Arm, PublicStudy, Study
 
 _BITS = 48
 
@@ -23,7 +23,7 @@ def position(study: str, client_id: str) -> float:
     return int.from_bytes(digest[: _BITS // 8], "big") / float(2**_BITS)
 
 
-def enrol(study: Study, client_id: str) -> Arm | None:
+def enrol(study: Study | PublicStudy, client_id: str) -> Arm | None:
     """Return the arm of a client, or None if it falls beyond the sum of the shares and is not enrolled."""
     where = position(study.name, client_id)
     for arm, upper in zip(study.arms, accumulate(arm.share for arm in study.arms), strict=True):
