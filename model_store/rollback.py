@@ -27,8 +27,14 @@ def rollback(store: ModelStore, study: str, line: str, to: int, *, created: str,
         raise InvalidSettings(
             f"line '{line}' of study '{study}' is at version {to} already; there is nothing to roll back"
         )
-    target = store.version(study, line, to)
-    restored = msgspec.structs.replace(
+    restored = repeated(store.version(study, line, to), head, created=created, code_version=code_version)
+    store.publish(restored)
+    return restored
+
+
+def repeated(target: Version, head: Version, *, created: str, code_version: str) -> Version:
+    """Return the version after ``head`` that repeats ``target``; pure."""
+    return msgspec.structs.replace(
         target,
         iteration=head.iteration + 1,
         parent=head.iteration,
@@ -39,11 +45,9 @@ def rollback(store: ModelStore, study: str, line: str, to: int, *, created: str,
             code_version=code_version,
             config_digest=head.lineage.config_digest,
             window_end_ms=head.lineage.window_end_ms,
-            restored=to,
+            restored=target.iteration,
         ),
     )
-    store.publish(restored)
-    return restored
 
 
 def difference(old: Version, new: Version) -> list[dict[str, Any]]:
