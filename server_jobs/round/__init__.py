@@ -1,0 +1,13 @@
+"""The round: from the landed pings of version n to version n + 1.
+
+`run` reads as the whole story. The arithmetic is pure and the same everywhere (`screening`, `moments`, `shard`,
+`aggregate`); an `engine` only says who computes which shards.
+"""
+
+from server_jobs.round.engine import Engine
+from server_jobs.round.engines import engine_named
+from server_jobs.round.recompute import Recomputed, recompute
+from server_jobs.round.result import RoundResult
+from server_jobs.round.run import run_round
+
+__all__ = ["Engine", "Recomputed", "RoundResult", "engine_named", "recompute", "run_round"]

@@ -1,0 +1,54 @@
+"""The driver's part: sixteen partials into one aggregate, merged in the order of the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+
+from model_store.version import Aggregate, ArmSummary
+from protocol.landing import SHARDS
+from server_jobs.round.moments import merged, no_moments
+from server_jobs.round.partial import ArmPartial, ShardPartial
+from server_jobs.round.rules import Rules
+from server_jobs.round.screening import REASONS, USED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAggregate:
+    """All the pings of one version: by what became of them, by arm, and the mean update of those that were used."""
+
+    counts: dict[str, int]
+    arms: dict[str, ArmSummary]
+    updates: Aggregate
+
+
+def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
+    """Return the aggregate of all shards, each of which has to be there once, in any order."""
+    ordered = sorted(partials, key=lambda partial: partial.shard)
+    assert [partial.shard for partial in ordered] == list(range(SHARDS)), "an engine lost or repeated a shard"
+    counts = [sum(column) for column in zip(*(partial.counts for partial in ordered), strict=True)]
+    total = reduce(merged, (partial.updates for partial in ordered), no_moments(rules.m))
+    return RoundAggregate(
+        counts=dict(zip(REASONS, counts, strict=True)),
+        arms={arm: _summary([partial.arms[i] for partial in ordered]) for i, arm in enumerate(rules.arms)},
+        updates=Aggregate(
+            pings=counts[USED],
+            clients=sum(partial.clients for partial in ordered),
+            weight=total.weight,
+            mean=tuple(total.mean.tolist()),
+            m2=tuple(total.m2.tolist()),
+        ),
+    )
+
+
+def _summary(partials: list[ArmPartial]) -> ArmSummary:
+    loss = reduce(merged, (partial.loss for partial in partials), no_moments(1))
+    rank = reduce(merged, (partial.rank_selected for partial in partials), no_moments(1))
+    chosen = loss.weight > 0
+    return ArmSummary(
+        pings=sum(partial.pings for partial in partials),
+        selections=round(loss.weight),
+        loss=float(loss.mean[0]) if chosen else None,
+        rank_selected=float(rank.mean[0]) if chosen else None,
+    )

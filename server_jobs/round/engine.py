@@ -1,0 +1,50 @@
+"""Who computes the partials: one Protocol, two engines, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from protocol.landing import SHARDS
+from server_jobs.round.partial import ShardPartial
+from server_jobs.round.rules import Rules
+
+ROWS_PER_TASK = 4_000_000
+"""A task keeps about 100 bytes of each of its rows, all but the update: this many take 400 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The pings of one version: the landed files in the order of their names, their rows in all, how to judge them."""
+
+    paths: tuple[str, ...]
+    rows: int
+    rules: Rules
+
+
+class Engine(Protocol):
+    """Computes shard partials somewhere. Nothing is started before the first call."""
+
+    def partials(self, work: Work) -> Iterable[ShardPartial]:
+        """Return the partials of all shards, in any order (see `server_jobs.round.shard`).
+
+        Raises:
+            UnreadableFile: a file is damaged or not of landed pings.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop what was started, if anything; a later call of :meth:`partials` starts it again."""
+        ...
+
+
+def tasks_for(work: Work, workers: int) -> list[tuple[int, ...]]:
+    """Return the shards of each task: as many tasks as workers, more if a task would be too large, at most one a shard.
+
+    Not more than that, because every task reads the files that are not laid out in shards.
+    """
+    wanted = max(workers, -(-work.rows // ROWS_PER_TASK))
+    return [tuple(part.tolist()) for part in np.array_split(np.arange(SHARDS), min(wanted, SHARDS))]

@@ -1,0 +1,53 @@
+"""What one shard comes to: small, whatever the number of its pings, and the only thing that reaches the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server_jobs.round.moments import Moments, moments_of
+from server_jobs.round.ping_file import Rows
+from server_jobs.round.rules import Rules
+from server_jobs.round.screening import BAD_LOSS, DUPLICATE, REASONS, WRONG_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPartial:
+    """One arm's pings, and the moments, of length 1, of what came of those that ended with a selection."""
+
+    pings: int
+    loss: Moments
+    rank_selected: Moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPartial:
+    """One shard's pings by what became of them, its clients with a used ping, its arms, and its mean update."""
+
+    shard: int
+    counts: tuple[int, ...]
+    clients: int
+    arms: tuple[ArmPartial, ...]
+    updates: Moments
+
+
+def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
+    """Return how many pings have each of the :data:`REASONS`, in their order."""
+    return tuple(np.bincount(found, minlength=len(REASONS)).tolist())
+
+
+def arm_partials(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
+    """Return each arm's outcome, in the order of the rules' arms: all arms, whether they submit updates or not."""
+    valid = (found != DUPLICATE) & (found != WRONG_VERSION) & (found != BAD_LOSS)
+    return tuple(_arm_partial(rows, valid & (rows.arm == arm)) for arm in range(len(rules.arms)))
+
+
+def _arm_partial(rows: Rows, mine: NDArray[np.bool_]) -> ArmPartial:
+    chosen = mine & (rows.rank >= 0)
+    return ArmPartial(int(mine.sum()), _plain_moments(rows.loss[chosen]), _plain_moments(rows.rank[chosen]))
+
+
+def _plain_moments(values: NDArray[np.generic]) -> Moments:
+    return moments_of(values.astype(np.float64)[:, None], np.ones(len(values)))

@@ -1,0 +1,99 @@
+"""Computing a published version again from its lineage, to see that it is what it says it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import fields
+
+from model_store.rollback import repeated
+from model_store.store import ModelStore
+from model_store.version import Lineage, Version
+from protocol.errors import FedpingError
+from protocol.study import Line, Study
+from server_jobs.optimize import first_versions
+from server_jobs.round.aggregate import combined
+from server_jobs.round.engine import Engine
+from server_jobs.round.manifest import Manifest, work_on
+from server_jobs.round.ping_file import open_ping_file
+from server_jobs.round.rules import rules_for
+from server_jobs.round.run import next_version
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Whether a version came out the same to the last bit, and if not, a phrase for each thing that differs."""
+
+    identical: bool
+    differences: tuple[str, ...]
+
+
+def recompute(store: ModelStore, landing: Path, study: str, line: str, iteration: int, engine: Engine) -> Recomputed:
+    """Compute a version again and compare the whole document bit for bit: weights, state, aggregate, counts.
+
+    A round's version comes from its parent and the pings of its manifest; version 0 from the study; a rollback from the
+    version that it repeats. What cannot be computed is taken over: when it was published, by which code, and how many
+    stale and future pings had landed by then.
+
+    Raises:
+        FedpingError: the version does not exist, or a file of its manifest is gone or no longer has the same rows.
+    """
+    version = store.version(study, line, iteration)
+    the_study = store.study(study)
+    settings = the_study.line(line)
+    again = _again(store, landing, the_study, settings, version, engine)
+    return Recomputed(version.digest == again.digest, tuple(_differences(version, again)))
+
+
+def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: Version, engine: Engine) -> Version:
+    created, code = version.created, version.lineage.code_version
+    if version.parent is None:
+        firsts = first_versions(study, created=created, code_version=code)
+        return next(first for first in firsts if first.line == line.name)
+    parent = store.version(study.name, line.name, version.parent)
+    if version.lineage.restored is not None:
+        target = store.version(study.name, line.name, version.lineage.restored)
+        return repeated(target, parent, created=created, code_version=code)
+    manifest = _kept_manifest(landing, version)
+    rules = rules_for(study, line.name, parent.iteration)
+    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules)), rules)
+    return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
+
+
+def _kept_manifest(landing: Path, version: Version) -> Manifest:
+    """Return the manifest that a version was made from, having looked that its files are as they were."""
+    lineage = version.lineage
+    for file in lineage.inputs:
+        rows = open_ping_file(landing / file.path).rows
+        if rows != file.rows:
+            raise FedpingError(
+                f"{landing / file.path} has {rows:,} pings, but version {version.iteration} was computed from "
+                f"{file.rows:,} of them; put the original file back from a copy"
+            )
+    return Manifest(
+        inputs=lineage.inputs,
+        stale=lineage.counts["stale"],
+        future=lineage.counts["future"],
+        window_end_ms=lineage.window_end_ms,
+    )
+
+
+def _differences(one: Version, other: Version) -> Iterator[str]:
+    """Yield a phrase for each field in which two versions differ, down to the lineage's own fields."""
+    for field in fields(Version):
+        if field.name != "lineage" and getattr(one, field.name) != getattr(other, field.name):
+            yield _told(field.name, getattr(one, field.name), getattr(other, field.name))
+    for field in fields(Lineage):
+        if getattr(one.lineage, field.name) != getattr(other.lineage, field.name):
+            yield _told(field.name, getattr(one.lineage, field.name), getattr(other.lineage, field.name))
+
+
+def _told(name: str, published: object, again: object) -> str:
+    if isinstance(published, tuple) and isinstance(again, tuple) and len(published) == len(again):
+        apart = [i for i, (a, b) in enumerate(zip(published, again, strict=True)) if a != b]
+        return f"{name} differs at {len(apart)} of {len(again)} places, first at {apart[0]}: " + (
+            f"{published[apart[0]]!r} published, {again[apart[0]]!r} computed again"
+        )
+    return f"{name} was published as {published!r}, and is {again!r} computed again"

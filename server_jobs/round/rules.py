@@ -1,0 +1,36 @@
+"""What the round needs to know about a line in order to read its pings: a plain value that travels to every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How the pings of one version are judged.
+
+    ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
+    number of weights, ``iteration`` the version that the pings were ranked with.
+    """
+
+    m: int
+    iteration: int
+    arms: tuple[str, ...]
+    submits: tuple[bool, ...]
+    weighting: Literal["client", "ping"]
+
+
+def rules_for(study: Study, line: str, iteration: int) -> Rules:
+    """Return the rules of one version of a line."""
+    chosen = study.line(line)
+    following = [arm for arm in study.arms if arm.line == line]
+    return Rules(
+        m=chosen.spec.m,
+        iteration=iteration,
+        arms=tuple(arm.name for arm in following),
+        submits=tuple(arm.submits for arm in following),
+        weighting=chosen.pipeline.weighting,
+    )

@@ -1,0 +1,131 @@
+"""One round of one line, step by step: list, aggregate, step, publish.
+
+It may be killed anywhere. Until the version is published nothing has changed, and a repetition reads the same pings;
+publishing is one compare-and-swap of a document that holds weights, state and lineage together; what clients fetch is
+derived from it, and the next round brings it up to date if this one could not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from model_store.store import ModelStore, VersionConflict
+from model_store.version import Lineage, Version
+from protocol.digest import digest_of
+from protocol.errors import FedpingError
+from protocol.landing import partition
+from protocol.spec import published
+from protocol.study import Line, Study
+from server_jobs.optimize import next_weights
+from server_jobs.round.aggregate import RoundAggregate, combined
+from server_jobs.round.engine import Engine
+from server_jobs.round.manifest import Manifest, list_landed, work_on
+from server_jobs.round.result import RoundResult
+from server_jobs.round.rules import rules_for
+
+
+def run_round(
+    store: ModelStore,
+    landing: Path,
+    study: str,
+    line: str,
+    engine: Engine,
+    *,
+    clock: Callable[[], str],
+    code_version: str,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> RoundResult:
+    """Turn the landed pings of a line's newest version into the next one.
+
+    Args:
+        store: where the versions are.
+        landing: the landing folder.
+        study: the study's name.
+        line: the line's name.
+        engine: computes the aggregate; not asked for anything if nothing has landed.
+        clock: returns now, ISO 8601 in UTC, for the version's ``created``.
+        code_version: written into the lineage.
+        on_step: told the step that has just been done: ``repaired``, ``listed``, ``aggregated``, ``stepped``,
+            ``published``.
+
+    Raises:
+        FedpingError: the store, the landing folder or a file in it cannot be used, or no ping fits the model spec;
+            nothing was published.
+    """
+    the_study = store.study(study)
+    head = store.head(study, line)
+    settings = the_study.line(line)
+    store.refresh_public(study, line)
+    on_step("repaired")
+    manifest = list_landed(landing, study, line, head.iteration, head.lineage.window_end_ms)
+    on_step("listed")
+    result = RoundResult(
+        status="nothing", study=study, line=line, iteration=head.iteration, min_clients=settings.pipeline.min_clients
+    )
+    if manifest.rows == 0:
+        return result
+    rules = rules_for(the_study, line, head.iteration)
+    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules)), rules)
+    on_step("aggregated")
+    _refuse_another_model(aggregate, settings, partition(landing, study, line, head.iteration))
+    counts = {**aggregate.counts, "stale": manifest.stale, "future": manifest.future}
+    result = replace(result, clients=aggregate.updates.clients, counts=counts, arms=aggregate.arms)
+    if aggregate.updates.clients < settings.pipeline.min_clients:
+        return replace(result, status="waiting")
+    version = next_version(the_study, settings, head, aggregate, manifest, created=clock(), code_version=code_version)
+    on_step("stepped")
+    try:
+        store.publish(version)
+    except VersionConflict:
+        return replace(result, status="lost")
+    on_step("published")
+    return replace(result, status="published")
+
+
+def next_version(
+    study: Study,
+    line: Line,
+    parent: Version,
+    aggregate: RoundAggregate,
+    manifest: Manifest,
+    *,
+    created: str,
+    code_version: str,
+) -> Version:
+    """Return the version that follows from a round's aggregate; pure."""
+    weights, state = next_weights(line, parent.weights, parent.state, aggregate.updates)
+    return Version(
+        study=study.name,
+        line=line.name,
+        iteration=parent.iteration + 1,
+        parent=parent.iteration,
+        parent_digest=parent.digest,
+        created=created,
+        spec_digest=line.spec.digest,
+        names=line.spec.names,
+        model=published(line.spec, weights),
+        weights=weights,
+        state=state,
+        lineage=Lineage(
+            origin="round",
+            code_version=code_version,
+            config_digest=digest_of(line),
+            inputs=manifest.inputs,
+            counts={**aggregate.counts, "stale": manifest.stale, "future": manifest.future},
+            arms=aggregate.arms,
+            aggregate=aggregate.updates,
+            window_end_ms=manifest.window_end_ms,
+        ),
+    )
+
+
+def _refuse_another_model(aggregate: RoundAggregate, line: Line, folder: Path) -> None:
+    bad = aggregate.counts["bad_update"]
+    if bad and not aggregate.counts["used"]:
+        raise FedpingError(
+            f"none of the {bad:,} updates in {folder} is one of {line.spec.m} finite numbers, as model spec "
+            f"'{line.spec.name}' of line '{line.name}' has weights; the pings are of another model: move the folder "
+            "away, and let the clients send to the study that they belong to; nothing was published"
+        )

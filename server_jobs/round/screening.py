@@ -1,0 +1,92 @@
+"""Which pings count, and how much: decided for one shard, which holds all the pings of its clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.ping import NOTHING_SELECTED
+from server_jobs.optimize.transformation import Vector
+from server_jobs.round.ping_file import MISSING, UNKNOWN, Rows
+from server_jobs.round.rules import Rules
+
+REASONS = (
+    "used",
+    "duplicate",
+    "wrong_version",
+    "bad_loss",
+    "other_arm",
+    "no_selection",
+    "no_update",
+    "bad_update",
+)
+"""What can become of a ping, in the order in which it is asked: a ping has the first reason that applies."""
+
+USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_SELECTION, NO_UPDATE, BAD_UPDATE = range(len(REASONS))
+
+
+def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
+    """Return what becomes of each ping, as an index into :data:`REASONS`, shape (k,).
+
+    ``duplicate``: an earlier row has the same document id. ``wrong_version``: the row names another version than its
+    folder. ``bad_loss``: not a finite number. ``other_arm``: the arm does not train this line. ``no_selection``: the
+    interaction ended without a choice; its zeros would dilute the mean and the loss. ``no_update``: none was sent.
+    ``bad_update``: an encoding that is not known here; payloads are judged when they are read.
+    """
+    # arm is an index into submits, or UNKNOWN, -1, which finds the False at the end
+    submits = np.array([*rules.submits, False])
+    found = np.full(len(rows.rank), USED, dtype=np.int8)
+    found[rows.codec == UNKNOWN] = BAD_UPDATE
+    found[rows.codec == MISSING] = NO_UPDATE
+    found[rows.rank <= NOTHING_SELECTED] = NO_SELECTION
+    found[~submits[rows.arm]] = OTHER_ARM
+    found[~np.isfinite(rows.loss)] = BAD_LOSS
+    found[rows.version != rules.iteration] = WRONG_VERSION
+    found[_repeated(rows.document)] = DUPLICATE
+    return found
+
+
+def vote_weights(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[Vector, int]:
+    """Return the weight of each ping, shape (k,), 0 where it is not used, and the number of clients with one in use.
+
+    With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings.
+    """
+    used = np.flatnonzero(found == USED)
+    order, starts = _groups(rows.client[used])
+    weights = np.zeros(len(found))
+    if rules.weighting == "client":
+        counts = np.diff(starts, append=len(order))
+        weights[used[order]] = np.repeat(1.0 / counts, counts)
+    else:
+        weights[used] = 1.0
+    return weights, len(starts)
+
+
+def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which rows have an id that an earlier row has."""
+    order, starts = _groups(ids)
+    repeated = np.ones(len(ids), dtype=bool)
+    if len(ids):
+        repeated[np.minimum.reduceat(order, starts)] = False
+    return repeated
+
+
+def _groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
+
+    Sorted by one word, in which two different ids are hardly ever equal; if any are, by both words. Exact either way.
+    """
+    key = ids[:, 0] ^ ids[:, 1]
+    order = np.argsort(key)
+    same_key, same_id = _as_before(key[order]), _as_before(ids[order, 0]) & _as_before(ids[order, 1])
+    if (same_key & ~same_id).any():
+        order = np.lexsort((ids[:, 1], ids[:, 0]))
+        same_id = _as_before(ids[order, 0]) & _as_before(ids[order, 1])
+    return order, np.flatnonzero(~same_id)
+
+
+def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which values equal the one before them; the first does not."""
+    same = np.zeros(len(values), dtype=bool)
+    np.equal(values[1:], values[:-1], out=same[1:])
+    return same
