@@ -118,7 +118,8 @@ def uuid_bytes(column: pa.ChunkedArray) -> NDArray[np.uint8]:
     first = int(np.frombuffer(offsets, dtype=np.int32)[texts.offset]) if len(texts) else 0
     letters = np.frombuffer(data or b"", dtype=np.uint8, count=36 * len(texts), offset=first).reshape(-1, 36)
     nibbles = _HEX[letters[:, _DIGITS]]
-    return np.bitwise_or(nibbles[:, 0::2] * np.uint8(16), nibbles[:, 1::2], dtype=np.uint8)
+    packed: NDArray[np.uint8] = np.bitwise_or(nibbles[:, 0::2] * np.uint8(16), nibbles[:, 1::2], dtype=np.uint8)
+    return packed
 
 
 def uuid_column(column: pa.ChunkedArray) -> pa.Array:

@@ -1,0 +1,43 @@
+"""The same landing inside a plain Flask route: what ingest would be without its hot path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, Response, request
+
+from server_jobs.ingest.admission.body import read_body
+from server_jobs.ingest.admission.decoding import decode_ping
+from server_jobs.ingest.admission.rules import check_document_kind
+from server_jobs.ingest.edge.answers import ACCEPTED_ONE
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.services import Services
+from server_jobs.ingest.edge.submit import document_id_in, record_of
+from server_jobs.ingest.journal.record import encode_records
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
+
+
+class PlainFlask(Edge):
+    """Ingest with an ordinary view in place of the hot path: the same checks, the same journal, Flask's dispatch."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        limits = services.settings.limits
+
+        @self.route("/submit/<study>/<doc_type>/<doc_version>/<document_id>", methods=["POST", "PUT"])
+        def submit(study: str, doc_type: str, doc_version: str, document_id: str) -> Response:
+            rules = services.catalogue.rules(study)
+            check_document_kind(study, doc_type, doc_version)
+            document = document_id_in(document_id)
+            ping = decode_ping(read_body(request.environ, limits.ping_bytes, limits.ping_bytes))
+            record = record_of(rules, document, ping, int(time.time() * 1000))
+            services.journal.append(encode_records([record]), 1)
+            return Response(ACCEPTED_ONE.body, content_type="application/json")
+
+    def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request the way Flask does."""
+        return Flask.wsgi_app(self, environ, start_response)
