@@ -9,7 +9,7 @@ Each class below is the whole definition: the validator, the JSON Schema (`proto
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -97,5 +97,5 @@ class LandedPing(Struct, frozen=True, kw_only=True):
     payload: FrecencyPayload
 
 
-DOC_TYPE = "frecency-update"
+DOC_TYPE: Final = "frecency-update"
 DOC_VERSION = "1"
