@@ -1,0 +1,319 @@
+"""The aggregate against plain Python on the same pings; its laws; and every engine against every other, bit for bit."""
+
+import dataclasses
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import protocol.landing
+import server_jobs.round.shard
+from benchmarks.landing_data import Traffic
+from benchmarks.landing_data import land as land_traffic
+from model_store.version import Aggregate, ArmSummary
+from protocol.errors import FedpingError
+from protocol.landing import SHARDS, landed_files, write_landed
+from server_jobs.round.aggregate import RoundAggregate, combined
+from server_jobs.round.engine import Engine, tasks_for
+from server_jobs.round.moments import merged, moments_of, no_moments
+from server_jobs.round.numpy_engine import NumpyEngine
+from server_jobs.round.ping_file import UnreadableFile
+from server_jobs.round.rules import Rules
+from server_jobs.round.screening import REASONS, _groups
+from server_jobs.round.shard import shard_partials
+from server_jobs.round.spark_engine import SparkEngine
+from tests.support.rounds import Ping, table_of, work_of
+
+RULES = Rules(m=2, iteration=0, arms=("treatment", "control"), submits=(True, False), weighting="client")
+number = st.floats(-1000, 1000, width=32)
+
+pings = st.builds(
+    Ping,
+    document=st.integers(0, 10**9),
+    client=st.integers(0, 12),
+    update=st.one_of(st.tuples(number, number), st.none()),
+    arm=st.sampled_from(["treatment", "treatment", "treatment", "control", "elsewhere"]),
+    rank=st.sampled_from([-1, 0, 0, 0, 1, 2]),
+    loss=st.one_of(st.floats(0, 1e6), st.floats(0, 1e6), st.just(math.nan)),
+    version=st.sampled_from([0, 0, 0, 0, 0, 1]),
+    encoding=st.sampled_from(["dense", "dense", "dense", "dense", "unheard-of"]),
+    payload=st.sampled_from([None] * 8 + [b"", b"abc", np.array([1, np.nan], "<f4").tobytes()]),
+)
+
+
+@st.composite
+def with_retries(draw: st.DrawFn, max_size: int = 40) -> list[Ping]:
+    """Pings with different documents, some of them sent again, in any order."""
+    once = draw(st.lists(pings, max_size=max_size, unique_by=lambda p: p.document))
+    again = draw(st.lists(st.sampled_from(once), max_size=10)) if once else []
+    return draw(st.permutations(once + again))
+
+
+def fate(ping: Ping, rules: Rules) -> str:
+    """Say what becomes of a ping that is no duplicate: the rules, one after the other."""
+    trains = dict(zip(rules.arms, rules.submits, strict=True))
+    if ping.version != rules.iteration:
+        return "wrong_version"
+    if not math.isfinite(ping.loss):
+        return "bad_loss"
+    if not trains.get(ping.arm, False):
+        return "other_arm"
+    if ping.rank < 0:
+        return "no_selection"
+    if ping.bytes is None:
+        return "no_update"
+    good = len(ping.bytes) == 4 * rules.m and np.isfinite(np.frombuffer(ping.bytes, "<f4")).all()
+    return "used" if good and ping.encoding == "dense" else "bad_update"
+
+
+def plain_aggregate(sent: Sequence[Ping], rules: Rules) -> RoundAggregate:
+    """The aggregate by sums that do not round, in two passes."""
+    once = list({ping.document: ping for ping in sent}.values())
+    fates = [fate(ping, rules) for ping in once]
+    used = [ping for ping, became in zip(once, fates, strict=True) if became == "used"]
+    per_client = Counter(ping.client for ping in used)
+    weights = [1 / per_client[p.client] if rules.weighting == "client" else 1.0 for p in used]
+    total = math.fsum(weights)
+    columns = list(
+        zip(*(p.update if p.payload is None else np.frombuffer(p.payload, "<f4") for p in used), strict=True)
+    )
+    mean = tuple(math.fsum(w * x for w, x in zip(weights, c, strict=True)) / total for c in columns) or (0.0,) * rules.m
+    m2 = tuple(
+        math.fsum(w * (x - mid) ** 2 for w, x in zip(weights, c, strict=True))
+        for c, mid in zip(columns, mean, strict=False)
+    )
+    counts = Counter(fates)
+    counts["duplicate"] = len(sent) - len(once)
+    arms = {}
+    for arm in rules.arms:
+        mine = [p for p in once if p.arm == arm and fate(p, rules) not in ("wrong_version", "bad_loss")]
+        chose = [p for p in mine if p.rank >= 0]
+        loss = math.fsum(p.loss for p in chose) / len(chose) if chose else None
+        rank = math.fsum(p.rank for p in chose) / len(chose) if chose else None
+        arms[arm] = ArmSummary(pings=len(mine), selections=len(chose), loss=loss, rank_selected=rank)
+    updates = Aggregate(pings=len(used), clients=len(per_client), weight=total, mean=mean, m2=m2 or (0.0,) * rules.m)
+    return RoundAggregate(counts={reason: counts[reason] for reason in REASONS}, arms=arms, updates=updates)
+
+
+def assert_close(found: RoundAggregate, expected: RoundAggregate, scale: float) -> None:
+    """Equal in every count, and in every mean to 1e-12 of the size of what is averaged."""
+    assert found.counts == expected.counts
+    assert (found.updates.pings, found.updates.clients) == (expected.updates.pings, expected.updates.clients)
+    np.testing.assert_allclose(found.updates.weight, expected.updates.weight, rtol=1e-12)
+    np.testing.assert_allclose(found.updates.mean, expected.updates.mean, rtol=1e-12, atol=1e-12 * scale)
+    spread = scale * scale * max(1.0, expected.updates.weight)
+    np.testing.assert_allclose(found.updates.m2, expected.updates.m2, rtol=1e-12, atol=1e-12 * spread)
+    for arm, summary in expected.arms.items():
+        assert (found.arms[arm].pings, found.arms[arm].selections) == (summary.pings, summary.selections)
+        if summary.selections:
+            np.testing.assert_allclose(found.arms[arm].loss, summary.loss, rtol=1e-12, atol=1e-300)
+            np.testing.assert_allclose(found.arms[arm].rank_selected, summary.rank_selected, rtol=1e-12, atol=1e-300)
+
+
+def aggregate(paths: Sequence[Path], rules: Rules = RULES, engine: Engine | None = None) -> RoundAggregate:
+    return combined((engine or NumpyEngine()).partials(work_of(paths, rules)), rules)
+
+
+def landed(folder: Path, sent: Sequence[Ping], cuts: Sequence[int] = ()) -> list[Path]:
+    """Land pings as one file, or cut into several."""
+    edges = [0, *sorted(cuts), len(sent)]
+    parts = [sent[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return sorted(write_landed(folder, table_of(part), i) for i, part in enumerate(parts) if part)
+
+
+@pytest.fixture(params=[False, True], ids=["one row group", "sixteen shards"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Land small files as ingest lands small ones, or as it lands large ones."""
+    if request.param:
+        monkeypatch.setattr(protocol.landing, "SINGLE_GROUP_ROWS", 1)
+
+
+laws = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+@laws
+@given(
+    sent=with_retries(), weighting=st.sampled_from(["client", "ping"]), cuts=st.lists(st.integers(0, 40), max_size=3)
+)
+def test_equal_to_plain_python(layout: None, sent: list[Ping], weighting: str, cuts: list[int]) -> None:
+    rules = dataclasses.replace(RULES, weighting=weighting)
+    with tempfile.TemporaryDirectory() as folder:
+        found = aggregate(landed(Path(folder), sent, [min(c, len(sent)) for c in cuts]), rules)
+    assert_close(found, plain_aggregate(sent, rules), scale=1000)
+    assert sum(found.counts.values()) == len(sent)
+
+
+@laws
+@given(sent=with_retries(), data=st.data())
+def test_the_order_of_rows_and_files_and_their_number_do_not_matter(
+    layout: None, sent: list[Ping], data: st.DataObject
+) -> None:
+    other = data.draw(st.permutations(sent))
+    cuts = data.draw(st.lists(st.integers(0, len(sent)), max_size=4))
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        assert_close(aggregate(landed(Path(two), other, cuts)), aggregate(landed(Path(one), sent)), scale=1000)
+
+
+@laws
+@given(sent=with_retries(), tasks=st.integers(1, SHARDS), rows=st.integers(16, 40))
+def test_who_computes_which_shard_changes_no_bit(layout: None, sent: list[Ping], tasks: int, rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = landed(Path(folder), sent, [len(sent) // 2])
+        whole = aggregate(paths)
+        work = work_of(paths, RULES)
+        parts = [p for shards in tasks_for(work, tasks)[::-1] for p in shard_partials(work.paths, shards, RULES)]
+        assert combined(parts, RULES) == whole
+        assert aggregate(paths, engine=NumpyEngine(threads=3)) == whole
+
+
+@given(st.lists(st.lists(number, min_size=2, max_size=2), min_size=1, max_size=30), st.data())
+def test_moments_merge_to_the_two_pass_moments(values: list[list[float]], data: st.DataObject) -> None:
+    x = np.array(values, dtype=np.float32)
+    w = np.array(data.draw(st.lists(st.floats(0.01, 10), min_size=len(x), max_size=len(x))))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(x)), max_size=4)))
+    found = no_moments(2)
+    for a, b in zip([0, *cuts], [*cuts, len(x)], strict=True):
+        found = merged(found, moments_of(x[a:b], w[a:b]))
+    mean = (x.astype(float) * w[:, None]).sum(axis=0) / w.sum()
+    np.testing.assert_allclose(found.weight, w.sum(), rtol=1e-12)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(found.m2, (w[:, None] * (x - mean) ** 2).sum(axis=0), rtol=1e-9, atol=1e-6)
+
+
+def test_the_recurrence_is_the_one_of_the_thesis() -> None:
+    """One update at a time: the new mean is the old one plus (H - mean) / (i + 1)."""
+    rng = np.random.default_rng(3)
+    found, mean = no_moments(1), np.zeros(1)
+    for i, h in enumerate(rng.normal(size=(50, 1))):
+        found = merged(found, moments_of(h[None], np.ones(1)))
+        mean = mean + (h - mean) / (i + 1)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-14)
+
+
+def test_it_keeps_its_precision_far_from_zero() -> None:
+    """Summing squares and subtracting would leave nothing of a variance of 1 at a distance of a million."""
+    x = np.float32(1e6) + np.random.default_rng(1).integers(-2, 3, (40_000, 1)).astype(np.float32)
+    found = no_moments(1)
+    for start in range(0, len(x), 1000):
+        found = merged(found, moments_of(x[start : start + 1000], np.ones(1000)))
+    np.testing.assert_allclose(found.m2 / found.weight, x.astype(float).var(axis=0), rtol=1e-10)
+
+
+def test_a_clients_rejected_ping_does_not_weaken_its_others(tmp_path: Path, layout: None) -> None:
+    """What a payload is, is known only when it is read; the weights of 1 / n have to follow."""
+    spoilt = np.array([np.inf, 1], "<f4").tobytes()
+    sent = [Ping(1, 1, (4.0, 0.0)), Ping(2, 1, payload=spoilt), Ping(3, 1, payload=b"short"), Ping(4, 2, (0.0, 2.0))]
+    found = aggregate(landed(tmp_path, sent))
+    assert found.updates.mean == (2.0, 1.0)
+    assert (found.counts["used"], found.counts["bad_update"], found.updates.clients) == (2, 2, 2)
+
+
+def test_many_pings_of_one_client_are_one_vote(tmp_path: Path) -> None:
+    loud = [Ping(i, 0, (8.0, 8.0)) for i in range(99)]
+    paths = landed(tmp_path, [*loud, Ping(100, 1, (0.0, 0.0))])
+    np.testing.assert_allclose(aggregate(paths).updates.mean, 4.0, rtol=1e-12)
+    np.testing.assert_allclose(aggregate(paths, dataclasses.replace(RULES, weighting="ping")).updates.mean, 7.92)
+
+
+def test_an_interaction_without_a_choice_dilutes_neither_update_nor_loss(tmp_path: Path) -> None:
+    none = [Ping(i, i, (0.0, 0.0), rank=-1, loss=0.0) for i in range(10, 20)]
+    found = aggregate(landed(tmp_path, [Ping(1, 1, (2.0, 4.0), loss=6.0, rank=1), *none]))
+    assert found.updates.mean == (2.0, 4.0)
+    assert (found.arms["treatment"].loss, found.arms["treatment"].rank_selected) == (6.0, 1.0)
+    assert (found.arms["treatment"].pings, found.arms["treatment"].selections) == (11, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[(1, 2), (2, 1), (3, 0)], [(5, 1), (5, 2), (5, 3)], [(7, 7), (0, 0), (9, 9)]],
+    ids=["equal but swapped", "one word equal", "both words the same"],
+)
+def test_ids_that_share_a_sorting_key_are_still_told_apart(words: list[tuple[int, int]]) -> None:
+    ids = np.array(words * 2, dtype=np.uint64)
+    order, starts = _groups(ids)
+    groups = [sorted(g.tolist()) for g in np.split(order, starts[1:])]
+    assert sorted(groups) == [[0, 3], [1, 4], [2, 5]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
+def test_groups_are_those_of_a_dictionary(words: list[tuple[int, int]]) -> None:
+    order, starts = _groups(np.array(words, dtype=np.uint64).reshape(-1, 2))
+    found = sorted(sorted(g.tolist()) for g in np.split(order, starts[1:]) if len(g))
+    expected: dict[tuple[int, int], list[int]] = {}
+    for i, word in enumerate(words):
+        expected.setdefault(word, []).append(i)
+    assert found == sorted(expected.values())
+
+
+def test_a_file_whose_rows_are_in_the_wrong_shard_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trusting the footer would let one client vote in two shards, and its duplicates pass."""
+    monkeypatch.setattr(protocol.landing, "SINGLE_GROUP_ROWS", 1)
+    monkeypatch.setattr(protocol.landing, "shard_of", lambda ids: np.arange(len(ids), dtype=np.uint8) % SHARDS)
+    path = write_landed(tmp_path, table_of([Ping(i, i) for i in range(64)]), 0)
+    with pytest.raises(UnreadableFile, match=path.name):
+        aggregate([path])
+
+
+@pytest.mark.parametrize("m", [1, 22, 3000])
+def test_batches_of_any_size_agree_with_numpy(tmp_path: Path, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = Traffic(pings=6000 if m < 100 else 600, clients=900, m=m, duplicates=0, unselected=0, control=0)
+    paths = land_traffic(tmp_path, traffic, seed=m, rows_per_file=5000)
+    rules = dataclasses.replace(RULES, m=m, weighting="ping")
+    found = aggregate(paths, rules)
+    all_updates = np.concatenate([_updates(path, m) for path in paths])
+    assert found.updates.pings == len(all_updates)
+    np.testing.assert_allclose(found.updates.mean, all_updates.mean(axis=0), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found.updates.m2 / np.float64(len(all_updates)), all_updates.var(axis=0), rtol=1e-12)
+    monkeypatch.setattr(server_jobs.round.shard, "BATCH_BYTES", 4096)
+    np.testing.assert_allclose(aggregate(paths, rules).updates.mean, found.updates.mean, rtol=1e-12, atol=1e-13)
+
+
+def _updates(path: Path, m: int) -> np.ndarray:
+    import pyarrow.parquet as pq
+
+    column = pq.read_table(path, columns=["update"]).column(0)
+    return np.array([np.frombuffer(value.as_py(), "<f4", m) for value in column], dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkEngine]:
+    from server_jobs.spark.session import spark_session
+    from server_jobs.spark.settings import SparkSettings
+
+    engine = SparkEngine(lambda: spark_session(SparkSettings(master="local[2]")))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("tasks", [1, 2, 5, 16])
+@pytest.mark.parametrize("rows_per_file", [900, 6000], ids=["small files", "files in shards"])
+def test_spark_and_numpy_agree_to_the_last_bit(
+    tmp_path: Path, spark: SparkEngine, tasks: int, rows_per_file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_traffic(tmp_path, Traffic(pings=12_000, clients=700, duplicates=0.1), seed=tasks, rows_per_file=rows_per_file)
+    paths = landed_files(tmp_path)
+    rules = dataclasses.replace(RULES, m=22)
+    monkeypatch.setattr("server_jobs.round.spark_engine.tasks_for", lambda work, _: tasks_for(work, tasks))
+    found = aggregate(paths, rules, spark)
+    assert found == aggregate(paths, rules)
+    assert found.counts["duplicate"] > 0
+
+
+@pytest.mark.spark
+def test_spark_tells_of_a_damaged_file_in_its_one_sentence(tmp_path: Path, spark: SparkEngine) -> None:
+    (path,) = land_traffic(tmp_path, Traffic(pings=6000, clients=700), seed=1)
+    work = work_of([path], dataclasses.replace(RULES, m=22))
+    data = bytearray(path.read_bytes())
+    data[100:100_000] = bytes(99_900)
+    path.write_bytes(data)
+    with pytest.raises(FedpingError, match=rf"{path.name} is damaged.*move it out") as raised:
+        list(spark.partials(work))
+    assert "Traceback" not in str(raised.value)
+    assert "java" not in str(raised.value)
