@@ -1,0 +1,129 @@
+"""`fedping round`: one round of one line, or of all lines of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping import __version__
+from fedping.options import json_option, landing_option, store_option
+from protocol.errors import FedpingError
+
+if TYPE_CHECKING:
+    from model_store.store import ModelStore
+    from server_jobs.round import Engine, RoundResult
+
+engine_option = click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["spark", "numpy"]),
+    default="spark",
+    show_default=True,
+    help="Who averages: Spark, or NumPy in this process. The result is the same to the last bit.",
+)
+master_option = click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
+
+DOING = {
+    "repaired": "listing the landed pings",
+    "listed": "averaging the updates",
+    "aggregated": "computing the step",
+    "stepped": "publishing",
+}
+"""What comes after each step of a round, for people."""
+
+
+@click.command(name="round")
+@click.argument("study")
+@click.argument("line", required=False)
+@store_option
+@landing_option
+@engine_option
+@master_option
+@json_option
+def round_(
+    study: str,
+    line: str | None,
+    store_path: Path,
+    landing: Path,
+    engine_name: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Turn the landed pings of the newest version of a LINE (of each line without one) into the next version.
+
+    Safe to repeat, to kill and to run twice at once: every version is published once, whole. Exits with 0 if there was
+    nothing to do, too few clients, or another round was first.
+    """
+    from model_store.store import open_store
+    from server_jobs.round import engine_named
+
+    store = open_store(store_path)
+    lines = lines_of(store, study, (line,) if line else ())
+    failed: list[str] = []
+    with engine_named(engine_name, master) as engine:
+        for name in lines:
+            try:
+                show(run_line(store, landing, study, name, engine), as_json)
+            except FedpingError as error:
+                if len(lines) == 1:
+                    raise
+                click.echo(f"fedping: {study}/{name}: {error}", err=True)
+                failed.append(name)
+    if failed:
+        raise FedpingError(
+            f"no round of {', '.join(failed)} in study '{study}', for the reason above; the other lines were dealt with"
+        )
+
+
+def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str]:
+    """Return the names of the chosen lines, of all if none is chosen; raises if the study has no such line."""
+    known = store.study(study)
+    if not known.lines:
+        raise FedpingError(f"study '{study}' has no model line, so there is nothing to train")
+    return [known.line(name).name for name in chosen] or [line.name for line in known.lines]
+
+
+def run_line(store: ModelStore, landing: Path, study: str, line: str, engine: Engine) -> RoundResult:
+    """Run one round, and show on a terminal what it is doing."""
+    from server_jobs.round import run_round
+
+    with _progress(f"{study}/{line}") as on_step:
+        return run_round(store, landing, study, line, engine, clock=utc_now, code_version=__version__, on_step=on_step)
+
+
+def utc_now() -> str:
+    """Return now, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def show(result: RoundResult, as_json: bool) -> None:
+    """Print a result: a sentence and a row an arm, or one line of JSON."""
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(result).decode())
+        return
+    click.echo(result.sentence)
+    for name, arm in result.arms.items():
+        if arm.loss is not None and arm.rank_selected is not None:
+            click.echo(
+                f"  {name:<24} {arm.selections:>10,} selections   loss {arm.loss:10.4f}   "
+                f"selected rank {arm.rank_selected:7.4f}"
+            )
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status(f"{what}: opening the store") as status:
+        yield lambda step: status.update(f"{what}: {DOING.get(step, step)}")

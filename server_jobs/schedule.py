@@ -1,0 +1,119 @@
+"""Rounds on the wall clock: at multiples of an interval since midnight UTC, one after the other, for as long as wanted.
+
+The timing is pure; `WallClock` is the only part that waits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from protocol.errors import InvalidSettings
+
+DAY = 24 * 3600
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_every(text: str) -> int:
+    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds.
+
+    Raises:
+        InvalidSettings: it is not of that form, is zero, or is longer than a day.
+    """
+    found = re.fullmatch(r"(\d{1,6})([smh])", text.strip())
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= DAY:
+        raise InvalidSettings(
+            f"'{text}' is no interval for rounds; give whole seconds, minutes or hours up to a day, such as "
+            "45s, 30m or 6h"
+        )
+    return seconds
+
+
+def slot_after(now: float, every: int) -> float:
+    """Return the first slot after ``now``, in seconds since 1970: a multiple of ``every`` since midnight UTC.
+
+    Midnight itself is always one, so an interval that does not divide the day ends it with a shorter step.
+    """
+    midnight = now // DAY * DAY
+    return min(midnight + ((now - midnight) // every + 1) * every, midnight + DAY)
+
+
+def slots_between(after: float, until: float, every: int) -> int:
+    """Return how many slots lie in (after, until]."""
+    count = 0
+    while (after := slot_after(after, every)) <= until:
+        count += 1
+    return count
+
+
+class Clock(Protocol):
+    """What a schedule needs of time."""
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        ...
+
+    def wait_until(self, when: float) -> bool:
+        """Return True when it is ``when``, or at once False if the schedule is to stop."""
+        ...
+
+
+def run_schedule(
+    run_once: Callable[[], None], every: int, clock: Clock, tell: Callable[[str], None], *, now_first: bool = False
+) -> None:
+    """Call ``run_once`` at every slot until the clock says to stop; never two at a time, never during a stop.
+
+    A run that lasts beyond the next slot makes that slot be skipped, and ``tell`` is told: two rounds in a row would
+    find the same pings. ``run_once`` has to deal with its own failures; what it raises ends the schedule.
+    """
+    if now_first and clock.wait_until(clock.now()):
+        run_once()
+    slot = slot_after(clock.now(), every)
+    tell(f"next round at {utc(slot)}")
+    while clock.wait_until(slot):
+        run_once()
+        done = max(clock.now(), slot)
+        skipped, following = slots_between(slot, done, every), slot_after(done, every)
+        if skipped:
+            tell(
+                f"the round of {utc(slot)} lasted until {utc(done)}, beyond {skipped} more of its times; "
+                f"next round at {utc(following)}"
+            )
+        slot = following
+
+
+def utc(when: float) -> str:
+    """Return a time for people: hours, minutes and seconds, UTC."""
+    return f"{datetime.fromtimestamp(when, UTC):%H:%M:%S} UTC"
+
+
+class WallClock:
+    """The real time; :meth:`stop` may be called by a signal handler.
+
+    A byte in a pipe wakes the wait: a lock could be held by the very thread that the handler interrupts.
+    """
+
+    def __init__(self) -> None:
+        self._woken, self._wake = os.pipe()
+        self.stopping = False
+
+    def now(self) -> float:
+        """See :class:`Clock`."""
+        return time.time()
+
+    def wait_until(self, when: float) -> bool:
+        """See :class:`Clock`; looks at the time at least once a minute, since the machine may sleep or be set."""
+        while not self.stopping and (left := when - self.now()) > 0:
+            select.select([self._woken], [], [], min(left, 60))
+        return not self.stopping
+
+    def stop(self) -> None:
+        """Make this and every later wait end at once."""
+        self.stopping = True
+        os.write(self._wake, b".")
