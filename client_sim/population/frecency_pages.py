@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sim.models.page_table import ORIGIN_NOT_KNOWN, PageTable
-from client_sim.models.pages import MAX_SAMPLED, Onward, VisitType
+from client_sim.models import MAX_SAMPLED, ORIGIN_NOT_KNOWN, Onward, PageTable, VisitType
 from client_sim.population.draws import FloatArray, Keys, child_keys, uniforms
 from client_sim.population.settings import PopulationSettings
 

@@ -28,9 +28,14 @@ class Sample:
     client: NDArray[np.intp]
     number: NDArray[np.intp]
 
-    def of_searches(self, which: NDArray[np.intp]) -> Searches:
-        """Return some of the searches."""
-        return Searches(self.searches.candidates[which], self.searches.chosen[which])
+    def of_searches(self, which: NDArray[np.intp]) -> tuple[PageTable, Searches]:
+        """Return some of the searches, and no more pages than they need."""
+        candidates = self.searches.candidates[which]
+        present = candidates != NO_CANDIDATE
+        rows, places = np.unique(candidates[present], return_inverse=True)
+        among = np.full(candidates.shape, NO_CANDIDATE, np.int64)
+        among[present] = places
+        return self.pages.rows(rows), Searches(among, self.searches.chosen[which])
 
 
 class Population(Protocol):

@@ -1,0 +1,39 @@
+"""The fleet: simulated browsers that fetch models, search, and send pings.
+
+`transport` is what they need of the network, `http` and `in_process` are two ways to have it. `roster` knows the
+clients, `fetching` gets them models, `search_round` lets them search, `outbox` sends what follows; `fleet` joins these.
+"""
+
+from __future__ import annotations
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.behaviour import Behaviour
+from client_sim.fleet.fleet import Fleet, join_study, made_users
+from client_sim.fleet.http import HttpSettings, HttpTransport
+from client_sim.fleet.in_process import InProcessTransport
+from client_sim.fleet.settings import FleetSettings
+from client_sim.fleet.summary import ArmSummary, FetchSummary, IterationSummary, PingSummary
+from client_sim.fleet.transport import Delivery, Fetched, NotModified, Outcome, Transport, TransportError, Unavailable
+
+__all__ = [
+    "ArmSummary",
+    "Backoff",
+    "Behaviour",
+    "Delivery",
+    "FetchSummary",
+    "Fetched",
+    "Fleet",
+    "FleetSettings",
+    "HttpSettings",
+    "HttpTransport",
+    "InProcessTransport",
+    "IterationSummary",
+    "NotModified",
+    "Outcome",
+    "PingSummary",
+    "Transport",
+    "TransportError",
+    "Unavailable",
+    "join_study",
+    "made_users",
+]

@@ -1,0 +1,34 @@
+"""Many clients at the network at once: each begins at its own moment, and only so many talk at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeAlias
+
+Sleep: TypeAlias = Callable[[float], Awaitable[Any]]
+"""Waits for so many seconds; ``asyncio.sleep``, or a test's own."""
+
+Job: TypeAlias = Callable[[asyncio.Semaphore], Coroutine[Any, Any, None]]
+"""One client's business. A place is taken for it when it begins; it gives the place back, and may take one again."""
+
+
+async def each(jobs: Iterable[tuple[float, Job]], at_once: int, sleep: Sleep) -> None:
+    """Run all jobs, at most ``at_once`` of them holding a place at any time.
+
+    Jobs are made as there is room for them, so that a million of them need no more memory than those under way.
+
+    Args:
+        jobs: when each begins, in seconds from now, ascending; and the job.
+        at_once: the number of places.
+        sleep: how to wait.
+    """
+    places = asyncio.Semaphore(at_once)
+    now = 0.0
+    async with asyncio.TaskGroup() as group:
+        for moment, job in jobs:
+            if moment > now:
+                await sleep(moment - now)
+                now = moment
+            await places.acquire()
+            group.create_task(job(places))

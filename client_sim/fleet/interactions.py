@@ -1,0 +1,117 @@
+"""What clients see, choose and learn, computed for all the clients of one arm and version at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.models import (
+    NO_CANDIDATE,
+    NOTHING_CHOSEN,
+    PageTable,
+    RankingModel,
+    Searches,
+    decayed,
+    losses,
+    model_for,
+    selected_ranks,
+)
+from client_sim.population.draws import FloatArray
+from client_sim.population.sample import displayed
+from protocol.spec import ModelSpec
+
+Gradient: TypeAlias = Literal["finite_differences", "analytic"]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a group of clients ranks with.
+
+    Attributes:
+        spec: the model, its margin and its ε.
+        weights: those of the version that ranks, shape (m,).
+        submits: whether they compute updates.
+        decays: whether their stored scores decay by the day.
+        gradient: how they compute updates.
+    """
+
+    spec: ModelSpec
+    weights: FloatArray
+    submits: bool
+    decays: bool
+    gradient: Gradient = "finite_differences"
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """S finished searches.
+
+    Attributes:
+        scores: of the candidates in displayed order, NaN where there are no more, shape (S, C).
+        shown: how many candidates there are, shape (S,).
+        rank: of the chosen one, 0 at the top, -1 if nothing was selected, shape (S,).
+        bookmarked: whether the chosen page has a bookmark, shape (S,).
+        loss: the SVM loss under the scores that ranked, shape (S,).
+        update: the direction of descent, shape (S, m); None if the arm submits none.
+    """
+
+    scores: FloatArray
+    shown: NDArray[np.intp]
+    rank: NDArray[np.intp]
+    bookmarked: NDArray[np.bool_]
+    loss: FloatArray
+    update: FloatArray | None
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def interact(ranking: Ranking, pages: PageTable, searches: Searches) -> Interactions:
+    """Rank the candidates, and compute what the choices say about the ranking.
+
+    Args:
+        ranking: what ranks.
+        pages: P pages.
+        searches: S searches over them, their candidates in any order.
+    """
+    spec, model = ranking.spec, model_for(ranking.spec.ranker)
+    scores = model.scores(ranking.weights, pages)
+    if ranking.decays:
+        scores = stored_scores(scores, pages)
+    ranked = displayed(searches, scores)
+    present = ranked.candidates != NO_CANDIDATE
+    chosen = np.take_along_axis(ranked.candidates, np.maximum(ranked.chosen, 0)[:, None], axis=1)[:, 0]
+    return Interactions(
+        scores=np.where(present, scores[ranked.candidates], np.nan),
+        shown=present.sum(axis=1),
+        rank=selected_ranks(scores, ranked),
+        bookmarked=pages.bookmarked[chosen] & (ranked.chosen != NOTHING_CHOSEN),
+        loss=losses(scores, ranked, spec.margin),
+        update=_updates(ranking, model, pages, ranked) if ranking.submits else None,
+    )
+
+
+def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
+    """Return scores that decayed on every whole day since the page's newest visit, which had computed them anew.
+
+    A page without visits has no such day and keeps its score.
+    """
+    result = scores.copy()
+    days = np.where(pages.sampled > 0, pages.age_days[:, 0], 0)
+    for day in range(1, int(days.max(initial=0)) + 1):
+        old = np.flatnonzero(days >= day)
+        after = decayed(result[old])
+        if np.array_equal(after, result[old]):  # what has stopped decaying does not begin again
+            break
+        result[old] = after
+    return result
+
+
+def _updates(ranking: Ranking, model: RankingModel, pages: PageTable, searches: Searches) -> FloatArray:
+    spec = ranking.spec
+    if ranking.gradient == "analytic":
+        return model.analytic_updates(ranking.weights, pages, searches, spec.margin)
+    return model.finite_differences(ranking.weights, pages, searches, spec.margin, spec.epsilon)

@@ -1,0 +1,112 @@
+"""Pings on their way: sent, sent again with the same document id, and kept as long as nobody has taken them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from uuid import UUID
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.crowd import Sleep, each
+from client_sim.fleet.transport import Delivery, Outcome, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One ping as it is posted: its document id for good, its JSON, and whether it will be sent a second time."""
+
+    document_id: UUID
+    body: bytes
+    twice: bool = False
+
+
+@dataclass
+class Counts:
+    """What became of pings. Nobody's is lost: accepted + rejected + undelivered = generated, at any moment."""
+
+    generated: int = 0
+    accepted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+
+
+class Outbox:
+    """Holds every ping that was generated and not yet accepted or rejected.
+
+    Args:
+        transport: where pings go.
+        study: the study that they belong to.
+        backoff: when to try again, and when to put a ping aside until the next :meth:`deliver`.
+        at_once: how many pings may be on their way at one time.
+        sleep: how to wait.
+        random: for the jitter of the waits.
+    """
+
+    def __init__(
+        self, transport: Transport, study: str, *, backoff: Backoff, at_once: int, sleep: Sleep, random: Random
+    ) -> None:
+        self.counts = Counts()
+        self._pending: dict[UUID, Letter] = {}
+        self._transport = transport
+        self._study = study
+        self._backoff = backoff
+        self._at_once = at_once
+        self._sleep = sleep
+        self._random = random
+
+    @property
+    def undelivered(self) -> int:
+        """How many pings nobody has taken yet."""
+        return len(self._pending)
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Take charge of new pings."""
+        self.counts.generated += len(letters)
+        self._pending.update((letter.document_id, letter) for letter in letters)
+
+    async def deliver(self, within: float = 0.0) -> None:
+        """Try to hand over everything that is here, each at a random moment within so many seconds.
+
+        Returns when each ping was accepted, rejected, or put aside. When cancelled, what was under way stays here.
+        """
+        letters = list(self._pending.values())
+        moments = sorted(within * self._random.random() for _ in letters)
+        jobs = ((moment, partial(self._deliver, letter)) for moment, letter in zip(moments, letters, strict=True))
+        await each(jobs, self._at_once, self._sleep)
+
+    async def _deliver(self, letter: Letter, places: asyncio.Semaphore) -> None:
+        failures = 0
+        while not self._settle(letter, outcome := await self._attempt(letter, places)):
+            failures += 1
+            wait = self._backoff.wait(failures, self._random.random(), outcome.retry_after)
+            if failures >= self._backoff.attempts or wait > self._backoff.longest:
+                return
+            self.counts.retries[outcome.reason] += 1
+            await self._sleep(wait)
+            await places.acquire()
+        if letter.twice and outcome.delivery is Delivery.ACCEPTED:
+            await places.acquire()
+            await self._attempt(letter, places)
+            self.counts.duplicates += 1
+
+    async def _attempt(self, letter: Letter, places: asyncio.Semaphore) -> Outcome:
+        try:
+            return await self._transport.submit(self._study, letter.document_id, letter.body)
+        finally:
+            places.release()
+
+    def _settle(self, letter: Letter, outcome: Outcome) -> bool:
+        """Count an answer; return whether it was the last word on this ping."""
+        if outcome.delivery is Delivery.RETRY:
+            return False
+        del self._pending[letter.document_id]
+        if outcome.delivery is Delivery.ACCEPTED:
+            self.counts.accepted += 1
+        else:
+            self.counts.rejected[outcome.reason] += 1
+        return True

@@ -1,0 +1,86 @@
+"""The clients of a fleet: who they are, in which arm, and which model version each of them holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.fleet.behaviour import Behaviour, moods
+from client_sim.population.draws import Keys, bits, child_keys, root_key
+from protocol.enrolment import enrol
+from protocol.ping import NO_VERSION
+from protocol.study import Arm, PublicStudy
+
+NOT_ENROLLED = -1
+
+_IDS, _ITERATIONS = range(2)
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """What becomes of the clients in one iteration: positions of those that take part, and of those that fetch."""
+
+    present: NDArray[np.int64]
+    fetching: NDArray[np.int64]
+    late: int
+    silent: int
+
+
+class Roster:
+    """N clients. Their ids come from the seed, their arms from their ids.
+
+    Attributes:
+        ids: the client ids, N of them.
+        arm: the position of each client's arm in the study, -1 if it is not enrolled, shape (N,).
+        version: the version that each client holds, -1 before it has fetched any, shape (N,).
+    """
+
+    def __init__(self, study: PublicStudy, clients: int, seed: int) -> None:
+        self._root = root_key(seed)
+        self.ids = uuids(child_keys(child_keys(self._root, _IDS), np.arange(clients)))
+        self.arms = study.arms
+        self.arm = np.array([_arm_position(study, client_id) for client_id in self.ids], np.int64)
+        self.version = np.full(clients, NO_VERSION, np.int64)
+        self._silent_until = np.zeros(clients, np.int64)
+
+    def arm_of(self, client: int) -> Arm:
+        """Return the arm of an enrolled client."""
+        return self.arms[int(self.arm[client])]
+
+    def keys(self, iteration: int) -> Keys:
+        """Return the key of each client in an iteration, shape (N,)."""
+        return child_keys(child_keys(child_keys(self._root, _ITERATIONS), iteration), np.arange(len(self.ids)))
+
+    def attend(self, iteration: int, behaviour: Behaviour) -> Attendance:
+        """Decide who takes part in an iteration; to be called once for each, in order."""
+        drawn = moods(behaviour, self.keys(iteration))
+        enrolled = self.arm != NOT_ENROLLED
+        returning = (self._silent_until == iteration) & (iteration > 0)
+        leaving = enrolled & drawn.goes_silent & (self._silent_until <= iteration)
+        self._silent_until[leaving] = iteration + behaviour.silent_for
+        present = enrolled & (self._silent_until <= iteration)
+        follows = np.array([arm.line is not None for arm in self.arms])[self.arm]
+        wants = present & follows
+        late = wants & (drawn.fetches_late | (returning & drawn.returns_stale))
+        return Attendance(
+            np.flatnonzero(present),
+            np.flatnonzero(wants & ~late),
+            int(late.sum()),
+            int((enrolled & ~present).sum()),
+        )
+
+
+def uuids(keys: Keys) -> list[UUID]:
+    """Return a version 4 UUID for each key."""
+    halves = bits(keys, 2)
+    high = (halves[:, 0] & np.uint64(0xFFFFFFFFFFFF0FFF)) | np.uint64(0x4000)
+    low = (halves[:, 1] & np.uint64(0x3FFFFFFFFFFFFFFF)) | np.uint64(0x8000000000000000)
+    return [UUID(int=(a << 64) | b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+def _arm_position(study: PublicStudy, client_id: UUID) -> int:
+    arm = enrol(study, str(client_id))
+    return NOT_ENROLLED if arm is None else study.arms.index(arm)

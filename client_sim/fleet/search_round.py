@@ -1,0 +1,124 @@
+"""One iteration of searches: which clients search, by which model, and the pings that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.fleet.behaviour import sent_twice
+from client_sim.fleet.fetching import Shelf
+from client_sim.fleet.interactions import Interactions, Ranking, interact
+from client_sim.fleet.keystrokes import keystrokes
+from client_sim.fleet.outbox import Letter
+from client_sim.fleet.pings import encoded_pings
+from client_sim.fleet.roster import Roster, uuids
+from client_sim.fleet.settings import FleetSettings
+from client_sim.fleet.summary import ArmSummary, arm_summary
+from client_sim.models import FRECENCY_NAMES, RankingModel, frecency_start, model_for
+from client_sim.population.draws import child_keys
+from client_sim.population.sample import Population
+from protocol.ping import NO_VERSION
+from protocol.spec import ModelSpec, Step, Weight, published
+from protocol.study import Arm
+
+PopulationOf: TypeAlias = Callable[[RankingModel], Population]
+"""Returns the users of the clients that rank with a model."""
+
+_KEYSTROKES, _DOCUMENT, _TWICE = range(3)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The clients of one arm that rank with one version: positions of the fleet."""
+
+    arm: Arm
+    version: int
+    clients: NDArray[np.int64]
+
+
+class SearchRound:
+    """Lets clients search. See :class:`client_sim.fleet.fleet.Fleet` for the arguments."""
+
+    def __init__(self, roster: Roster, shelf: Shelf, population_of: PopulationOf, settings: FleetSettings) -> None:
+        self._roster = roster
+        self._shelf = shelf
+        self._settings = settings
+        self._population_of = population_of
+        self._populations: dict[str, Population] = {}
+        self._product = next(iter(shelf.specs.values()), None) or product_spec()
+
+    def search(self, clients: NDArray[np.int64], iteration: int) -> tuple[list[Letter], tuple[ArmSummary, ...]]:
+        """Return the pings of these clients' searches in an iteration, and a summary of each arm."""
+        letters: list[Letter] = []
+        seen: dict[str, list[tuple[_Group, Interactions, NDArray[np.int64]]]] = {}
+        for ranker, groups in self._groups(clients).items():
+            members = np.sort(np.concatenate([group.clients for group in groups]))
+            sample = self._population(ranker).sample(members, iteration)
+            for group in groups:
+                which = np.flatnonzero(np.isin(members[sample.client], group.clients))
+                interactions = interact(self._ranking(group), *sample.of_searches(which))
+                who = members[sample.client[which]]
+                letters += self._letters(group, interactions, who, sample.number[which], iteration)
+                seen.setdefault(group.arm.name, []).append((group, interactions, who))
+        return letters, tuple(self._summary(arm, seen.get(arm.name, [])) for arm in self._roster.arms)
+
+    def _groups(self, clients: NDArray[np.int64]) -> Mapping[str, list[_Group]]:
+        """Return the clients by the ranking model that they evaluate, then by arm and by the version that ranks."""
+        groups: dict[str, list[_Group]] = {}
+        arms, held = self._roster.arm[clients], self._roster.version[clients]
+        for position, arm in enumerate(self._roster.arms):
+            ranks_with = held if arm.applies else np.full_like(held, NO_VERSION)
+            for version in np.unique(ranks_with[arms == position]):
+                members = clients[(arms == position) & (ranks_with == version)]
+                groups.setdefault(self._spec(arm).ranker, []).append(_Group(arm, int(version), members))
+        return groups
+
+    def _ranking(self, group: _Group) -> Ranking:
+        arm, spec = group.arm, self._spec(group.arm)
+        start = np.array(published(spec, spec.start))
+        weights = start if arm.line is None else self._shelf.weights(arm.line, group.version)
+        return Ranking(spec, weights, arm.submits, arm.decays, self._settings.gradient)
+
+    def _letters(
+        self, group: _Group, seen: Interactions, who: NDArray[np.int64], number: NDArray[np.intp], iteration: int
+    ) -> list[Letter]:
+        keys = child_keys(self._roster.keys(iteration)[who], number)
+        hands = keystrokes(child_keys(keys, _KEYSTROKES), seen.rank, self._settings.keystrokes)
+        ids = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
+        client_ids = [self._roster.ids[client] for client in who.tolist()]
+        bodies = encoded_pings(client_ids, group.arm.name, self._roster.version[who].tolist(), seen, hands)
+        return [Letter(*each) for each in zip(ids, bodies, twice, strict=True)]
+
+    def _summary(self, arm: Arm, seen: list[tuple[_Group, Interactions, NDArray[np.int64]]]) -> ArmSummary:
+        empty = np.zeros(0)
+        return arm_summary(
+            arm.name,
+            sum(len(group.clients) for group, _, _ in seen),
+            np.concatenate([empty, *(interactions.loss for _, interactions, _ in seen)]),
+            np.concatenate([empty, *(interactions.rank for _, interactions, _ in seen)]),
+            [version for group, _, _ in seen for version in self._roster.version[group.clients].tolist()],
+        )
+
+    def _population(self, ranker: str) -> Population:
+        if ranker not in self._populations:
+            self._populations[ranker] = self._population_of(model_for(ranker))
+        return self._populations[ranker]
+
+    def _spec(self, arm: Arm) -> ModelSpec:
+        return self._product if arm.line is None else self._shelf.specs[arm.line]
+
+
+def product_spec() -> ModelSpec:
+    """Return the model of a browser that takes part in no line: frecency with the weights it shipped."""
+    step = Step(start=1, min=1, max=1)
+    weights = zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
+    return ModelSpec(
+        name="product",
+        ranker="frecency-2018",
+        weights=tuple(Weight(name=name, start=start, step=step, integer=True) for name, start in weights),
+    )

@@ -1,0 +1,49 @@
+"""What a fleet is asked to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.behaviour import Behaviour
+from client_sim.fleet.interactions import Gradient
+from client_sim.fleet.keystrokes import KeystrokeSettings
+from protocol.errors import InvalidSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSettings:
+    """A fleet of ``clients`` simulated browsers.
+
+    Attributes:
+        clients: how many, enrolled or not.
+        seed: the clients' ids, arms, behaviour and searches follow from it alone.
+        run: part of the document ids and of nothing else. A fleet that is started again with the same seed is the same
+            clients doing the same; with another ``run`` their pings are new documents, else they are duplicates.
+        at_once: how many requests may be under way at one time.
+        fetch_within: the seconds over which clients spread their fetches in an iteration; 0 is as fast as possible.
+        send_within: the same for their pings.
+        fetch_together: one fetch a line and iteration stands for all clients, as if they shared a cache.
+        gradient: how clients compute updates.
+
+    Raises:
+        InvalidSettings: a number that cannot be meant.
+    """
+
+    clients: int
+    seed: int = 0
+    run: int = 0
+    at_once: int = 64
+    fetch_within: float = 0.0
+    send_within: float = 0.0
+    fetch_together: bool = False
+    gradient: Gradient = "finite_differences"
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    backoff: Backoff = field(default_factory=Backoff)
+    keystrokes: KeystrokeSettings = field(default_factory=KeystrokeSettings)
+
+    def __post_init__(self) -> None:
+        least = {"clients": 1, "seed": 0, "run": 0, "at_once": 1, "fetch_within": 0, "send_within": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise InvalidSettings(f"{name} is {getattr(self, name):g}; a fleet needs at least {bound}")
