@@ -1,0 +1,1 @@
+"""Spark for the operator's jobs: a Java, a session that starts fast, code for the executors, spark-submit."""

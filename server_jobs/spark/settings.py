@@ -1,0 +1,116 @@
+"""What a Spark application of ours is started with; `benchmarks.spark_start` measures what it gains."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server_jobs.spark.arguments import is_local, properties_of, value_of
+from server_jobs.spark.cache import cache_folder, put
+
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""The first compiler only, the collector without threads, no statistics file: all for a JVM that lives for seconds.
+
+The workers do their arithmetic in Python, so what the second compiler would gain later is not missed.
+"""
+
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# That Hadoop's native library is not installed is true almost everywhere, and no one's concern here.
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+"""Warnings and errors, to stderr, without Spark's greetings."""
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """How to start Spark. Options that the operator gives to `spark-submit.sh` win over all of this."""
+
+    master: str | None = None
+    """Master URL; None takes that of `spark-defaults.conf` or of `$MASTER`, else ``local[cpus]``."""
+    cpus: int | None = None
+    """Task slots of a local master; None for one a core."""
+    app_name: str = "fedping"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """More Spark settings, which win over the ones chosen here."""
+    driver_java_options: Sequence[str] = ()
+    """More options for the driver's JVM."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The master URL in effect, and the whole command line for spark-submit."""
+
+    master: str
+    arguments: list[str]
+
+
+def plan(settings: SparkSettings, options: Sequence[str], spark_home: Path, archive: Path | None) -> Start:
+    """Put our settings before the operator's options, so that the operator's win: spark-submit takes the last.
+
+    Args:
+        settings: ours.
+        options: the operator's, for spark-submit.
+        spark_home: the Spark that will run.
+        archive: the class-data archive to start from, if there is one.
+    """
+    master = value_of(options, "--master", "spark.master", {}) or settings.master
+    master = master or properties_of(options, os.environ, spark_home).get("spark.master") or os.environ.get("MASTER")
+    master = master or f"local[{settings.cpus or '*'}]"
+    conf = {"spark.app.name": settings.app_name, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    # Only saved tables would make this folder, and then not in the current one.
+    conf["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir(), "fedping-spark-warehouse"))
+    conf["spark.driver.extraJavaOptions"] = _java_options(settings, options, spark_home, archive)
+    if archive:
+        conf["spark.driver.extraClassPath"] = class_path(spark_home)
+    if is_local(master):
+        conf["spark.sql.shuffle.partitions"] = "2"
+    conf |= settings.conf
+    ours = ["--master", master] + [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    return Start(master, [*ours, *options])
+
+
+def class_path(spark_home: Path) -> str:
+    """Return the class path that an archive is made for, and that has to come first where one is used.
+
+    Spark's own names one file twice, which no archive matches.
+    """
+    return f"{spark_home}/jars/*"
+
+
+def quoted(words: Sequence[str]) -> str:
+    """Join JVM options the way Spark splits them: at blanks outside double quotes."""
+    return " ".join(f'"{word}"' if any(c.isspace() for c in word) else word for word in words)
+
+
+def _java_options(settings: SparkSettings, options: Sequence[str], spark_home: Path, archive: Path | None) -> str:
+    words = [*QUICK_START, *settings.driver_java_options]
+    if archive:
+        # A stale archive is not worth a warning on every run: it costs time, never correctness.
+        words += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    if not _has_log_settings(spark_home):
+        logging = put(cache_folder() / "spark" / "log4j2.properties", LOG4J.encode())
+        words.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+    return quoted(words)
+
+
+def _has_log_settings(spark_home: Path) -> bool:
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf")
+    return any(folder.glob("log4j2*.*"))
+
+
+def submit_arguments(environment: Mapping[str, str]) -> list[str]:
+    """Return the operator's options for spark-submit, as ``PYSPARK_SUBMIT_ARGS`` holds them, without the last word."""
+    words = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    return words[:-1] if words[-1:] == ["pyspark-shell"] else words

@@ -1,0 +1,76 @@
+"""Our own packages for executors on other machines, which then need the third-party packages only."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from server_jobs.spark.arguments import is_local
+from server_jobs.spark.cache import cache_folder, keep_newest, put
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES = ("protocol", "model_store", "server_jobs", "fedping")
+"""What executors may be asked to run, and what the entry point needs where the driver runs on the cluster."""
+
+KEPT = 3
+"""Zips kept in the cache folder: a submission that is under way reads one for a few seconds."""
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in the zip, so that the same code gives the same bytes."""
+
+
+def code_archive() -> bytes:
+    """Return a zip of our packages as they are installed here: equal bytes for equal code."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, source in sorted(_sources()):
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+def code_archive_file() -> Path:
+    """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
+    content = code_archive()
+    folder = cache_folder() / "code"
+    path = put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}.zip", content)
+    keep_newest(folder, "*.zip", KEPT)
+    return path
+
+
+def package_roots() -> list[str]:
+    """Return the folders (or the one zip) from which this process imports our packages."""
+    return list(dict.fromkeys(str(folder.parent) for _, folder in _folders()))
+
+
+def ship_code(session: SparkSession) -> None:
+    """Give our packages to the executors of a session, unless they run in this machine's JVM or have them already."""
+    context = session.sparkContext
+    if is_local(context.getConf().get("spark.master") or ""):
+        return
+    if not all(Path(root).is_dir() for root in package_roots()):
+        return  # this process runs from such a zip itself, which came with --py-files
+    # Executors fetch it whenever they start, so it has to last as long as the application, as this folder does.
+    path = Path(context._temp_dir, "fedping-code.zip")
+    path.write_bytes(code_archive())
+    context.addPyFile(str(path))
+
+
+def _folders() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            yield package, Path(next(iter(spec.submodule_search_locations)))
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    for package, folder in _folders():
+        for path in folder.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{package}/{path.relative_to(folder).as_posix()}", path

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs a fedping command on Spark: ./spark-submit.sh [spark-submit options] -- round STUDY. --help says more.
+set -eu
+
+here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
+
+if [ -n "${FEDPING_PYTHON:-}" ]; then
+    python=$FEDPING_PYTHON
+elif [ -x "$here/.venv/bin/python" ]; then
+    python=$here/.venv/bin/python
+else
+    python=python3
+fi
+if ! command -v "$python" >/dev/null; then
+    echo "spark-submit.sh: $python is no Python that runs: run 'make install' in $here, or set FEDPING_PYTHON" >&2
+    exit 2
+fi
+
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH
+exec "$python" -m server_jobs.spark.submit "$@"
