@@ -1,0 +1,185 @@
+"""The whole journey on one machine and on real parts: ingest, clients over HTTP, a Spark round an iteration.
+
+Nothing here is particular to a demonstration but the folder: it starts what an operator starts, and the fleet posts to
+it as to any address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from analysis.curves import ArmCurve, arm_curves, draw_loss
+from client_sim.fleet.fleet import Fleet, join_study
+from client_sim.fleet.http import HttpTransport
+from client_sim.fleet.settings import FleetSettings
+from experiments.ingest_process import RunningIngest, ingest_process
+from model_store.store import ModelStore, open_store
+from model_store.version import ArmSummary
+from protocol import __version__
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.study import Study, study_from_toml
+from server_jobs.optimize import first_versions
+from server_jobs.round import Engine, engine_named, run_round
+
+STUDY = Path(__file__).with_name("demo.toml")
+
+ROUND_STEPS = {
+    "repaired": "Spark round: listing the landed pings",
+    "listed": "Spark round: averaging the updates",
+    "aggregated": "Spark round: stepping the optimizer",
+    "stepped": "Spark round: publishing the next version",
+}
+"""What a round does after each step that it reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """What to run, and the folder for all of it.
+
+    Raises:
+        InvalidSettings: fewer than one client or iteration, or a folder that holds something already.
+    """
+
+    out: Path
+    clients: int = 2000
+    iterations: int = 15
+    seed: int = 1
+    engine: str = "spark"
+    study_file: Path = STUDY
+
+    def __post_init__(self) -> None:
+        if min(self.clients, self.iterations) < 1:
+            raise InvalidSettings("a demo needs at least one client and one iteration; correct --clients, --iterations")
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise InvalidSettings(f"{self.out} exists and is not an empty folder; give another --out")
+
+
+@dataclass(frozen=True)
+class DemoIteration:
+    """One finished iteration: the version that ranked, the pings that were accepted, and how each arm fared."""
+
+    iteration: int
+    pings: int
+    arms: dict[str, ArmSummary]
+
+
+@dataclass
+class Progress:
+    """What is going on at this moment, for whoever watches; only :func:`run_demo` changes it."""
+
+    iteration: int = 0
+    stage: str = "creating the study"
+    fleet: Fleet | None = None
+    done: list[DemoIteration] = field(default_factory=list)
+
+    @property
+    def waiting_for(self) -> str:
+        """Return what is being waited for; while clients send, with how many pings have been taken so far."""
+        fleet = self.fleet
+        if self.stage or fleet is None:
+            return self.stage
+        sent = fleet.counts.accepted - sum(row.pings for row in self.done)
+        made = fleet.counts.generated - sum(row.pings for row in self.done)
+        return f"clients: {fleet.live.stage}" + (f" ({sent:,} of {made:,} accepted)" if made else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOutcome:
+    """What came of it, and where everything lies."""
+
+    study: Study
+    line: str
+    iterations: tuple[DemoIteration, ...]
+    curves: dict[str, ArmCurve]
+    figure: Path
+    store: Path
+    landing: Path
+    ingest_log: Path
+
+
+def run_demo(
+    settings: DemoSettings, progress: Progress, on_iteration: Callable[[DemoIteration], None] = lambda row: None
+) -> DemoOutcome:
+    """Run the journey and return its outcome; ``progress`` is kept up to date, ``on_iteration`` told of each iteration.
+
+    However it ends, no process is left, and every file is whole.
+
+    Raises:
+        FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
+    """
+    study = study_from_toml(settings.study_file)
+    line = study.lines[0].name
+    store_path, landing, log = settings.out / "store", settings.out / "landing", settings.out / "ingest.log"
+    store = open_store(store_path, create=True)
+    landing.mkdir(parents=True, exist_ok=True)
+    store.create_study(study, first_versions(study, created=_now(), code_version=__version__))
+    progress.stage = "starting ingest"
+    with ingest_process(store_path, landing, log) as ingest, engine_named(settings.engine) as engine:
+        with asyncio.Runner() as runner:
+            fleet = _joined(runner, ingest, study, settings)
+            progress.fleet = fleet
+            try:
+                for _ in range(settings.iterations):
+                    row = _iteration(runner, fleet, ingest, store, landing, engine, study.name, line, progress)
+                    progress.done.append(row)
+                    on_iteration(row)
+            finally:
+                runner.run(fleet.close())
+        progress.stage = "stopping Spark and ingest"
+    curves = arm_curves(store, study.name, line)
+    figure = draw_loss(curves, "Loss by arm: only the treatment arm ranks with the trained model", _picture(settings))
+    return DemoOutcome(
+        study=study,
+        line=line,
+        iterations=tuple(progress.done),
+        curves=curves,
+        figure=figure,
+        store=store_path,
+        landing=landing,
+        ingest_log=log,
+    )
+
+
+def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, settings: DemoSettings) -> Fleet:
+    fleet = FleetSettings(clients=settings.clients, seed=settings.seed)
+    return runner.run(join_study(HttpTransport(ingest.address), study.name, fleet))
+
+
+def _iteration(
+    runner: asyncio.Runner,
+    fleet: Fleet,
+    ingest: RunningIngest,
+    store: ModelStore,
+    landing: Path,
+    engine: Engine,
+    study: str,
+    line: str,
+    progress: Progress,
+) -> DemoIteration:
+    """Let everyone fetch, search and send; land it; run a round."""
+    progress.iteration, progress.stage = progress.iteration + 1, ""
+    summary = runner.run(fleet.run_iteration())
+    progress.stage = "ingest: landing the pings in Parquet"
+    ingest.flush()
+
+    def on_step(step: str) -> None:
+        progress.stage = ROUND_STEPS.get(step, progress.stage)
+        if step == "listed" and not progress.done:
+            progress.stage = "Spark round: starting Spark (once), then averaging the updates"
+
+    result = run_round(store, landing, study, line, engine, clock=_now, code_version=__version__, on_step=on_step)
+    if result.status != "published":
+        raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
+    return DemoIteration(result.iteration, summary.pings.accepted, result.arms)
+
+
+def _picture(settings: DemoSettings) -> Path:
+    return settings.out / "loss.png"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,111 @@
+"""A real ingest beside this process, as an operator would start it, and gone when this process is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from protocol.errors import FedpingError
+from server_jobs.ingest.processes.bonds import die_with_parent
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+FLUSH_SECONDS = 60.0
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class RunningIngest:
+    """An ingest that answers at ``address`` and writes what it has to say into ``log``."""
+
+    address: str
+    log: Path
+
+    def flush(self) -> None:
+        """Return when everything that was accepted so far is in Parquet.
+
+        Raises:
+            FedpingError: it is not within a minute, or ingest does not answer.
+        """
+        try:
+            answer = requests.post(
+                f"{self.address}/__flush__", params={"timeout": FLUSH_SECONDS}, timeout=FLUSH_SECONDS + 10
+            )
+        except requests.RequestException as error:
+            raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
+        if answer.status_code != 200:
+            raise FedpingError(f"ingest has not landed its pings within {FLUSH_SECONDS:g} s; see {self.log}")
+
+
+@contextmanager
+def ingest_process(store: Path, landing: Path, log: Path) -> Iterator[RunningIngest]:
+    """Start ``fedping ingest`` on a free port of this machine, yield it when it is healthy, and stop it in order.
+
+    It has a session of its own, so that Ctrl-C reaches it through us alone, after we have stopped sending to it; and it
+    dies with this process, however that ends.
+
+    Raises:
+        FedpingError: it does not start; the sentence ends with what it said.
+    """
+    port = _free_port()
+    command = [sys.executable, "-m", "fedping", "ingest", "--port", str(port), "--compact-every", "1"]
+    command += ["--store", str(store), "--landing", str(landing)]
+    parent = os.getpid()
+    with open(log, "wb") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+    try:
+        running = RunningIngest(f"http://127.0.0.1:{port}", log)
+        _await_healthy(process, running)
+        yield running
+    finally:
+        _stop(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await_healthy(process: subprocess.Popen[bytes], ingest: RunningIngest) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            last = ingest.log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise FedpingError(f"ingest did not start: {last[0] if last else f'see {ingest.log}'}")
+        try:
+            if requests.get(f"{ingest.address}/__heartbeat__", timeout=5).status_code == 200:
+                return
+        except requests.RequestException:
+            pass
+        time.sleep(_POLL)
+    raise FedpingError(f"ingest did not become healthy within {START_SECONDS:g} s; see {ingest.log}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Let ingest land what it has accepted; a second Ctrl-C while it does so ends it at once."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_SECONDS)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise

@@ -1,0 +1,131 @@
+"""`fedping demo`: the whole journey before the user's eyes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress
+
+
+@click.command()
+@click.option("--clients", type=click.IntRange(1), default=2000, show_default=True, help="Simulated browsers.")
+@click.option("--iterations", type=click.IntRange(1), default=15, show_default=True, help="Rounds.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything drawn follows from it.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="An empty or new folder for all that it makes.  [default: demo-out/<date and time>]",
+)
+@click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
+def demo(clients: int, iterations: int, seed: int, out: Path | None, engine: str) -> None:
+    """Run the whole journey here: ingest, a fleet of clients over HTTP, and a Spark round per iteration.
+
+    Ctrl-C ends it at any moment and leaves no process behind.
+    """
+    from rich.console import Console
+
+    from experiments.demo import DemoSettings
+
+    folder = out or Path("demo-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    settings = DemoSettings(out=folder, clients=clients, iterations=iterations, seed=seed, engine=engine)
+    console = Console()
+    console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}", highlight=False)
+    outcome = _watched(settings, console)
+    _print_outcome(outcome, console)
+
+
+def _watched(settings: DemoSettings, console: Console) -> DemoOutcome:
+    """Run the demo with a live table on a terminal, or a line an iteration elsewhere."""
+    from experiments.demo import Progress, run_demo
+
+    progress = Progress()
+    if not console.is_terminal:
+        return run_demo(settings, progress, lambda row: console.print(_line(row), highlight=False, soft_wrap=True))
+    from rich.live import Live
+
+    view = _View(settings, progress)
+    with Live(get_renderable=view, console=console, refresh_per_second=8, transient=False):
+        return run_demo(settings, progress)
+
+
+class _View:
+    """The live view: the finished iterations, and what is being waited for."""
+
+    def __init__(self, settings: DemoSettings, progress: Progress) -> None:
+        from rich.spinner import Spinner
+
+        self._settings, self._progress = settings, progress
+        self._spinner = Spinner("dots")
+
+    def __call__(self) -> RenderableType:
+        from rich.console import Group
+
+        progress, total = self._progress, self._settings.iterations
+        parts: list[RenderableType] = [_iterations_table(progress.done)] if progress.done else []
+        if len(progress.done) < total:
+            self._spinner.update(text=f"iteration {max(1, progress.iteration)} of {total}: {progress.waiting_for}")
+        else:
+            self._spinner.update(text=progress.waiting_for)
+        return Group(*parts, self._spinner)
+
+
+def _iterations_table(rows: list[DemoIteration]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title="mean loss of a search, by arm", title_justify="left")
+    table.add_column("version", justify="right")
+    table.add_column("pings", justify="right")
+    for name in rows[0].arms:
+        table.add_column(name, justify="right")
+    for row in rows:
+        losses = [_number(arm.loss, 1) for arm in row.arms.values()]
+        table.add_row(str(row.iteration), f"{row.pings:,}", *losses)
+    return table
+
+
+def _line(row: DemoIteration) -> str:
+    losses = "  ".join(f"{name} {_number(arm.loss, 1)}" for name, arm in row.arms.items())
+    return f"version {row.iteration:>3}: {row.pings:,} pings; loss by arm: {losses}"
+
+
+def _print_outcome(outcome: DemoOutcome, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    first, last = outcome.iterations[0], outcome.iterations[-1]
+    table = Table(box=box.SIMPLE_HEAD, title=f"iteration {first.iteration} and {last.iteration}", title_justify="left")
+    table.add_column("arm", no_wrap=True)
+    for heading in ("loss: first", "last", "change", "selected rank: first", "last"):
+        table.add_column(heading, justify="right")
+    for name, before in first.arms.items():
+        after = last.arms[name]
+        change = f"{after.loss / before.loss - 1:+.0%}" if before.loss and after.loss is not None else ""
+        ends = (_number(before.rank_selected, 2), _number(after.rank_selected, 2))
+        table.add_row(name, _number(before.loss, 1), _number(after.loss, 1), change, *ends)
+    console.print(table)
+    trained = " and ".join(arm.name for arm in outcome.study.arms if arm.applies)
+    console.print(f"Only {trained} ranks with the trained model; the others rank with version 0.\n", highlight=False)
+    store = f"--store {outcome.store}"
+    where = {
+        "loss by arm, a picture": outcome.figure,
+        "pings, in Parquet": outcome.landing,
+        "versions, with state and lineage": outcome.store,
+        "what ingest said": outcome.ingest_log,
+        "see the versions": f"fedping store history {outcome.study.name} {outcome.line} {store}",
+        "what was learned": f"fedping store diff {outcome.study.name} {outcome.line} 0 {store}",
+    }
+    for what, path in where.items():
+        console.print(f"{what:<34} {path}", highlight=False, soft_wrap=True)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
