@@ -46,7 +46,8 @@ def read_records(lines: bytes) -> pa.Table:
     """Return JSON lines as a table: the envelope, the payload's fields, study and line.
 
     Raises:
-        pa.ArrowInvalid: a line is not a journal record.
+        pa.ArrowInvalid: a line is not JSON or has other fields.
+        ValueError: a field is missing, or an id is not written as a UUID.
     """
     table = pyarrow.json.read_json(
         pa.BufferReader(lines),
@@ -56,7 +57,19 @@ def read_records(lines: bytes) -> pa.Table:
     columns = {name: table.column(name) for name in (*ENVELOPE, STUDY, LINE)}
     payload = table.column("payload").combine_chunks()
     fields = dict(zip((f.name for f in payload.type), payload.flatten(), strict=True))
-    return pa.table({**columns, **fields}).combine_chunks()
+    records = pa.table({**columns, **fields}).combine_chunks()
+    _check_complete(records)
+    return records
+
+
+def _check_complete(records: pa.Table) -> None:
+    required = [f.name for f in landed_schema() if not f.nullable]
+    missing = [name for name in [*required, STUDY] if records.column(name).null_count]
+    if missing:
+        raise ValueError(f"a record has no {missing[0]}")
+    for name in ("document_id", "client_id"):
+        if not pc.all(pc.equal(pc.binary_length(records.column(name)), 36)).as_py():
+            raise ValueError(f"a {name} is not a UUID")
 
 
 def _block_bytes(lines: bytes) -> int:

@@ -1,0 +1,104 @@
+"""Bad input on the command line: one sentence, a non-zero exit, and nothing left running."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.ingest_app import make_store
+from tests.support.ingest_server import ROOT, IngestServer, free_port
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    make_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def run(*options: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "fedping", "ingest", *map(str, options)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert not subprocess.run(["pgrep", "-f", " ".join(command[1:])], capture_output=True).stdout
+    return done.returncode, done.stderr
+
+
+def test_a_missing_store(tmp_path: Path) -> None:
+    code, told = run("--store", tmp_path / "none", "--landing", tmp_path / "landing")
+    assert code == 1
+    assert "there is no model store at" in told
+    assert "--store" in told
+    assert not (tmp_path / "landing").exists()
+
+
+@pytest.mark.parametrize("damage", ["study.json", "a file"])
+def test_a_corrupt_store(store: Path, tmp_path: Path, damage: str) -> None:
+    if damage == "study.json":
+        (store / "study" / "study.json").write_text("{")
+    else:
+        store = tmp_path / "file"
+        store.write_text("")
+    code, told = run("--store", store, "--landing", tmp_path / "landing")
+    assert code == 1
+    assert str(store) in told
+
+
+def test_a_port_in_use(store: Path, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, told = run("--store", store, "--landing", tmp_path / "landing", "--port", port)
+    assert code == 1
+    assert f"port {port} of 127.0.0.1 is in use" in told
+    assert "--port" in told
+
+
+def test_the_port_and_the_journal_of_another_ingest(store: Path, tmp_path: Path) -> None:
+    server = IngestServer(store, tmp_path / "landing", "--workers", "1")
+    server.start()
+    try:
+        code, told = run("--store", store, "--landing", tmp_path / "other", "--port", server.port)
+        assert (code, "is in use" in told) == (1, True)
+        code, told = run("--store", store, "--landing", tmp_path / "landing", "--port", free_port())
+        assert (code, "another ingest is running with the journal" in told) == (1, True)
+        assert server.is_well()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("what", ["landing", "journal"])
+def test_a_folder_that_is_a_file(store: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "file").write_text("")
+    options = {"landing": tmp_path / "landing", "journal": tmp_path / "journal"} | {what: tmp_path / "file"}
+    code, told = run("--store", store, *(x for name, path in options.items() for x in (f"--{name}", path)))
+    assert code == 1
+    assert f"the {what} folder {tmp_path / 'file'} cannot be written" in told
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
+@pytest.mark.parametrize("what", ["landing", "journal"])
+def test_a_folder_that_cannot_be_written(store: Path, tmp_path: Path, what: str) -> None:
+    options = {"landing": tmp_path / "landing", "journal": tmp_path / "journal"} | {what: Path("/proc/self/fedping")}
+    code, told = run("--store", store, *(x for name, path in options.items() for x in (f"--{name}", path)))
+    assert code == 1
+    assert f"the {what} folder /proc/self/fedping cannot be written" in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--workers", "0"), ("--port", "0"), ("--port", "70000"), ("--compact-every", "0"), ("--compact-every", "nan")],
+)
+def test_a_number_out_of_range(store: Path, tmp_path: Path, options: tuple[str, str]) -> None:
+    code, told = run("--store", store, "--landing", tmp_path / "landing", *options)
+    assert code == 2
+    assert options[0] in told
+
+
+def test_a_host_that_is_none(store: Path, tmp_path: Path) -> None:
+    code, told = run("--store", store, "--landing", tmp_path / "landing", "--host", "no.such.host.invalid")
+    assert code == 1
+    assert "--host" in told

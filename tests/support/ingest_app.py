@@ -1,0 +1,101 @@
+"""Ingest in this process: the real application over a real journal, and what it has landed."""
+
+import json
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from werkzeug.test import Client, TestResponse
+
+from model_store import ModelStore, open_store
+from protocol.study import Arm, Study
+from server_jobs.ingest.compaction.compactor import Compactor
+from server_jobs.ingest.counters import Counters, totals
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.services import Services
+from server_jobs.ingest.processes.worker import services_for
+from server_jobs.ingest.settings import IngestSettings
+from tests.support.pings import ping_json
+from tests.support.versions import small_study, version_0
+
+STUDY = "study"
+PATH = f"/submit/{STUDY}/frecency-update/1"
+
+
+def ingest_study(m: int = 22) -> Study:
+    """Return a study with an arm that submits, one that follows the line only, and one without a line."""
+    study = small_study(STUDY, m=m)
+    plain = Arm(name="plain", share=0.1, decays=True)
+    arms = (replace_share(study.arms[0], 0.5), study.arms[1], plain)
+    return Study(name=STUDY, arms=arms, lines=study.lines)
+
+
+def replace_share(arm: Arm, share: float) -> Arm:
+    """Return an arm with another share."""
+    import msgspec
+
+    return msgspec.structs.replace(arm, share=share)
+
+
+def make_store(folder: Path, m: int = 22) -> ModelStore:
+    """Make a store with :func:`ingest_study` at version 0."""
+    store = open_store(folder, create=True)
+    study = ingest_study(m)
+    store.create_study(study, (version_0(study),))
+    return store
+
+
+@dataclass
+class IngestApp:
+    """The application of one worker, without processes."""
+
+    settings: IngestSettings
+    services: Services
+    app: Edge
+    client: Client
+
+    def post(self, path: str, data: bytes, **kwargs: Any) -> TestResponse:
+        """POST bytes, with their length even if there are none."""
+        environ = {"CONTENT_LENGTH": str(len(data))}
+        return self.client.post(path, data=data, environ_overrides=environ, **kwargs)
+
+    def ping(self, ping: Any = None, *, document: str | None = None, **kwargs: Any) -> TestResponse:
+        """POST one ping, a valid one if none is given."""
+        body = json.dumps(ping_json() if ping is None else ping).encode()
+        return self.post(f"{PATH}/{document or uuid.uuid4()}", body, content_type="application/json", **kwargs)
+
+    def land(self) -> None:
+        """Roll the journal and compact until nothing is left."""
+        self.services.journal.roll()
+        compactor = Compactor(self.settings, Counters(self.settings.counters))
+        while compactor.run_once():
+            pass
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters."""
+        return totals(self.settings.counters)
+
+
+def ingest_app(folder: Path, m: int = 22, **settings: Any) -> IngestApp:
+    """Return ingest in a folder, with its own store."""
+    make_store(folder / "store", m)
+    journal = folder / "journal"
+    journal.mkdir(parents=True, exist_ok=True)
+    (folder / "landing").mkdir(exist_ok=True)
+    made = replace(
+        IngestSettings(store=folder / "store", landing=folder / "landing", journal=journal), **settings
+    )
+    services = services_for(made, "worker-0")
+    app = Edge(services)
+    return IngestApp(made, services, app, Client(app))
+
+
+def landed_ids(landing: Path) -> list[str]:
+    """Return the document ids of every landed ping, sorted, duplicates included."""
+    ids: list[str] = []
+    for file in landing.glob("study=*/line=*/iteration=*/*.parquet"):
+        column = pq.ParquetFile(file).read(columns=["document_id"]).column("document_id")
+        ids.extend(str(uuid.UUID(bytes=i)) for i in column.to_pylist())
+    return sorted(ids)

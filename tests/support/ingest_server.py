@@ -1,0 +1,146 @@
+"""A real `fedping ingest` in processes of its own, on a free port, that leaves none behind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class IngestServer:
+    """One start of ingest after the other over the same folders.
+
+    Args:
+        store: a model store that exists.
+        landing: the landing folder; made by ingest if need be.
+        options: more options of ``fedping ingest``.
+    """
+
+    def __init__(self, store: Path, landing: Path, *options: str) -> None:
+        self.landing = landing
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", "fedping", "ingest", "--store", str(store), "--landing", str(landing)]
+        self._command += ["--port", str(self.port), "--compact-every", "0.5", *options]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start ingest and return when its heartbeat is well."""
+        assert self._process is None
+        self._process = subprocess.Popen(self._command, cwd=ROOT)
+        deadline = time.monotonic() + 30
+        while not self.is_well():
+            assert self._process.poll() is None, "ingest ended at its start"
+            assert time.monotonic() < deadline, "ingest did not become well"
+            time.sleep(0.02)
+
+    def is_well(self) -> bool:
+        """Return whether the heartbeat answers 200."""
+        with contextlib.suppress(OSError):
+            return bool(self.ask("/__heartbeat__")["status"] == "ok")
+        return False
+
+    def stop(self) -> int:
+        """Stop ingest in order and return its exit code; no process of it may be left."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """Kill every process of ingest at once, as a power cut would."""
+        pids = self.pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return self._end(signal.SIGKILL)
+
+    def kill_supervisor(self) -> int:
+        """Kill the first process only; the others have to notice."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        pids = self.pids()
+        self._process.send_signal(number)
+        code = self._process.wait(60)
+        self._process = None
+        deadline = time.monotonic() + 5
+        while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not [pid for pid in pids if _is_alive(pid)], "ingest left a process behind"
+        return code
+
+    def pids(self) -> list[int]:
+        """Return the processes of ingest, the supervisor first."""
+        assert self._process is not None
+        return [self._process.pid, *descendants(self._process.pid)]
+
+    def workers(self) -> list[int]:
+        """Return the worker processes: the grandchildren."""
+        assert self._process is not None
+        return [pid for child in children(self._process.pid) for pid in children(child)]
+
+    def compactor(self) -> int:
+        """Return the compactor's process: the child without children."""
+        assert self._process is not None
+        return next(child for child in children(self._process.pid) if not children(child))
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Return the JSON that a path answers with."""
+        request = urllib.request.Request(self.url + path, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def flush(self) -> Any:
+        """Land everything that was accepted so far, and return the status."""
+        return self.ask("/__flush__", "POST")
+
+
+@contextlib.contextmanager
+def running_ingest(store: Path, landing: Path, *options: str) -> Iterator[IngestServer]:
+    """Run ingest over a store and a landing folder; stop it in order at the end."""
+    server = IngestServer(store, landing, *options)
+    server.start()
+    try:
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0, f"ingest ended with code {code}"
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in task.read_text().split()]
+    return sorted(found)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process, and theirs."""
+    below = children(pid)
+    return below + [grandchild for child in below for grandchild in descendants(child)]
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and is not yet collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
