@@ -25,7 +25,7 @@ def parse_every(text: str) -> int:
     Raises:
         InvalidSettings: it is not of that form, is zero, or is longer than a day.
     """
-    found = re.fullmatch(r"(\d{1,6})([smh])", text.strip())
+    found = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < seconds <= DAY:
         raise InvalidSettings(

@@ -1,0 +1,103 @@
+"""kill -9 of the round at every step of its work, and two rounds at once, each in a process of its own."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from model_store.store import ModelStore, open_store
+from model_store.version import Version
+from protocol.model import ModelDocument
+from tests.support.rounds import FIRST_MS, crowd, land, store_with
+from tests.support.versions import small_study
+
+ROOT = Path(__file__).parents[2]
+KILLED = -9
+
+
+def start(moment: str, folder: Path, store: str = "store") -> subprocess.Popen[str]:
+    """Start `fedping round` on a store below a folder, to be disturbed at a moment."""
+    round_ = ["round", "study", "main", "--engine", "numpy", "--store", folder / store, "--landing", folder / "landing"]
+    command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *round_]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def undated(version: Version) -> Version:
+    return msgspec.structs.replace(version, created="")
+
+
+def every_visible_file_is_whole(store: Path) -> None:
+    for path in store.rglob("*.json"):
+        if not path.name.startswith("."):
+            kinds = {"versions": Version, "public": ModelDocument}
+            msgspec.json.decode(path.read_bytes(), type=kinds.get(path.parent.name, dict))
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Path:
+    """A folder with two equal stores at version 1, and pings of versions 0, 1 and 2 landed."""
+    land(tmp_path / "landing", crowd(20, seed=1))
+    for name in ("store", "undisturbed"):
+        store_with(tmp_path / name, small_study())
+    first = (tmp_path / "store/study/main/versions/0.json").read_bytes()
+    assert (tmp_path / "undisturbed/study/main/versions/0.json").read_bytes() == first
+    assert finish(start("never", tmp_path))[0] == 0
+    for part in ("versions/1.json", "public/1.json", "public/latest.json"):
+        data = (tmp_path / "store/study/main" / part).read_bytes()
+        (tmp_path / "undisturbed/study/main" / part).write_bytes(data)
+    land(tmp_path / "landing", crowd(30, seed=2, version=1), iteration=1, at_ms=FIRST_MS + 10)
+    land(tmp_path / "landing", crowd(5, seed=3, first_document=900), iteration=0, at_ms=FIRST_MS + 11)
+    return tmp_path
+
+
+BEFORE_THE_LINK = ("repaired", "listed", "aggregated", "stepped", "link")
+AFTER_THE_LINK = ("linked", "replace", "replaced", "published")
+
+
+@pytest.mark.parametrize("moment", BEFORE_THE_LINK + AFTER_THE_LINK)
+def test_a_round_killed_at_any_step_is_repeated_to_the_same_version(ready: Path, moment: str) -> None:
+    code, out, _ = finish(start(moment, ready))
+    assert (code, out) == (KILLED, "")
+    every_visible_file_is_whole(ready / "store")
+    store: ModelStore = open_store(ready / "store")
+    assert store.head("study", "main").iteration == (
+        2 if moment in ("linked", "replace", "replaced", "published") else 1
+    )
+
+    assert finish(start("never", ready))[0] == 0
+    assert finish(start("never", ready, "undisturbed"))[0] == 0
+    calm = open_store(ready / "undisturbed")
+    assert store.iterations("study", "main") == calm.iterations("study", "main") == [0, 1, 2]
+    assert undated(store.version("study", "main", 2)) == undated(calm.version("study", "main", 2))
+    public = ready / "store/study/main/public"
+    assert sorted(p.name for p in public.iterdir() if p.suffix == ".json") == [
+        "0.json",
+        "1.json",
+        "2.json",
+        "latest.json",
+    ]
+    assert (public / "latest.json").read_bytes() == store.public_document("study", "main", 2)
+    assert (public / "2.json").read_bytes() == (public / "latest.json").read_bytes()
+
+
+def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(ready: Path) -> None:
+    both = [start("wait", ready), start("wait", ready)]
+    deadline = time.monotonic() + 60
+    while len(list(ready.glob("ready-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (ready / "go").touch()
+    ends = [finish(process) for process in both]
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    said = sorted(out.partition("\n")[0] for _, out, _ in ends)
+    assert said[0].startswith("study/main: another round published version 2 first; this one published nothing")
+    assert said[1].startswith("study/main: published version 2 from 30 pings of 30 clients")
+    assert open_store(ready / "store").iterations("study", "main") == [0, 1, 2]
+    every_visible_file_is_whole(ready / "store")

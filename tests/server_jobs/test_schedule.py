@@ -1,0 +1,219 @@
+"""When rounds run, with a clock that the test sets; and the command, which goes on through failures and stops."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedping.main import main
+from model_store.store import ModelStore, open_store
+from protocol.errors import InvalidSettings
+from server_jobs.schedule import DAY, WallClock, parse_every, run_schedule, slot_after, slots_between
+from tests.support.rounds import FIRST_MS, Ping, crowd, land, store_with
+from tests.support.versions import small_study
+
+ROOT = Path(__file__).parents[2]
+MIDNIGHT = 20_000 * DAY
+
+
+class FakeClock:
+    """Time passes only while waiting, or when a round takes it; the schedule stops when its time is over."""
+
+    def __init__(self, start: float, end: float) -> None:
+        self.time, self.end = start, end
+
+    def now(self) -> float:
+        return self.time
+
+    def wait_until(self, when: float) -> bool:
+        if when >= self.end:
+            return False
+        self.time = max(self.time, when)
+        return True
+
+
+def times(start: float, end: float, every: int, lasting: Callable[[int], float], now_first: bool = False):
+    """Return when rounds began and what was told, in seconds after midnight."""
+    clock, began, told = FakeClock(MIDNIGHT + start, MIDNIGHT + end), [], []
+
+    def run() -> None:
+        began.append(clock.time - MIDNIGHT)
+        clock.time += lasting(len(began))
+
+    run_schedule(run, every, clock, told.append, now_first=now_first)
+    return began, told
+
+
+def test_rounds_are_at_multiples_of_the_interval() -> None:
+    began, told = times(100, 7300, 1800, lambda _: 20)
+    assert began == [1800, 3600, 5400, 7200]
+    assert told == ["next round at 00:30:00 UTC"]
+
+
+def test_a_round_at_once_comes_before_the_first_on_the_clock() -> None:
+    began, _ = times(100, 3700, 1800, lambda _: 20, now_first=True)
+    assert began == [100, 1800, 3600]
+
+
+def test_a_round_that_lasts_too_long_skips_what_it_missed_and_says_so() -> None:
+    began, told = times(1700, 9100, 1800, lambda n: 4000 if n == 1 else 20)
+    assert began == [1800, 7200, 9000]
+    assert told[1] == (
+        "the round of 00:30:00 UTC lasted until 01:36:40 UTC, beyond 2 more of its times; next round at 02:00:00 UTC"
+    )
+
+
+def test_a_round_that_ends_on_the_next_slot_has_missed_it() -> None:
+    began, told = times(0, 7300, 1800, lambda n: 1800 if n == 1 else 0)
+    assert began == [1800, 5400, 7200]
+    assert "beyond 1 more" in told[1]
+
+
+def test_a_clock_that_is_set_back_repeats_no_slot() -> None:
+    began, _ = times(1700, 7300, 1800, lambda n: -900 if n == 1 else 0)
+    assert began == [1800, 3600, 5400, 7200]
+
+
+def test_an_interval_that_does_not_divide_the_day_begins_anew_at_midnight() -> None:
+    began, _ = times(DAY - 7 * 3600, DAY + 8 * 3600, 7 * 3600, lambda _: 0)
+    assert [t / 3600 for t in began] == [21, 24, 31]
+
+
+@given(st.floats(0, 3e9), st.integers(1, DAY))
+def test_the_next_slot_is_the_first_multiple_after_now(now: float, every: int) -> None:
+    slot = slot_after(now, every)
+    midnight = now // DAY * DAY
+    assert now < slot <= now + every
+    assert (slot - midnight) % every == 0 or slot == midnight + DAY
+    assert slots_between(now, slot, every) == 1
+    assert slots_between(now, now, every) == 0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("45s", 45), ("6h", 21600), ("24h", DAY), (" 5m ", 300)])
+def test_intervals(text: str, seconds: int) -> None:
+    assert parse_every(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "0s", "-5m", "1.5h", "25h", "30 m", "30m30s", "9999999s", "½h", "٣m"])
+def test_what_is_no_interval_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidSettings, match="such as 45s, 30m or 6h"):
+        parse_every(text)
+
+
+def test_the_real_clock_waits_and_is_woken() -> None:
+    clock = WallClock()
+    before = time.time()
+    assert clock.wait_until(before + 0.05)
+    assert time.time() >= before + 0.05
+    clock.stop()
+    assert not clock.wait_until(before + 3600)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--every", "soon"], "'soon' is no interval"),
+        (["elsewhere"], "has no line 'elsewhere'"),
+        (["--store", "/nonexistent"], "there is no model store"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_with(tmp_path / "store", small_study())
+    assert main(["schedule", "study", "--store", str(tmp_path / "store"), *arguments]) in (1, 2)
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def schedule(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    where = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"), "--every", "1s", "--now"]
+    command = [sys.executable, "-m", "fedping", "schedule", "study", *where, *arguments]
+    with open(tmp_path / "said", "w") as said:
+        return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said, text=True)
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while not what():
+        assert process.poll() is None, "the schedule ended"
+        assert time.monotonic() < deadline, "it did not happen within 90 seconds"
+        time.sleep(0.05)
+
+
+def at_version(store: ModelStore, number: int) -> Callable[[], bool]:
+    return lambda: store.head("study", "main").iteration == number
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    (tmp_path / "landing").mkdir()
+    store_with(tmp_path / "store", small_study())
+    return open_store(tmp_path / "store")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_goes_on_through_bad_files_and_stops_in_order(
+    tmp_path: Path, store: ModelStore, number: int
+) -> None:
+    said = tmp_path / "said"
+    bad = land(tmp_path / "landing", crowd(3))
+    good = bad.read_bytes()
+    bad.write_text("not Parquet")
+    process = schedule(tmp_path, "--engine", "numpy")
+    try:
+        wait_for(lambda: "move it out of the landing folder" in said.read_text(), process)
+        bad.write_bytes(good)
+        wait_for(at_version(store, 1), process)
+        land(tmp_path / "landing", crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 1)
+        wait_for(at_version(store, 2), process)
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert said.read_text().rstrip().endswith("fedping: stopped")
+    assert "Traceback" not in said.read_text()
+
+
+def children_of(pid: int) -> dict[int, str]:
+    """Return the processes below a process, with the names of their programs."""
+    found: dict[int, str] = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found[int(child)] = Path(f"/proc/{child}/comm").read_text().strip()
+        found |= children_of(int(child))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds Spark's processes through /proc")
+def test_a_spark_session_stays_warm_and_a_dead_one_is_replaced(tmp_path: Path, store: ModelStore) -> None:
+    land(tmp_path / "landing", [Ping(1, 1)])
+    process = schedule(tmp_path, "--master", "local[2]")
+    try:
+        wait_for(at_version(store, 1), process)
+        first = {pid for pid, name in children_of(process.pid).items() if name == "java"}
+        land(tmp_path / "landing", [Ping(2, 1, version=1)], iteration=1)
+        wait_for(at_version(store, 2), process)
+        assert {pid for pid, name in children_of(process.pid).items() if name == "java"} == first
+        (java,) = first
+        os.kill(java, signal.SIGKILL)
+        land(tmp_path / "landing", [Ping(3, 1, version=2)], iteration=2)
+        wait_for(at_version(store, 3), process)
+        everything = list(children_of(process.pid))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert (tmp_path / "said").read_text().rstrip().endswith("fedping: stopped")
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in everything) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in everything if Path(f"/proc/{pid}").exists()]

@@ -1,0 +1,68 @@
+"""A process that runs a fedping command and kills itself, or waits for another, at a named moment of its round.
+
+    python -m tests.support.disturbed_round MOMENT WAIT_FOLDER ARGUMENT...
+
+MOMENT is a step of the round (it is killed right after it); `link`, `linked`: before and after a version's file gets
+its name; `replace`, `replaced`: before and after the first public file gets its name; or `wait`: before publishing, it
+says in WAIT_FOLDER that it is there, and goes on when there is a file `go`.
+"""
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fedping.commands.round
+from fedping.main import main
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def around(name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Do something before and after a function of `os`."""
+    real = getattr(os, name)
+
+    def call(*args: Any) -> None:
+        before()
+        real(*args)
+        after()
+
+    setattr(os, name, call)
+
+
+def wait(folder: Path) -> None:
+    (folder / f"ready-{secrets.token_hex(4)}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+
+
+def disturb(moment: str, folder: Path) -> None:
+    def nothing() -> None: ...
+
+    def on_step(step: str) -> None:
+        if step == moment:
+            die()
+        if step == "stepped" and moment == "wait":
+            wait(folder)
+
+    @contextmanager
+    def progress(_: str) -> Iterator[Callable[[str], None]]:
+        yield on_step
+
+    fedping.commands.round._progress = progress
+    if moment in ("link", "replace"):
+        around(moment, die, nothing)
+    elif moment in ("linked", "replaced"):
+        around(moment.removesuffix("ed") if moment == "linked" else "replace", nothing, die)
+
+
+if __name__ == "__main__":
+    disturb(sys.argv[1], Path(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))
