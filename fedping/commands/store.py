@@ -31,15 +31,17 @@ def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -
     opened.study(study).line(line)
     versions = [opened.version(study, line, n) for n in opened.iterations(study, line)[-last:]]
     if as_json:
-        rows = [{"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions]
+        rows = [
+            {"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions
+        ]
         click.echo(msgspec.json.encode(rows).decode())
         return
-    click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'rejected':>8}")
+    click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'unused':>8}")
     for v in versions:
         made = v.lineage.aggregate
         origin = f"version {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
-        rejected = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
-        numbers = (made.clients, made.pings, rejected) if made else ("", "", "")
+        unused = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
+        numbers = (made.clients, made.pings, unused) if made else ("", "", "")
         click.echo(
             f"{v.iteration:>7}  {v.created[:23]:<23}  {origin:<12}  {numbers[0]:>8}  {numbers[1]:>9}  {numbers[2]:>8}"
         )

@@ -1,0 +1,136 @@
+"""A mistake on the command line is one sentence and a non-zero exit, without a traceback; nothing is half done."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedping.main import SUBCOMMANDS, main
+from model_store.store import open_store
+from tests.support.versions import after, small_study, version_0
+
+ROOT = Path(__file__).parents[2]
+DEMO = str(ROOT / "experiments" / "demo.toml")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    assert main(["study", "create", DEMO, "--store", str(tmp_path / "store")]) == 0
+    (tmp_path / "landing").mkdir()
+    return tmp_path / "store"
+
+
+def test_every_subcommand_has_help_and_no_other_name_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in SUBCOMMANDS:
+        assert main([name, "--help"]) == 0
+        assert "Usage: fedping" in capsys.readouterr().out
+    assert main(["rounds"]) == 2
+    assert "No such command 'rounds'" in capsys.readouterr().err
+
+
+def test_a_study_is_created_once_and_creating_again_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    assert main(["study", "create", DEMO, "--store", str(store)]) == 0
+    assert "version 0 of main (22 weights)" in capsys.readouterr().out
+    before = sorted((p, p.read_bytes()) for p in store.rglob("*.json"))
+    assert main(["study", "create", DEMO, "--store", str(store)]) == 0
+    assert "nothing changed" in capsys.readouterr().out
+    assert sorted((p, p.read_bytes()) for p in store.rglob("*.json")) == before
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda p: p.name)
+def test_every_study_file_that_we_ship_is_valid(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if "[[arms]]" not in file.read_text():
+        pytest.skip("an experiment, not a study")
+    assert main(["study", "check", str(file)]) == 0
+    assert "line main: " in capsys.readouterr().out
+
+
+def test_what_a_store_holds_can_be_read(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["study", "list", "--store", str(store)]) == 0
+    assert main(["study", "show", "demo", "--store", str(store)]) == 0
+    assert "arm treatment" in capsys.readouterr().out
+    assert main(["study", "arm", "demo", "00000000-0000-4000-8000-000000000000", "--store", str(store)]) == 0
+    assert capsys.readouterr().out.strip() in {"treatment", "control", "control-no-decay"}
+    assert main(["store", "show", "demo", "main", "--store", str(store)]) == 0
+    assert json.loads(capsys.readouterr().out)["iteration"] == 0
+    assert main(["store", "history", "demo", "main", "--json", "--store", str(store)]) == 0
+    assert [row["iteration"] for row in json.loads(capsys.readouterr().out)] == [0]
+
+
+def test_history_difference_rollback_and_recomputation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, where = small_study(), ["--store", str(tmp_path)]
+    opened = open_store(tmp_path, create=True)
+    opened.create_study(study, (version_0(study),))
+    opened.publish(after(opened.head("study", "main"), change=2.0))
+    assert main(["store", "diff", "study", "main", "0", *where]) == 0
+    assert "(+2)" in capsys.readouterr().out
+    assert main(["store", "rollback", "study", "main", "--to", "0", *where]) == 0
+    assert "published version 2, which repeats version 0" in capsys.readouterr().out
+    assert main(["store", "diff", "study", "main", "0", *where]) == 0
+    assert "publish the same weights" in capsys.readouterr().out
+    assert main(["store", "recompute", "study", "main", "2", *where]) == 0
+    assert "bit-identical" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["study", "create", "none.toml"], 2, "cannot read the study file none.toml"),
+        (["study", "show", "demo", "--store", "{none}"], 1, "no model store at"),
+        (["study", "show", "other", "--store", "{store}"], 1, "no study 'other'; it has demo"),
+        (["store", "show", "demo", "other", "--store", "{store}"], 2, "no line 'other'; it has main"),
+        (["store", "show", "demo", "main", "9", "--store", "{store}"], 1, "no version 9"),
+        (["store", "rollback", "demo", "main", "--to", "0", "--store", "{store}"], 2, "nothing to roll back"),
+        (["store", "diff", "demo", "main", "x", "--store", "{store}"], 2, "not a valid integer"),
+        (["round", "other", "--store", "{store}", "--landing", "{landing}"], 1, "no study 'other'"),
+        (["round", "demo", "other", "--store", "{store}", "--landing", "{landing}"], 2, "no line 'other'"),
+        (["round", "demo", "--store", "{none}", "--landing", "{landing}"], 1, "no model store at"),
+        (["round", "demo", "--store", "{store}", "--landing", "{none}"], 1, "no landing folder at"),
+        (["schedule", "demo", "--every", "soon", "--store", "{store}", "--landing", "{landing}"], 2, "soon"),
+        (["ingest", "--store", "{none}", "--landing", "{landing}"], 1, "no model store at"),
+        (["ingest", "--store", "{store}", "--landing", "{landing}", "--workers", "0"], 2, "workers"),
+        (["demo", "--clients", "0"], 2, "clients"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+) -> None:
+    capsys.readouterr()
+    places = {"store": store, "landing": tmp_path / "landing", "none": tmp_path / "nowhere"}
+    before = sorted((p, p.read_bytes()) for p in store.rglob("*.json"))
+    assert main([word.format(**places) for word in arguments]) == code
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+    assert sorted((p, p.read_bytes()) for p in store.rglob("*.json")) == before
+
+
+def test_a_damaged_store_is_told_by_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = store / "demo" / "main" / "versions" / "0.json"
+    document.write_bytes(b"{")
+    assert main(["round", "demo", "--store", str(store), "--landing", str(tmp_path / "landing")]) == 1
+    assert "versions/0.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUBCOMMANDS, "schema", ("fedping.commands.schema", "not_there", ""))
+    with pytest.raises(AttributeError):
+        main(["schema", "ping"])
+
+
+def test_the_exit_code_reaches_the_shell() -> None:
+    ran = subprocess.run([sys.executable, "-m", "fedping", "study", "show", "x", "--store", "/nowhere"], cwd=ROOT)
+    assert ran.returncode == 1
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"set -o pipefail; {sys.executable} -m fedping schema ping | true"
+    ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode in (0, 1)  # click ends with 1 where the pipe is closed before it has written
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,117 @@
+"""The demo learns, ends with whole files, and leaves nothing behind when it is interrupted at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.demo import DemoSettings, Progress, run_demo
+from experiments.ingest_process import ingest_process
+from model_store.store import open_store
+from protocol.errors import FedpingError, InvalidSettings
+from tests.support.processes import left_behind, marked_environment
+
+ROOT = Path(__file__).parents[2]
+
+
+def check_whole(out: Path) -> None:
+    """Every visible file of an interrupted demo can be read, and nothing half-written is there at all."""
+    assert not [p for p in out.rglob("*") if p.name.endswith((".tmp", ".new")) or p.name.startswith(".loss")]
+    for path in out.rglob("*.parquet"):
+        pq.read_table(path)
+    for path in (out / "store").rglob("*.json"):
+        json.loads(path.read_bytes())
+
+
+def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> None:
+    """By learning: the control arms, with the same users and version 0, stay where they are. Seed fixed."""
+    progress = Progress()
+    outcome = run_demo(DemoSettings(out=tmp_path / "out", clients=1200, iterations=8, seed=5, engine="numpy"), progress)
+    last = outcome.iterations[-1].arms
+    losses = {name: arm.loss for name, arm in last.items()}
+    assert all(loss is not None for loss in losses.values())
+    assert losses["treatment"] < 0.4 * min(losses["control"], losses["control-no-decay"])
+    assert [row.iteration for row in outcome.iterations] == list(range(8))
+    assert outcome.figure.stat().st_size > 10_000
+    landed = sum(pq.read_metadata(p).num_rows for p in outcome.landing.rglob("*.parquet"))
+    assert landed == sum(row.pings for row in outcome.iterations)
+    head = open_store(outcome.store).head("demo", "main")
+    assert head.iteration == 8
+    check_whole(tmp_path / "out")
+
+
+@pytest.mark.spark
+def test_the_command_runs_spark_rounds_and_tells_where_everything_lies(tmp_path: Path) -> None:
+    mark, environment = marked_environment()
+    command = [sys.executable, "-m", "fedping", "demo", "--clients", "500", "--iterations", "2"]
+    ran = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "version   1:" in ran.stdout
+    assert str(tmp_path / "out" / "loss.png") in ran.stdout
+    assert left_behind(mark) == {}
+    check_whole(tmp_path / "out")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 3.5, 6.0, 11.0])
+def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_path: Path, after: float) -> None:
+    mark, environment = marked_environment()
+    command = [sys.executable, "-m", "fedping", "demo", "--clients", "800", "--iterations", "200"]
+    started = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    time.sleep(after)
+    os.killpg(started.pid, signal.SIGINT)  # a terminal sends it to the whole group, the JVM included
+    said, _ = started.communicate(timeout=90)
+    assert started.returncode in (130, -signal.SIGINT), said
+    assert "Traceback" not in said or after < 1
+    assert left_behind(mark) == {}
+    check_whole(tmp_path / "out")
+
+
+def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    mark, environment = marked_environment()
+    code = (
+        "import sys, time; from pathlib import Path; from experiments.ingest_process import ingest_process\n"
+        "from model_store.store import open_store\n"
+        "out = Path(sys.argv[1]); open_store(out / 'store', create=True); (out / 'store').mkdir()\n"
+        "with ingest_process(out / 'store', out / 'landing', out / 'log'):\n"
+        "    print('up', flush=True); time.sleep(600)\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "up\n"
+    started.kill()
+    started.wait()
+    assert left_behind(mark) == {}
+
+
+def test_an_ingest_that_cannot_start_is_told_with_its_own_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FedpingError, match=r"ingest did not start: .*no model store"),
+        ingest_process(tmp_path / "none", tmp_path / "landing", tmp_path / "log"),
+    ):
+        pass
+
+
+def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedpingError, match=r"of at least 200 clients .*more --clients"):
+        run_demo(DemoSettings(out=tmp_path / "out", clients=50, iterations=1, engine="numpy"), Progress())
+    with pytest.raises(InvalidSettings, match="not an empty folder"):
+        DemoSettings(out=tmp_path / "out")
