@@ -1,0 +1,57 @@
+"""What a ranking model is to everything else on a client."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from client_sim.models.arrays import FloatArray
+from client_sim.models.page_table import PageTable
+from client_sim.models.searches import Searches
+from protocol.errors import InvalidSettings
+
+
+class RankingModel(Protocol):
+    """A model that gives every page a score, and knows how its weights should change.
+
+    All methods take the same ``weights``, shape (m,), in the order of :attr:`weight_names`, for all pages: clients
+    that know different versions are to be grouped by version. Memory stays bounded, however many searches there are.
+    Wrong numbers of weights raise :class:`protocol.errors.InvalidSettings`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which a model spec asks for it."""
+        ...
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """The weights' names, in the order of the wire."""
+        ...
+
+    @property
+    def m(self) -> int:
+        """The number of weights."""
+        ...
+
+    def scores(self, weights: FloatArray, pages: PageTable) -> FloatArray:
+        """Return the score of every page, in points, shape (P,)."""
+        ...
+
+    def finite_differences(
+        self, weights: FloatArray, pages: PageTable, searches: Searches, margin: float, epsilon: float = 1.0
+    ) -> FloatArray:
+        """Return each search's update by central finite differences of its loss, shape (S, m): descent directions."""
+        ...
+
+    def analytic_updates(self, weights: FloatArray, pages: PageTable, searches: Searches, margin: float) -> FloatArray:
+        """Return each search's update by the negative gradient of its loss, shape (S, m): descent directions."""
+        ...
+
+
+def check_weights(model: RankingModel, weights: FloatArray) -> None:
+    """Raise unless the weights are as many as the model has."""
+    if weights.shape != (model.m,):
+        raise InvalidSettings(
+            f"the ranking model '{model.name}' has {model.m} weights, but {weights.size} were given; "
+            f"check the weights of the model spec that names it as its ranker"
+        )
