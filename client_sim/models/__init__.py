@@ -1,0 +1,64 @@
+"""The ranking models of clients, their loss, and how they compute updates.
+
+Pages lie in a :class:`PageTable`, searches over it in :class:`Searches`; a model scores the pages and computes one
+update a search. To add a model: a file that satisfies :class:`RankingModel`, and a line in ``MODELS``.
+"""
+
+from __future__ import annotations
+
+from client_sim.models.decay import decayed
+from client_sim.models.frecency.model import Frecency2018
+from client_sim.models.frecency.weights import FRECENCY_NAMES, FrecencyWeights, frecency_start
+from client_sim.models.linear.features_15 import LINEAR_15_NAMES, linear_15_features, linear_15_truth
+from client_sim.models.linear.model import LinearModel
+from client_sim.models.loss import losses, selected_ranks
+from client_sim.models.page_table import ORIGIN_NOT_KNOWN, PageTable, page_table
+from client_sim.models.pages import MAX_SAMPLED, Onward, Page, Visit, VisitType
+from client_sim.models.ranking_model import RankingModel
+from client_sim.models.searches import NO_CANDIDATE, NOTHING_CHOSEN, Searches, searches_from
+from protocol.errors import InvalidSettings
+
+_ALL: tuple[RankingModel, ...] = (
+    Frecency2018(),
+    LinearModel("linear-15", LINEAR_15_NAMES, linear_15_features),
+)
+MODELS: dict[str, RankingModel] = {model.name: model for model in _ALL}
+
+
+def model_for(name: str) -> RankingModel:
+    """Return the ranking model of that name; raises :class:`protocol.errors.InvalidSettings` if there is none."""
+    if name not in MODELS:
+        raise InvalidSettings(
+            f"there is no ranking model '{name}'; set the model spec's ranker to {' or '.join(MODELS)}"
+        )
+    return MODELS[name]
+
+
+__all__ = [
+    "FRECENCY_NAMES",
+    "LINEAR_15_NAMES",
+    "MAX_SAMPLED",
+    "MODELS",
+    "NOTHING_CHOSEN",
+    "NO_CANDIDATE",
+    "ORIGIN_NOT_KNOWN",
+    "Frecency2018",
+    "FrecencyWeights",
+    "LinearModel",
+    "Onward",
+    "Page",
+    "PageTable",
+    "RankingModel",
+    "Searches",
+    "Visit",
+    "VisitType",
+    "decayed",
+    "frecency_start",
+    "linear_15_features",
+    "linear_15_truth",
+    "losses",
+    "model_for",
+    "page_table",
+    "searches_from",
+    "selected_ranks",
+]

@@ -1,0 +1,98 @@
+"""Frecency as Firefox computed it in 2018, one page at a time: the form to read.
+
+Thesis 7.1 prints a simplified formula; this is the full rule, with redirects, bookmarks, both ceilings and the cases
+without points or visits. :mod:`client_sim.models.frecency.scores` computes the same numbers for a whole fleet.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from client_sim.models.arrays import FloatArray
+from client_sim.models.frecency.weights import FrecencyWeights
+from client_sim.models.pages import Onward, Page, Visit, VisitType, age_in_days, newest
+
+_BONUS_OF_TYPE: dict[int, str] = {
+    VisitType.LINK: "link_visit_bonus",
+    VisitType.TYPED: "typed_visit_bonus",
+    VisitType.BOOKMARK: "bookmark_visit_bonus",
+    VisitType.EMBED: "embed_visit_bonus",
+    VisitType.PERM_REDIRECT: "perm_redirect_visit_bonus",
+    VisitType.TEMP_REDIRECT: "temp_redirect_visit_bonus",
+    VisitType.DOWNLOAD: "download_visit_bonus",
+    VisitType.FRAMED_LINK: "framed_link_visit_bonus",
+    VisitType.RELOAD: "reload_visit_bonus",
+}
+
+
+def frecency(weights: FloatArray, page: Page, now: int) -> int:
+    """Return the page's score in points, a whole number; -1 for visits without points, 0 for a page to be hidden.
+
+    Args:
+        weights: in the order of the wire, shape (22,).
+        page: the page with its visits.
+        now: microseconds since 1970.
+    """
+    w = FrecencyWeights(*weights.tolist())
+    sample = newest(page.visits) if page.visit_count > 0 else []
+    if not sample:
+        return _unvisited(w, page)
+    points = np.float32(0)
+    for visit in sample:
+        bonus = bonus_of(w, visit, page.bookmarked)
+        if bonus != 0:
+            points += np.float32(bucket_weight(w, age_in_days(visit, now)) * bonus / 100)
+    if points == 0:
+        return -1
+    return math.ceil(page.visit_count * math.ceil(points) / len(sample))
+
+
+def _unvisited(w: FrecencyWeights, page: Page) -> int:
+    if not page.bookmarked or page.is_query:
+        return 0
+    bonus = w.unvisited_bookmark_bonus
+    if page.typed:
+        bonus += w.unvisited_typed_bonus
+    return math.ceil(w.first_bucket_weight * bonus / 100)
+
+
+def bonus_of(w: FrecencyWeights, visit: Visit, bookmarked: bool) -> float:
+    """Return what a visit's points are weighted with, in percent."""
+    visit_type = _type_of(visit)
+    is_source = _is_redirect_source(visit, visit_type)
+    bonus = w.redirect_source_visit_bonus if is_source else _bonus_of_type(w, visit_type)
+    if bookmarked:
+        bonus += w.bookmark_visit_bonus
+    return bonus
+
+
+def _type_of(visit: Visit) -> int:
+    """Return the type that counts: of a redirect's target that of its origin, one hop only, where it is known."""
+    is_target = visit.type in (VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT)
+    return visit.origin_type if is_target and visit.origin_type is not None else visit.type
+
+
+def _is_redirect_source(visit: Visit, visit_type: int) -> bool:
+    if visit.onward == Onward.TEMPORARILY:
+        return visit_type != VisitType.TYPED
+    return visit.onward == Onward.PERMANENTLY
+
+
+def _bonus_of_type(w: FrecencyWeights, visit_type: int) -> float:
+    bonus: float = getattr(w, _BONUS_OF_TYPE.get(visit_type, "default_visit_bonus"))
+    return bonus
+
+
+def bucket_weight(w: FrecencyWeights, age: int) -> float:
+    """Return the weight of the first bucket that holds the age; the cutoffs need not be ascending."""
+    if age <= w.first_bucket_cutoff:
+        return w.first_bucket_weight
+    if age <= w.second_bucket_cutoff:
+        return w.second_bucket_weight
+    if age <= w.third_bucket_cutoff:
+        return w.third_bucket_weight
+    if age <= w.fourth_bucket_cutoff:
+        return w.fourth_bucket_weight
+    return w.default_bucket_weight
