@@ -1,0 +1,207 @@
+"""How many clients' updates can be computed a second: a whole fleet at once, beside one object a client.
+
+    python -m benchmarks.clients [--json] [--clients 10000] [--seconds 2] [--seed 1]
+
+Two workloads, each by finite differences (ε = 1) and analytically:
+
+- a linear model of 22 weights, 2 searches of 10 candidates a client;
+- full frecency, one search of 10 candidates with 10 visits each.
+
+The plain way is that of thesis 7.3: an object a client, which scores its own pages. Both ways get the same data, and
+the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts:
+whatever else the machine does can only slow a run down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.plain_clients import MARGIN, NOW, PlainFrecencyClient, PlainLinearClient
+from client_sim.models import Onward, Page, PageTable, Searches, Visit, frecency_start, model_for
+from client_sim.models.arrays import FloatArray
+from client_sim.models.linear.matrix import linear_analytic_updates, linear_finite_differences
+from client_sim.models.pages import MICROSECONDS_PER_DAY
+
+WEIGHTS = 22
+CANDIDATES = 10
+VISITS = 10
+SEARCHES_A_CLIENT = 2
+PLAIN_CLIENTS = 50
+FEWEST_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement, in client updates a second."""
+
+    model: str
+    gradient: str
+    goal: int
+    fleet_at_once: float
+    one_object_a_client: float
+    times_as_fast: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same update both ways: of all clients at once, shape (n, m), and of client i, shape (m,)."""
+
+    model: str
+    gradient: str
+    goal: int
+    clients: int
+    at_once: Callable[[], FloatArray]
+    of_client: Callable[[int], FloatArray]
+
+
+def linear_cases(n: int, seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    pages = n * SEARCHES_A_CLIENT * CANDIDATES
+    features = rng.poisson(0.5, (pages, WEIGHTS)) * rng.exponential(7, (pages, 1))
+    weights = rng.uniform(0, 100, WEIGHTS)
+    searches = _searches(n * SEARCHES_A_CLIENT, rng)
+    per_client = features.reshape(n, SEARCHES_A_CLIENT, CANDIDATES, WEIGHTS)[: _plain_clients(n)]
+    chosen = searches.chosen.reshape(n, SEARCHES_A_CLIENT).tolist()
+    clients = [PlainLinearClient(list(zip(mine, chosen[i], strict=True))) for i, mine in enumerate(per_client)]
+
+    def summed(updates: FloatArray) -> FloatArray:
+        return updates[0::SEARCHES_A_CLIENT] + updates[1::SEARCHES_A_CLIENT]
+
+    def by_differences() -> FloatArray:
+        return summed(linear_finite_differences(weights, features.__getitem__, searches, MARGIN))
+
+    def analytic() -> FloatArray:
+        return summed(linear_analytic_updates(weights, features.__getitem__, searches, MARGIN))
+
+    name = f"linear {SEARCHES_A_CLIENT}×{CANDIDATES}"
+    return [
+        Case(name, "differences", 150_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
+        Case(name, "analytic", 1_000_000, n, analytic, lambda i: clients[i].analytic(weights)),
+    ]
+
+
+def frecency_cases(n: int, seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    pages, searches = random_pages(n * CANDIDATES, rng), _searches(n, rng)
+    model, weights = model_for("frecency-2018"), frecency_start()
+    clients = [
+        PlainFrecencyClient(page_objects(pages, range(i * CANDIDATES, (i + 1) * CANDIDATES)), int(searches.chosen[i]))
+        for i in range(_plain_clients(n))
+    ]
+
+    def by_differences() -> FloatArray:
+        return model.finite_differences(weights, pages, searches, MARGIN)
+
+    def analytic() -> FloatArray:
+        return model.analytic_updates(weights, pages, searches, MARGIN)
+
+    name = f"frecency 1×{CANDIDATES}×{VISITS}"
+    return [
+        Case(name, "differences", 20_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
+        Case(name, "analytic", 100_000, n, analytic, lambda i: clients[i].analytic(weights)),
+    ]
+
+
+def random_pages(n: int, rng: np.random.Generator) -> PageTable:
+    """Return pages of 10 visits of every kind, a tenth of them redirects' sources or targets."""
+    kinds = [0.5, 0.15, 0.15, 0.02, 0.04, 0.04, 0.03, 0.03, 0.04]
+    shape = (n, VISITS)
+    return PageTable(
+        age_days=np.sort(180 * rng.random(shape) ** 1.5, axis=1).astype(np.int32),
+        visit_type=rng.choice(np.arange(1, 10, dtype=np.uint8), size=shape, p=kinds),
+        origin_type=rng.integers(-1, 4, shape).astype(np.int8),
+        onward=rng.choice(np.arange(3, dtype=np.uint8), size=shape, p=[0.9, 0.05, 0.05]),
+        sampled=np.full(n, VISITS, np.int8),
+        visit_count=VISITS + rng.exponential(7, n).astype(np.int64),
+        typed=rng.random(n) < 0.2,
+        bookmarked=rng.random(n) < 0.2,
+        is_query=np.zeros(n, np.bool_),
+    )
+
+
+def page_objects(table: PageTable, rows: range) -> list[Page]:
+    """Return rows of a table as one object each."""
+    return [
+        Page(
+            visits=tuple(
+                Visit(
+                    time=NOW - int(table.age_days[i, v]) * MICROSECONDS_PER_DAY,
+                    type=int(table.visit_type[i, v]),
+                    origin_type=int(table.origin_type[i, v]) if table.origin_type[i, v] >= 0 else None,
+                    onward=Onward(int(table.onward[i, v])),
+                )
+                for v in range(VISITS)
+            ),
+            visit_count=int(table.visit_count[i]),
+            typed=bool(table.typed[i]),
+            bookmarked=bool(table.bookmarked[i]),
+        )
+        for i in rows
+    ]
+
+
+def _searches(n: int, rng: np.random.Generator) -> Searches:
+    return Searches(np.arange(n * CANDIDATES).reshape(n, CANDIDATES), rng.integers(0, CANDIDATES, n))
+
+
+def _plain_clients(n: int) -> int:
+    return min(n, PLAIN_CLIENTS)
+
+
+def measured(case: Case, seconds: float) -> Row:
+    """Return the rates of both ways, after seeing that they give the same updates."""
+    expected = np.array([case.of_client(i) for i in range(_plain_clients(case.clients))])
+    np.testing.assert_allclose(case.at_once()[: len(expected)], expected, rtol=1e-9, atol=1e-6)
+    plain_clients = range(_plain_clients(case.clients))
+    at_once = case.clients / _fastest(case.at_once, seconds)
+    plain = len(plain_clients) / _fastest(lambda: [case.of_client(i) for i in plain_clients], seconds)
+    return Row(case.model, case.gradient, case.goal, round(at_once), round(plain), round(at_once / plain, 1))
+
+
+def _fastest(run: Callable[[], object], for_seconds: float) -> float:
+    """Return the seconds of the fastest run, of runs repeated for that long."""
+    durations: list[float] = []
+    while sum(durations) < for_seconds or len(durations) < FEWEST_REPEATS:
+        started = time.perf_counter()
+        run()
+        durations.append(time.perf_counter() - started)
+    return min(durations)
+
+
+def show(rows: list[Row]) -> None:
+    table = Table(title="client updates a second (searches × candidates × visits a client)")
+    for heading in ("model", "gradient", "goal", "all at once", "object each", "ratio"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading in ("model", "gradient") else "right")
+    for row in rows:
+        rates = (row.goal, row.fleet_at_once, row.one_object_a_client)
+        table.add_row(row.model, row.gradient, *(f"{rate:,.0f}" for rate in rates), f"{row.times_as_fast:,.0f}")
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    parser.add_argument("--clients", type=int, default=10_000, help="how many clients compute an update at once")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each measurement")
+    parser.add_argument("--seed", type=int, default=1, help="of the data")
+    options = parser.parse_args()
+    cases = [*linear_cases(options.clients, options.seed), *frecency_cases(options.clients, options.seed)]
+    rows = [measured(case, options.seconds) for case in cases]
+    if options.json:
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()
