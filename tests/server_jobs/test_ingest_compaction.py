@@ -163,7 +163,9 @@ def test_a_pass_that_stopped_anywhere_is_completed_without_a_duplicate(
     assert not segments(ingest.settings.journal, CLOSED)
 
 
-def test_a_landing_folder_that_fails_for_a_while_loses_nothing(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_landing_folder_that_fails_for_a_while_loses_nothing(
+    ingest: IngestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = fill(ingest, 12)
 
     def fail(*_: Any) -> Path:

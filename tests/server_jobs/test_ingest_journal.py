@@ -222,7 +222,12 @@ def test_any_text_is_one_line_of_the_journal(text: str) -> None:
 
     ping = msgspec.convert(ping_json(selected_style=text), Ping)
     record = JournalRecord(
-        document_id=uuid.UUID(int=1), client_id=ping.client_id, received_at=1, payload=ping.payload, study="s", line=None
+        document_id=uuid.UUID(int=1),
+        client_id=ping.client_id,
+        received_at=1,
+        payload=ping.payload,
+        study="s",
+        line=None,
     )
     lines = encode_records([record, record])
     assert lines.count(b"\n") == 2

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ class Load:
 
     def __init__(self, port: int, seed: int) -> None:
         self.answered: list[str] = []
+        self.retried: set[str] = set()
         self.unanswered: list[str] = []
         self.refused: list[int] = []
         self._port = port
@@ -51,6 +53,7 @@ class Load:
         while not self._over.is_set():
             ids = again or [str(uuid.UUID(bytes=rng.bytes(16), version=4)) for _ in range(10 if in_batches else 1)]
             again = self._send_once(connection, ids)
+            self.retried.update(again)
         self.unanswered += again
 
     def _send_once(self, connection: http.client.HTTPConnection, ids: list[str]) -> list[str]:
@@ -109,11 +112,16 @@ def test_nothing_that_was_answered_is_lost_or_doubled(tmp_path: Path, seed: int)
     assert server.stop() == 0
     landed = landed_ids(landing)
     assert len(load.answered) > 1000
-    assert set(load.refused) <= {500, 503}
-    assert set(load.answered) <= set(landed)
-    # What got no answer may be there or not; and a retry of what was on disk already may be there twice, since retries
-    # come back at any later time: the round drops those. Nothing that was sent once is there twice.
-    assert set(landed) <= set(load.answered) | set(load.unanswered)
+    assert len(load.retried) >= KILLS / 2, "the kills did not interrupt anybody"
+    assert not load.refused
+    assert set(load.answered) <= set(landed) <= set(load.answered) | set(load.unanswered)
+    # A retry of what was on disk already, after the compactor took the first, is there twice: it may come days later,
+    # and the round drops it. What was sent once is there once.
+    doubled = {document for document, times in Counter(landed).items() if times > 1}
+    assert doubled <= load.retried
+    print(
+        f"{KILLS} kills, {len(load.answered)} answered, {len(load.retried)} retried, {len(doubled)} doubled by retries"
+    )
     assert not list((landing / ".journal").glob("*.open"))
     assert not list((landing / ".journal").glob("*.closed"))
     assert not (landing / ".journal" / "quarantine").exists()

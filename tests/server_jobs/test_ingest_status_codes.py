@@ -197,7 +197,11 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "a large header elsewhere": (431, "/__lbheartbeat__", {"method": "GET", "headers": {"X-Long": "x" * 1025}}),
     "a body cut short": (400, f"{PATH}/{ID}", length(str(len(GOOD) + 1))),
     "gzip that is none": (400, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "gzip"}}),
-    "gzip cut short": (400, f"{PATH}/{ID}", {"data": gzip.compress(GOOD)[:-9], "headers": {"Content-Encoding": "gzip"}}),
+    "gzip cut short": (
+        400,
+        f"{PATH}/{ID}",
+        {"data": gzip.compress(GOOD)[:-9], "headers": {"Content-Encoding": "gzip"}},
+    ),
     "empty gzip": (400, f"{PATH}/{ID}", {"data": b"", "headers": {"Content-Encoding": "gzip"}, **length("0")}),
     "zstd that is none": (400, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "zstd"}}),
     "zstd cut short": (400, PATH, {"data": zstandard.compress(GOOD)[:-3], "headers": {"Content-Encoding": "zstd"}}),

@@ -84,9 +84,7 @@ def ingest_app(folder: Path, m: int = 22, **settings: Any) -> IngestApp:
     journal = folder / "journal"
     journal.mkdir(parents=True, exist_ok=True)
     (folder / "landing").mkdir(exist_ok=True)
-    made = replace(
-        IngestSettings(store=folder / "store", landing=folder / "landing", journal=journal), **settings
-    )
+    made = replace(IngestSettings(store=folder / "store", landing=folder / "landing", journal=journal), **settings)
     services = services_for(made, "worker-0")
     app = Edge(services)
     return IngestApp(made, services, app, Client(app))

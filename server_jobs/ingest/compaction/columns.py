@@ -15,7 +15,7 @@ from protocol.update import CODECS, DenseCodec
 
 STUDY, LINE, SEGMENT = "study", "line", "segment"
 ENVELOPE = ("document_id", "client_id", "received_at")
-_MIB = 1024 * 1024
+_BLOCK = 256 * 1024
 
 
 @functools.cache
@@ -75,10 +75,10 @@ def _check_complete(records: pa.Table) -> None:
 def _block_bytes(lines: bytes) -> int:
     """Return a block size that holds the longest line; small blocks keep the parser in the processor's cache."""
     longest = 0
-    if len(lines) > _MIB:
+    if len(lines) > _BLOCK:
         ends = np.flatnonzero(np.frombuffer(lines, dtype=np.uint8) == ord("\n"))
         longest = int(np.diff(ends, prepend=-1).max(initial=0))
-    return max(_MIB, 2 * longest)
+    return max(_BLOCK, 2 * longest)
 
 
 def landed_columns(records: pa.Table) -> pa.Table:
