@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -84,7 +85,7 @@ def linear_cases(n: int, seed: int) -> list[Case]:
 
     name = f"linear {SEARCHES_A_CLIENT}×{CANDIDATES}"
     return [
-        Case(name, "differences", 150_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
+        Case(name, "finite differences", 150_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
         Case(name, "analytic", 1_000_000, n, analytic, lambda i: clients[i].analytic(weights)),
     ]
 
@@ -106,7 +107,7 @@ def frecency_cases(n: int, seed: int) -> list[Case]:
 
     name = f"frecency 1×{CANDIDATES}×{VISITS}"
     return [
-        Case(name, "differences", 20_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
+        Case(name, "finite differences", 20_000, n, by_differences, lambda i: clients[i].finite_differences(weights)),
         Case(name, "analytic", 100_000, n, analytic, lambda i: clients[i].analytic(weights)),
     ]
 
@@ -178,9 +179,9 @@ def _fastest(run: Callable[[], object], for_seconds: float) -> float:
 
 
 def show(rows: list[Row]) -> None:
-    table = Table(title="client updates a second (searches × candidates × visits a client)")
-    for heading in ("model", "gradient", "goal", "all at once", "object each", "ratio"):
-        table.add_column(heading, no_wrap=True, justify="left" if heading in ("model", "gradient") else "right")
+    table = Table(title="client updates a second (searches × candidates × visits a client)", box=SIMPLE_HEAD)
+    for heading in ("model", "gradient", "goal", "at once", "one by one", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("model", "gradient") else "right")
     for row in rows:
         rates = (row.goal, row.fleet_at_once, row.one_object_a_client)
         table.add_row(row.model, row.gradient, *(f"{rate:,.0f}" for rate in rates), f"{row.times_as_fast:,.0f}")
