@@ -179,7 +179,8 @@ def _fastest(run: Callable[[], object], for_seconds: float) -> float:
 
 
 def show(rows: list[Row]) -> None:
-    table = Table(title="client updates a second (searches × candidates × visits a client)", box=SIMPLE_HEAD)
+    title = "client updates a second (searches × candidates × visits a client)"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("model", "gradient", "goal", "at once", "one by one", "ratio"):
         table.add_column(heading, justify="left" if heading in ("model", "gradient") else "right")
     for row in rows:
