@@ -27,8 +27,11 @@ from server_jobs.round.screening import BAD_UPDATE, reasons, vote_weights
 BATCH_BYTES = 2**20
 """Doubles decoded at a time: what the second-level cache of a small processor holds."""
 
-LEAST_BATCH = 16
-"""Updates decoded at a time at least, so that a long update does not spend its time on merging."""
+LEAST_BATCH = 64
+"""Updates decoded at a time at least, since a merge costs the same for one as for many; within the next bound."""
+
+MOST_BYTES = 2**26
+"""Doubles decoded at a time at most, unless a single update has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Piece:
 
 def batch_rows(m: int) -> int:
     """Return how many updates of length m are decoded at a time."""
-    return max(LEAST_BATCH, BATCH_BYTES // (8 * m))
+    return max(BATCH_BYTES // (8 * m), min(LEAST_BATCH, MOST_BYTES // (8 * m)), 1)
 
 
 def shard_partials(paths: Sequence[str], shards: Iterable[int], rules: Rules) -> Iterator[ShardPartial]:
