@@ -1,4 +1,4 @@
-"""A load generator that costs little beside the server it loads: raw HTTP/1.1 on keep-alive connections, under uvloop."""
+"""A load generator that costs little beside the server it loads: raw HTTP/1.1 on kept connections, under uvloop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -88,7 +89,8 @@ async def _run(host: str, port: int, connections: int, requests: Iterator[bytes]
     began = time.perf_counter()
     ends = [loop.create_future() for _ in range(connections)]
     for end in ends:
-        await loop.create_connection(lambda end=end: _Connection(requests, outcome, began + seconds, end), host, port)
+        connection = partial(_Connection, requests, outcome, began + seconds, end)
+        await loop.create_connection(connection, host, port)
     await asyncio.gather(*ends)
     outcome.seconds = time.perf_counter() - began
     return outcome
@@ -103,6 +105,7 @@ def run_load(host: str, port: int, connections: int, requests: Iterator[bytes], 
 
 def http_post(path: str, body: bytes, encoding: str = "") -> bytes:
     """Return the bytes of a POST of a JSON body."""
-    extra = f"Content-Encoding: {encoding}\r\n" if encoding else ""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{extra}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    if encoding:
+        lines.append(f"Content-Encoding: {encoding}")
+    return "\r\n".join([*lines, "", ""]).encode() + body

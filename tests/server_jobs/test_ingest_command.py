@@ -1,6 +1,5 @@
 """Bad input on the command line: one sentence, a non-zero exit, and nothing left running."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def test_a_folder_that_is_a_file(store: Path, tmp_path: Path, what: str) -> None
     assert f"the {what} folder {tmp_path / 'file'} cannot be written" in told
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write")
 @pytest.mark.parametrize("what", ["landing", "journal"])
 def test_a_folder_that_cannot_be_written(store: Path, tmp_path: Path, what: str) -> None:
     options = {"landing": tmp_path / "landing", "journal": tmp_path / "journal"} | {what: Path("/proc/self/fedping")}

@@ -7,7 +7,6 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,10 @@ IN_PROCESS = settings(
 )
 OVER_HTTP = settings(IN_PROCESS, max_examples=400)
 
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(["", "treatment", "control", "plain", "a:b", "\x00", "\u2028", "é"])
+TEXTS = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=30),
+    st.sampled_from(["", "treatment", "control", "plain", "a:b", "\x00", "\u2028", "é"]),
+)
 NUMBERS = st.one_of(
     st.integers(-3, 5),
     st.integers(),

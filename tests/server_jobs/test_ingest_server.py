@@ -128,14 +128,15 @@ def test_a_dead_worker_and_a_dead_compactor_are_replaced(tmp_path: Path) -> None
         assert server.flush()["flushed"]
 
 
-def test_a_stop_lands_what_was_accepted_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lands_what_was_accepted_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     make_store(tmp_path / "store")
     server = IngestServer(tmp_path / "store", tmp_path / "landing", "--compact-every", "3600")
     server.start()
     ids = sorted(str(uuid.uuid4()) for _ in range(50))
     assert {post(server, f"{PATH}/{i}", BODY) for i in ids} == {200}
     assert landed_ids(tmp_path / "landing") == []
-    assert server.stop() == 0
+    assert server.stop(number) == 0
     assert landed_ids(tmp_path / "landing") == ids
 
 

@@ -57,9 +57,9 @@ class IngestServer:
             return bool(self.ask("/__heartbeat__")["status"] == "ok")
         return False
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Stop ingest in order and return its exit code; no process of it may be left."""
-        return self._end(signal.SIGTERM)
+        return self._end(number)
 
     def kill(self) -> int:
         """Kill every process of ingest at once, as a power cut would."""

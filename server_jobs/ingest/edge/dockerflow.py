@@ -18,6 +18,7 @@ COMPACTOR_LOCK = ".compactor.lock"
 def blueprint(services: Services) -> Blueprint:
     """Return the views."""
     views = Blueprint("dockerflow", __name__)
+    commit = os.environ.get("FEDPING_COMMIT", "")
 
     @views.get("/__lbheartbeat__")
     def shallow() -> Response:
@@ -32,7 +33,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/__version__")
     def version() -> Response:
-        return _json({"source": "fedping", "version": __version__, "commit": os.environ.get("FEDPING_COMMIT", "")})
+        return _json({"source": "fedping", "version": __version__, "commit": commit})
 
     return views
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import msgspec
+
 from protocol.ping import BatchedPing, Ping
 from server_jobs.ingest.admission.body import read_body
 from server_jobs.ingest.admission.decoding import decode_batch, decode_batched, decode_ping
@@ -109,7 +111,7 @@ def document_id_in(text: str) -> UUID:
     """Return the document id of a path; raises :class:`Rejection` if it is not a UUID."""
     if not _UUID.fullmatch(text):
         raise Rejection("document_id", "the document id in the path is not a UUID; send one, and the same on a retry")
-    return UUID(text)
+    return msgspec.convert(text, UUID)
 
 
 def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> JournalRecord:
