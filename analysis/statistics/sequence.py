@@ -1,0 +1,53 @@
+"""An interval that may be looked at any number of times: the asymptotic confidence sequence for interim looks.
+
+Whoever tests again and again as the data come in, and stops at the first p below 5 %, is fooled far more often than
+that: at 100 looks, in about 40 % of the studies without any difference. A confidence sequence covers the truth at all
+looks at once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
+confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
+"""
+
+from __future__ import annotations
+
+import math
+
+from analysis.statistics.counts import ValueCounts, refuse_empty
+from analysis.statistics.estimate import Estimate, refuse_level
+
+PLANNED_CLIENTS = 100_000
+"""For how many clients in both arms the sequence is made narrowest, unless the plan says otherwise."""
+
+
+def confidence_sequence(
+    a: ValueCounts, b: ValueCounts, confidence: float = 0.95, planned: int = PLANNED_CLIENTS
+) -> Estimate:
+    """Estimate mean(a) - mean(b), with an interval that holds at every look at once.
+
+    It is valid when an observation, once counted, never changes and the next one is a new client: one client, one value
+    that is fixed at its first interaction. It costs width: about half as much again as an interval for a single look.
+
+    Args:
+        a: the values of the first arm so far.
+        b: those of the second.
+        confidence: the probability of covering the true difference at all looks.
+        planned: the number of clients in both arms for which the interval is narrowest. To be chosen beforehand.
+
+    Raises:
+        ValueError: an arm is empty, or the confidence or the plan is none.
+    """
+    refuse_empty(a, b)
+    refuse_level(confidence)
+    if planned < 1:
+        raise ValueError(f"a sequence is planned for at least one client, not for {planned}")
+    value = a.mean - b.mean
+    if min(a.n, b.n) < 2:
+        return Estimate(value, -math.inf, math.inf, confidence)
+    error = math.sqrt(a.variance / a.n + b.variance / b.n)
+    half = error * boundary(a.n + b.n, 1 - confidence, planned)
+    return Estimate(value, value - half, value + half, confidence)
+
+
+def boundary(n: float, alpha: float, planned: float) -> float:
+    """Return how many standard errors the interval reaches to each side after n observations."""
+    fixed = -2 * math.log(alpha)
+    rho2 = (fixed + math.log(fixed + 1)) / planned
+    return math.sqrt(2 * (n * rho2 + 1) / (n * rho2) * math.log(math.sqrt(n * rho2 + 1) / alpha))
