@@ -18,6 +18,7 @@ from protocol.update import CODECS
 from server_jobs.ingest.compaction import compactor as compactor_module
 from server_jobs.ingest.compaction.compactor import Compactor
 from server_jobs.ingest.compaction.duplicates import first_of_each
+from server_jobs.ingest.compaction.recent import RecentDocuments
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.journal.segment import CLOSED, segments
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
@@ -114,6 +115,35 @@ def fill(ingest: IngestApp, pings: int) -> list[str]:
     post_batch(ingest, made[pings // 2 :])
     ingest.services.journal.roll()
     return sorted(ping["documentId"] for ping in made)
+
+
+def test_a_retry_of_what_has_landed_lands_no_second_time_even_after_a_restart(ingest: IngestApp) -> None:
+    ids = fill(ingest, 20)
+    ingest.land()
+    post_batch(ingest, [batched(ids[3]), batched(ids[3], model_version=1), batched()])
+    ingest.land()  # with a new compactor
+    landed = landed_ids(ingest.settings.landing)
+    assert len(landed) == 21
+    assert set(ids) < set(landed)
+
+
+@given(
+    blocks=st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=6),
+    asked=st.lists(st.integers(0, 40), max_size=20),
+)
+def test_recent_documents_are_remembered_exactly(blocks: list[list[int]], asked: list[int]) -> None:
+    def ids(numbers: list[int]) -> np.ndarray:
+        return np.array([uuid.UUID(int=n * 2**61).bytes for n in numbers], dtype="S16").view(np.uint8).reshape(-1, 16)
+
+    recent = RecentDocuments()
+    for block in blocks:
+        recent.add(ids(block))
+    everything = {n for block in blocks for n in block}
+    held = recent.holds(ids(asked)).tolist()
+    assert all(n in everything for n, is_held in zip(asked, held, strict=True) if is_held)
+    # Ids that share their last half may hide each other, which costs no more than a second row.
+    alone = {n for n in everything if not any(other != n and (other - n) % 8 == 0 for other in everything)}
+    assert all(is_held for n, is_held in zip(asked, held, strict=True) if n in alone)
 
 
 class Stopped(Exception):

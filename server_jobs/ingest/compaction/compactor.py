@@ -19,6 +19,7 @@ from protocol.landing import sync_folder, write_landed
 from server_jobs.ingest.compaction.columns import SEGMENT, landed_columns, uuid_bytes
 from server_jobs.ingest.compaction.duplicates import first_of_each
 from server_jobs.ingest.compaction.partitions import Part, landed_segments, parts_of, segment_note
+from server_jobs.ingest.compaction.recent import recently_landed
 from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.journal.segment import CLOSED, created_ms, segments
@@ -36,6 +37,7 @@ class Compactor:
         self._counters = counters
         # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
+        self._recent = recently_landed(settings.landing)
 
     def has_work(self) -> bool:
         """Return whether a segment has been rolled."""
@@ -79,7 +81,8 @@ class Compactor:
 
     def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
         """Write the records' partitions; return how many rows are landed now, those of an earlier attempt included."""
-        first = first_of_each(uuid_bytes(records.column("document_id")))
+        documents = uuid_bytes(records.column("document_id"))
+        first = first_of_each(documents) & ~self._recent.holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)
         now_ms = max(int(time.time() * 1000), *(created_ms(path) for path in chosen))
@@ -89,6 +92,7 @@ class Compactor:
             if len(rows):
                 write_landed(part.folder, landed_columns(records.take(pa.array(rows))), now_ms, note)
                 self._counters.add("files", 1)
+        self._recent.add(documents[first])
         return int(first.sum())
 
     def _landed_before(self, part: Part, chosen: Sequence[Path]) -> NDArray[np.int64]:

@@ -1,0 +1,75 @@
+"""The documents that landed last: a retry mostly comes within minutes, often after a restart, and need not land again.
+
+A retry that comes later than this memory reaches is a second row, which the round drops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from protocol.landing import id_bytes, landed_at
+
+REMEMBERED = 250_000
+LOOK_BACK_MS = 3_600_000
+
+
+class RecentDocuments:
+    """The ids of the last :data:`REMEMBERED` documents or so."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[NDArray[np.uint64]] = deque()
+        self._sorted = np.zeros((0, 2), dtype=np.uint64)
+
+    def add(self, ids: NDArray[np.uint8]) -> None:
+        """Remember ids, shape (k, 16), and forget the oldest."""
+        if not len(ids):
+            return
+        self._blocks.append(_halves(ids)[-REMEMBERED:])
+        while sum(map(len, self._blocks)) - len(self._blocks[0]) >= REMEMBERED:
+            self._blocks.popleft()
+        every = np.concatenate(list(self._blocks))
+        self._sorted = every[np.argsort(every[:, 1])]
+
+    def holds(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which of the ids, shape (k, 16), are remembered; the mask has shape (k,)."""
+        asked = _halves(ids)
+        if not len(self._sorted):
+            return np.zeros(len(ids), dtype=np.bool_)
+        where = np.searchsorted(self._sorted[:, 1], asked[:, 1])
+        found = self._sorted[np.minimum(where, len(self._sorted) - 1)]
+        same: NDArray[np.bool_] = (found == asked).all(axis=1)
+        return same
+
+
+def recently_landed(landing: Path) -> RecentDocuments:
+    """Return the documents in the files that landed last, so that a restart forgets nothing."""
+    since = int(time.time() * 1000) - LOOK_BACK_MS
+    files = [path for path in landing.glob("study=*/line=*/iteration=*/*.parquet") if (landed_at(path) or 0) >= since]
+    blocks: list[NDArray[np.uint8]] = []
+    for path in sorted(files, key=lambda path: path.name, reverse=True):
+        if sum(map(len, blocks)) >= REMEMBERED:
+            break
+        blocks.append(_document_ids(path))
+    recent = RecentDocuments()
+    for block in reversed(blocks):
+        recent.add(block)
+    return recent
+
+
+def _halves(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(ids).view(np.uint64).reshape(-1, 2)
+
+
+def _document_ids(path: Path) -> NDArray[np.uint8]:
+    try:
+        column = pq.ParquetFile(path).read(columns=["document_id"]).column("document_id").combine_chunks()
+        return id_bytes(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
+    except (pa.ArrowException, OSError, KeyError, ValueError):
+        return np.zeros((0, 16), dtype=np.uint8)  # A foreign or damaged file: the round will name it.
