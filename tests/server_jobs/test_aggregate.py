@@ -221,6 +221,16 @@ def test_many_pings_of_one_client_are_one_vote(tmp_path: Path) -> None:
     np.testing.assert_allclose(aggregate(paths, dataclasses.replace(RULES, weighting="ping")).updates.mean, 7.92)
 
 
+def test_of_pings_with_one_document_id_the_first_landed_counts(tmp_path: Path, layout: None) -> None:
+    """A retry is the same ping; should it not be, the choice must not depend on a sort that is not stable."""
+    others = [Ping(i, i, None) for i in range(100, 160)]
+    first = [Ping(i, 7, (float(i), 0.0)) for i in range(30)]
+    later = [Ping(i, 7, (-99.0, 9.0)) for i in range(30)]
+    found = aggregate(landed(tmp_path, [*others, *first, *later, *later], cuts=[95]))
+    assert found.counts["duplicate"] == 60
+    np.testing.assert_allclose(found.updates.mean, (14.5, 0.0), rtol=1e-12)
+
+
 def test_an_interaction_without_a_choice_dilutes_neither_update_nor_loss(tmp_path: Path) -> None:
     none = [Ping(i, i, (0.0, 0.0), rank=-1, loss=0.0) for i in range(10, 20)]
     found = aggregate(landed(tmp_path, [Ping(1, 1, (2.0, 4.0), loss=6.0, rank=1), *none]))

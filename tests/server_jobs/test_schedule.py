@@ -212,7 +212,9 @@ def test_a_spark_session_stays_warm_and_a_dead_one_is_replaced(tmp_path: Path, s
         assert process.wait(60) == 0
     finally:
         process.kill()
-    assert (tmp_path / "said").read_text().rstrip().endswith("fedping: stopped")
+    said = (tmp_path / "said").read_text()
+    assert said.rstrip().endswith("fedping: stopped")
+    assert "the next one begins with a new" not in said, "a session that died between two rounds costs none"
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in everything) and time.monotonic() < deadline:
         time.sleep(0.1)
