@@ -77,7 +77,13 @@ def id_bytes(column: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, count=16 * len(column), offset=16 * column.offset).reshape(-1, 16)
 
 
-def write_landed(folder: Path, table: pa.Table, landed_ms: int, metadata: Mapping[bytes, bytes] | None = None) -> Path:
+def write_landed(
+    folder: Path,
+    table: pa.Table,
+    landed_ms: int,
+    metadata: Mapping[bytes, bytes] | None = None,
+    token: str | None = None,
+) -> Path:
     """Write pings as one new file of a partition, durably, and return its path.
 
     The file is written under a hidden name, flushed to disk and renamed; then the folder is flushed. After a crash at
@@ -88,6 +94,8 @@ def write_landed(folder: Path, table: pa.Table, landed_ms: int, metadata: Mappin
         table: pings of :func:`protocol.arrow.landed_schema`, in any order.
         landed_ms: now, in milliseconds since 1970; becomes part of the name.
         metadata: kept in the file's footer beside our own, for the writer's own use.
+        token: the second half of the name, for a writer whose names are its own to choose, such as a simulation that
+            has to give the same bits again; a file of the same name is replaced. Random if None.
 
     Raises:
         OSError: the file cannot be written; the hidden file is removed.
@@ -95,7 +103,7 @@ def write_landed(folder: Path, table: pa.Table, landed_ms: int, metadata: Mappin
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{landed_ms:013d}-{secrets.token_hex(6)}.parquet"
+    name = f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet"
     hidden, final = folder / f".{name}.tmp", folder / name
     groups = list(_row_groups(table))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
