@@ -1,0 +1,155 @@
+"""Who searches when, and with which model version in hand: drawn for whole populations at once, nothing remembered.
+
+Time goes by in ticks of equal length. Whatever is drawn depends on the user and the tick (or the day) alone, so any
+tick can be worked out without those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.population.behaving.settings import ActivitySettings
+from client_sim.population.draws import FloatArray, Keys, child_keys, root_key, uniforms
+from protocol.ping import NO_VERSION
+
+_ACTIVITY, _SEARCHES, _AWAY, _ENROLS, _FETCHES = range(5)
+_BLOCK = 2**16
+"""How many users are worked on at a time: what stays in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The searches of one tick: whose each is, ascending, and which of that user's it is, from 0; shape (S,)."""
+
+    users: NDArray[np.int64]
+    number: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+class Activity:
+    """The comings and goings of ``users`` users.
+
+    Args:
+        users: how many; they are the numbers below it.
+        settings: how they come and go.
+        seed: of everything.
+        tick_days: how long a tick is, in days.
+        start_hour: the time of day (UTC) at which tick 0 begins.
+    """
+
+    def __init__(self, users: int, settings: ActivitySettings, seed: int, tick_days: float, start_hour: float) -> None:
+        self._users = users
+        self._settings = settings
+        self._root = child_keys(root_key(seed), 0x0AC7)
+        self._tick_days = tick_days
+        self._start_hour = start_hour
+
+    def means(self, searches_per_day: float, shape: float) -> NDArray[np.float32]:
+        """Return each user's mean number of searches in a day on which it is there, before the day's swing, shape (N,).
+
+        Gamma with this shape, so that an average user makes ``searches_per_day``, its days away included. A user keeps
+        its place among all users whatever the shape.
+        """
+        from scipy.special import gammaincinv
+
+        means = np.empty(self._users, np.float32)
+        for block in self._blocks():
+            place = uniforms(self._keys(block, _ACTIVITY), 1)[:, 0]
+            means[block] = gammaincinv(shape, place) / shape * (searches_per_day / (1 - self._settings.away))
+        return means
+
+    def swing(self, tick: int) -> float:
+        """Return how active the moment is, 1 on average over a day: a sine, highest at the peak hour."""
+        height = (self._settings.swing - 1) / (self._settings.swing + 1)
+        hour = self._start_hour + 24 * self._tick_days * (tick + 0.5)
+        return float(1 + height * np.cos(2 * np.pi * (hour - self._settings.peak_hour) / 24))
+
+    def searching(self, tick: int, means: NDArray[np.float32]) -> Searching:
+        """Return the searches of a tick: a Poisson number for each user that is enrolled and there."""
+        found = [self._searching(tick, means, block) for block in self._blocks()]
+        users = np.concatenate([users for users, _ in found])
+        counts = np.concatenate([counts for _, counts in found])
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return Searching(np.repeat(users, counts), number)
+
+    def held_versions(self, users: NDArray[np.int64], tick: int, newest: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the version that each of these users, who are there, has in hand in a tick, shape (S,).
+
+        Args:
+            users: who, shape (S,).
+            tick: when.
+            newest: the newest version at the beginning of every tick up to this one, shape (tick + 1,) or more.
+
+        Returns:
+            The version of the latest fetch, -1 before the first.
+        """
+        held = np.full(len(users), NO_VERSION, np.int64)
+        open_ = np.arange(len(users))
+        for past in range(tick, -1, -1):
+            fetched = self._fetches(users[open_], past)
+            held[open_[fetched]] = newest[past]
+            open_ = open_[~fetched]
+            if len(open_) == 0:
+                break
+        return held
+
+    def search_keys(self, searching: Searching, tick: int) -> Keys:
+        """Return the key of each search of a tick, shape (S,)."""
+        in_tick = child_keys(child_keys(self._keys_of(searching.users, _SEARCHES), tick), 1)
+        return child_keys(in_tick, searching.number)
+
+    def _searching(
+        self, tick: int, means: NDArray[np.float32], block: slice
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        expected = means[block] * (self._tick_days * self.swing(tick))
+        drawn = uniforms(child_keys(self._keys(block, _SEARCHES), tick), 1)[:, 0]
+        some = np.flatnonzero(drawn >= np.exp(-expected))
+        users = block.start + some
+        counts = _poisson(drawn[some], expected[some].astype(np.float64))
+        there = self._enrolled(users, tick) & self._present(users, tick)
+        return users[there], counts[there]
+
+    def _fetches(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        drawn = uniforms(child_keys(self._keys_of(users, _FETCHES), tick), 1)[:, 0]
+        there = self._present(users, tick) & self._enrolled(users, tick)
+        return (drawn >= self._settings.fetch_late) & there
+
+    def _present(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        day = int((self._start_hour / 24) + tick * self._tick_days)
+        drawn = uniforms(child_keys(self._keys_of(users, _AWAY), day), 1)[:, 0]
+        return drawn >= self._settings.away
+
+    def _enrolled(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        if self._settings.rollout_days == 0:
+            return np.ones(len(users), np.bool_)
+        since = uniforms(self._keys_of(users, _ENROLS), 1)[:, 0] * self._settings.rollout_days
+        return since <= tick * self._tick_days
+
+    def _blocks(self) -> list[slice]:
+        return [slice(at, min(at + _BLOCK, self._users)) for at in range(0, self._users, _BLOCK)]
+
+    def _keys(self, block: slice, what: int) -> Keys:
+        return self._keys_of(np.arange(block.start, block.stop), what)
+
+    def _keys_of(self, users: NDArray[np.int64], what: int) -> Keys:
+        return child_keys(child_keys(self._root, what), users)
+
+
+def _poisson(uniform: FloatArray, mean: FloatArray) -> NDArray[np.int64]:
+    """Return Poisson numbers from uniform ones by inversion."""
+    counts = np.zeros(len(mean), np.int64)
+    term = np.exp(-mean)
+    reached = term.copy()
+    open_ = np.flatnonzero(uniform >= reached)
+    while len(open_):
+        counts[open_] += 1
+        term[open_] *= mean[open_] / counts[open_]
+        reached[open_] += term[open_]
+        still = (uniform[open_] >= reached[open_]) & (term[open_] > 0)
+        open_ = open_[still]
+    return counts
