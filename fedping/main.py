@@ -16,6 +16,7 @@ SUBCOMMANDS = {
     "study": ("fedping.commands.study", "study", "Create a study and its version 0; show or check one."),
     "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
     "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
+    "simulate": ("fedping.commands.simulate", "simulate", "Run a whole study in this process, at any size."),
     "round": ("fedping.commands.round", "round_", "Turn the landed pings of the current version into the next."),
     "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
     "store": ("fedping.commands.store", "store", "History, differences, rollback and recomputation of versions."),

@@ -1,0 +1,93 @@
+"""Searches as landed pings: the columns that ingest would have written, without JSON in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from client_sim.fleet.pings import ADDON_VERSION
+from client_sim.population.behaving import Behaved
+from protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+from protocol.update import CODECS, DenseCodec
+
+_STYLES = ("", "bookmark", "favicon")
+
+
+@dataclass(frozen=True)
+class Envelopes:
+    """What surrounds S pings of one arm.
+
+    Attributes:
+        document_ids, client_ids: shape (S, 16).
+        received_ms: when ingest took each, milliseconds since 1970, shape (S,).
+        version: the model version that the clients hold.
+        arm: the position of their arm among ``arms``.
+        arms: the names of all arms of the study.
+    """
+
+    document_ids: NDArray[np.uint8]
+    client_ids: NDArray[np.uint8]
+    received_ms: NDArray[np.int64]
+    version: int
+    arm: int
+    arms: tuple[str, ...]
+
+
+def landed_table(envelopes: Envelopes, behaved: Behaved) -> pa.Table:
+    """Return pings of :func:`protocol.arrow.landed_schema`, one a search, in the order of the searches."""
+    seen, typed = behaved.seen, behaved.typed
+    count = len(seen)
+    selected = seen.rank >= 0
+    numbers: dict[str, NDArray[np.generic]] = {
+        "model_version": np.full(count, envelopes.version),
+        "loss": seen.loss,
+        "num_suggestions_displayed": seen.shown,
+        "rank_selected": seen.rank,
+        "bookmark_and_history_num_suggestions_displayed": seen.shown,
+        "bookmark_and_history_rank_selected": seen.rank,
+        "num_chars_typed": typed.characters,
+        "num_key_down_events": typed.keys,
+        "num_key_down_events_at_selecteds_first_entry": typed.keys_at_first_entry,
+        "time_start_interaction": np.zeros(count, np.int8),
+        "time_end_interaction": typed.milliseconds,
+        "time_at_selecteds_first_entry": typed.milliseconds_at_first_entry,
+        "selected_url_was_same_as_search_string": np.where(selected, 0, -1),
+        "enter_was_pressed": typed.enter.astype(np.int8),
+    }
+    made = {
+        "document_id": _ids(envelopes.document_ids),
+        "client_id": _ids(envelopes.client_ids),
+        "received_at": pa.array(envelopes.received_ms).cast(landed_schema().field("received_at").type),
+        "study_variation": _texts(np.full(count, envelopes.arm), envelopes.arms),
+        UPDATE_ENCODING: _texts(np.zeros(count), (DenseCodec.tag,), missing=seen.update is None),
+        UPDATE: pa.nulls(count, pa.binary()) if seen.update is None else CODECS[DenseCodec.tag].encode(seen.update),
+        "frecency_scores": _scores(seen.scores, seen.shown),
+        "selected_style": _texts(np.where(selected, 2 - seen.bookmarked, 0), _STYLES),
+        "study_addon_version": _texts(np.zeros(count), (ADDON_VERSION,)),
+    }
+    columns = [
+        made[field.name] if field.name in made else pa.array(numbers[field.name]).cast(field.type)
+        for field in landed_schema()
+    ]
+    return pa.table(columns, schema=landed_schema())
+
+
+def _ids(ids: NDArray[np.uint8]) -> pa.Array:
+    data = np.ascontiguousarray(ids)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data)])
+
+
+def _texts(codes: NDArray[np.generic], texts: tuple[str, ...], *, missing: bool = False) -> pa.DictionaryArray:
+    mask = np.ones(len(codes), np.bool_) if missing else None
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=mask), pa.array(texts, pa.string()))
+
+
+def _scores(scores: NDArray[np.float64], shown: NDArray[np.intp]) -> pa.ListArray:
+    values = scores[np.arange(scores.shape[1]) < shown[:, None]].astype(np.float32)
+    offsets = np.concatenate([[0], np.cumsum(shown)]).astype(np.int32)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(values), type=landed_schema().field("frecency_scores").type
+    )

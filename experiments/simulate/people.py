@@ -1,0 +1,65 @@
+"""Everyone in an experiment: ids, arms, habits; made once at the start from the seed."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.models import model_for
+from client_sim.population.behaving import Activity, Users
+from client_sim.population.draws import Keys, bits, child_keys, root_key
+from experiments.simulate.settings import Experiment
+from protocol.enrolment import position
+from protocol.study import Study
+
+_IDS = 0
+
+
+class People:
+    """The clients of an experiment; a client is a whole number below ``experiment.clients``.
+
+    Attributes:
+        ids: the client ids, shape (N, 16).
+        arm: the position of each client's arm in the study, ``len(study.arms)`` if it is not enrolled, shape (N,).
+        activity: when they search, and with which version.
+    """
+
+    def __init__(self, experiment: Experiment, study: Study) -> None:
+        self._experiment = experiment
+        self._users: dict[str, Users] = {}
+        keys = child_keys(child_keys(root_key(experiment.seed), _IDS), np.arange(experiment.clients))
+        self.ids = uuid_bytes(keys)
+        self.arm = _arms(self.ids, study)
+        start = experiment.start
+        self.activity = Activity(
+            experiment.clients,
+            experiment.activity,
+            experiment.seed,
+            experiment.tick_minutes / 1440,
+            start.hour + start.minute / 60 + start.second / 3600,
+        )
+
+    def users(self, ranker: str) -> Users:
+        """Return the users as those of a ranking model, whose true weights they want pages by."""
+        if ranker not in self._users:
+            self._users[ranker] = Users(model_for(ranker), self._experiment.users, self._experiment.seed)
+        return self._users[ranker]
+
+
+def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
+    """Return a version 4 UUID for each key, shape (k, 16)."""
+    halves = bits(keys, 2)
+    halves[:, 0] = (halves[:, 0] & np.uint64(0xFFFFFFFFFFFF0FFF)) | np.uint64(0x4000)
+    halves[:, 1] = (halves[:, 1] & np.uint64(0x3FFFFFFFFFFFFFFF)) | np.uint64(0x8000000000000000)
+    return halves.astype(">u8").view(np.uint8)
+
+
+def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
+    """Return each client's arm as :func:`protocol.enrolment.enrol` decides it."""
+    texts = (str(UUID(bytes=one)) for one in map(bytes, ids))
+    places = np.fromiter((position(study.name, text) for text in texts), np.float64, len(ids))
+    bounds = np.array(list(accumulate(arm.share for arm in study.arms)))
+    return np.searchsorted(bounds, places, side="right").astype(np.int16)

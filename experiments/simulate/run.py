@@ -1,0 +1,201 @@
+"""The loop: tick by tick pings land, iteration by iteration a round; then the evaluation of the version reached.
+
+All the state is what the real path keeps: the versions in the store and the files in the landing folder. Simulated time
+is in both (``created``, file names), and every tick can be made again from the seed. A run that was killed anywhere so
+goes on where the newest version left off, makes the unfinished ticks again over their own files, and ends with the very
+bits of one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.simulate.line_run import LineRun
+from experiments.simulate.people import People
+from experiments.simulate.settings import Experiment
+from experiments.simulate.summary import Summary, summarised
+from experiments.simulate.ticks import Models, TickMaker
+from model_store.store import open_store
+from protocol import __version__
+from protocol.digest import canonical_json
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.landing import landed_at, landed_files, partition, write_landed
+from protocol.study import Study
+from server_jobs.optimize import first_versions
+from server_jobs.round.numpy_engine import NumpyEngine
+
+WAITED_ENOUGH = 10_000
+"""Ticks without a new version, after which a simulation gives up rather than going on for ever."""
+
+
+PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summary"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, told after every tick.
+
+    ``done`` of ``total`` ticks or iterations of the phase are over, and ``pings`` have been made by this process.
+    """
+
+    phase: PhaseName
+    done: int
+    total: int
+    pings: int
+
+
+Watch = Callable[[Progress], None]
+
+
+class Simulation:
+    """One experiment in one folder: ``<out>/store``, ``<out>/landing``, ``<out>/experiment.json``.
+
+    Args:
+        experiment: what to simulate.
+        study: its study.
+        out: a new folder, or that of a run of the same experiment, which is then continued.
+        threads: how many work side by side; the result does not depend on it.
+        watch: told of the progress.
+
+    Raises:
+        InvalidSettings: the folder holds something else, or another experiment.
+    """
+
+    def __init__(
+        self, experiment: Experiment, study: Study, out: Path, threads: int = 2, watch: Watch = lambda _: None
+    ) -> None:
+        self.experiment, self.study, self.out = experiment, study, out
+        self.landing = out / "landing"
+        self._threads = threads
+        self._watch = watch
+        self._pings = 0
+        _claim(out, experiment, study)
+        self.store = open_store(out / "store", create=True)
+        self.landing.mkdir(parents=True, exist_ok=True)
+        created = iso(experiment.start_ms)
+        self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
+
+    def run(self) -> Summary:
+        """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
+
+        Raises:
+            FedpingError: no round gets enough clients, or a file cannot be used.
+        """
+        self._tell("enrolling", 0, 1)
+        people = People(self.experiment, self.study)
+        engine = NumpyEngine(self._threads)
+        names = [line.name for line in self.study.lines]
+        lines = [LineRun(self.experiment, self.study, name, self.store, self.landing, engine) for name in names]
+        with ThreadPoolExecutor(self._threads) as pool:
+            maker = TickMaker(self.experiment, self.study, people, pool)
+            tick = self._optimize(people, maker, lines)
+            self._evaluate(people, maker, lines, tick)
+        self._tell("summary", 0, 1)
+        summary = summarised(self.experiment, self.study, self.store, self.landing, tick)
+        (self.out / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+        return summary
+
+    def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:
+        """Run iterations until every line is done; return the tick after the last one."""
+        phase = self.experiment.optimization
+        means: NDArray[np.float32] | None = None
+        tick = min(line.next_tick for line in lines)
+        if not all(line.done for line in lines):
+            means = people.activity.means(phase.searches_per_day, phase.activity_shape)
+            self._forget_after(tick)
+        while not all(line.done for line in lines):
+            assert means is not None
+            self._tick(tick, means, maker, lines)
+            for line in lines:
+                line.after(tick)
+            tick += 1
+            self._tell("optimization", min(line.rounds for line in lines), phase.iterations)
+            if tick - max(line.next_tick for line in lines) > WAITED_ENOUGH:
+                raise FedpingError(
+                    f"no version was published in {WAITED_ENOUGH:,} ticks, for too few clients sent an update; raise "
+                    "clients in the experiment, or lower min_clients in the study"
+                )
+        return max(line.next_tick for line in lines)
+
+    def _evaluate(self, people: People, maker: TickMaker, lines: list[LineRun], first: int) -> None:
+        phase = self.experiment.evaluation
+        if phase is None:
+            return
+        begin = max(first, self._landed_ticks() - 1)  # the last tick that left a file may have left only some
+        if begin >= first + phase.ticks:
+            return
+        means = people.activity.means(phase.searches_per_day, phase.activity_shape)
+        for tick in range(begin, first + phase.ticks):
+            self._tick(tick, means, maker, lines)
+            self._tell("evaluation", tick - first + 1, phase.ticks)
+
+    def _tick(self, tick: int, means: NDArray[np.float32], maker: TickMaker, lines: list[LineRun]) -> None:
+        models = {line.name: Models(line.newest(tick), line.weights) for line in lines}
+        iteration = max(int(each.newest[-1]) for each in models.values())
+        landed_ms = self.experiment.start_ms + (tick + 1) * self.experiment.tick_ms
+        for part in maker.parts(tick, iteration, means, models):
+            folder = partition(self.landing, self.study.name, part.line, part.version)
+            write_landed(folder, part.table, landed_ms, token=token(tick))
+            self._pings += part.table.num_rows
+
+    def _landed_ticks(self) -> int:
+        """Return how many ticks have left a file, the last of them perhaps not all of its files."""
+        stamps = [landed_at(file) or 0 for file in self._files()]
+        return max(0, (max(stamps, default=0) - self.experiment.start_ms) // self.experiment.tick_ms)
+
+    def _forget_after(self, tick: int) -> None:
+        """Remove what landed in ticks that are about to be made again, so that no round sees it before its time."""
+        for file in self._files():
+            if (landed_at(file) or 0) > self.experiment.start_ms + tick * self.experiment.tick_ms:
+                file.unlink()
+
+    def _files(self) -> list[Path]:
+        folders = self.landing.glob(f"study={self.study.name}/line=*/iteration=*")
+        return [file for folder in folders for file in landed_files(folder)]
+
+    def _tell(self, phase: PhaseName, done: int, total: int) -> None:
+        self._watch(Progress(phase, done, total, self._pings))
+
+
+def simulate(
+    experiment: Experiment, study: Study, out: Path, threads: int = 2, watch: Watch = lambda _: None
+) -> Summary:
+    """Run an experiment in a folder, or the rest of it; see :class:`Simulation`."""
+    return Simulation(experiment, study, out, threads, watch).run()
+
+
+def iso(milliseconds: int) -> str:
+    """Return a moment as versions write it: ISO 8601 in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def token(tick: int) -> str:
+    """Return the second half of the names of a tick's files, as long as a random one."""
+    return f"{tick:012x}"
+
+
+def _claim(out: Path, experiment: Experiment, study: Study) -> None:
+    """Make the folder this experiment's, or see that it is."""
+    note, said = out / "experiment.json", canonical_json(experiment) + b"\n" + canonical_json(study)
+    if note.is_file():
+        if note.read_bytes() != said:
+            raise InvalidSettings(
+                f"{out} holds a run of another experiment, or of this one with other settings; give another --out, or "
+                "the settings that it was begun with"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    hidden = out / ".experiment.json.tmp"
+    hidden.write_bytes(said)
+    hidden.rename(note)

@@ -1,0 +1,173 @@
+"""An experiment: a study, who takes part in it, for how long, and how it is validated; as a file."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from client_sim.fleet.interactions import Gradient
+from client_sim.population.behaving import ActivitySettings, UserSettings
+from protocol.errors import InvalidSettings
+from protocol.study import Study, study_from_toml
+
+Ticks: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+Rate: TypeAlias = Annotated[float, Meta(gt=0, le=10_000)]
+Shape: TypeAlias = Annotated[float, Meta(gt=0.001, le=1e6)]
+
+
+class FixedLength(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="time"):
+    """An iteration is so many ticks long, as in 2018."""
+
+    ticks: Ticks = 1
+
+
+class LengthByClients(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="clients"):
+    """An iteration ends with the tick in which so many clients have sent a usable update (thesis 7.5).
+
+    It ends after ``most`` ticks at the latest.
+    """
+
+    clients: Annotated[int, Meta(ge=1)]
+    most: Ticks = 48
+
+
+class LengthBySigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="signs"):
+    """An iteration ends when the signs of the mean update are stable (thesis 7.5), for they are all that RProp uses.
+
+    A sign is stable when the mean is at least ``z`` standard errors from 0, or when all updates of that weight are 0.
+    The share of stable signs has to be ``share``. It ends after ``most`` ticks at the latest.
+    """
+
+    z: Annotated[float, Meta(gt=0, le=100)] = 2.0
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    most: Ticks = 48
+
+
+Length: TypeAlias = FixedLength | LengthByClients | LengthBySigns
+
+
+class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When to stop before the last iteration (thesis 3.4), and which version to keep.
+
+    The validation loss of version n is the mean loss of arm ``arm`` while n was current: for an arm that submits, on
+    the very pings that train n + 1, before they do; for split cohorts name an arm that applies the model and does not
+    submit. It is averaged over the last ``smooth`` iterations. Training stops when the best is ``patience`` iterations
+    old, and the best version is published again, as the next number, for the evaluation.
+    """
+
+    arm: str
+    patience: Annotated[int, Meta(ge=1)] = 20
+    smooth: Annotated[int, Meta(ge=1)] = 5
+
+
+class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How busy a phase is.
+
+    ``searches_per_day`` are those of an average enrolled client; ``activity_shape`` is the shape of the gamma
+    distribution of clients' activity: the lower, the more unequal. The default goes with what the thesis counts (7.5):
+    2.07 and 3.67 million pings of 310,525 clients (186,315 in treatment's 60 percent) and 306,200, of 723,581 enrolled,
+    need 0.21 and 0.16.
+    """
+
+    searches_per_day: Rate = 1.0
+    activity_shape: Shape = 0.18
+
+
+class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The phase in which a round follows every iteration."""
+
+    iterations: Annotated[int, Meta(ge=0, le=1_000_000)]
+    length: Length = FixedLength()
+    early_stopping: EarlyStopping | None = None
+
+
+class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The phase after it, of so many ticks, in which the version reached is frozen."""
+
+    ticks: Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to simulate.
+
+    Attributes:
+        study: the study's file, beside the experiment's.
+        seed: everything drawn follows from it.
+        clients: how many browsers there are, enrolled or not.
+        start: when it begins, by the simulated clock (UTC).
+        tick_minutes: the grain of simulated time: clients fetch once a tick, and pings land at the end of each.
+        gradient: how clients compute updates.
+        users: what users have, want and do.
+        activity: when they do it.
+        optimization: the first phase.
+        evaluation: the second; none if absent.
+
+    Raises:
+        InvalidSettings: a day is no whole number of ticks.
+    """
+
+    study: str
+    seed: Annotated[int, Meta(ge=0)] = 0
+    clients: Annotated[int, Meta(ge=1, le=100_000_000)]
+    start: datetime = datetime(2018, 6, 20, tzinfo=UTC)
+    tick_minutes: Annotated[float, Meta(gt=0, le=1440)] = 30.0
+    gradient: Gradient = "finite_differences"
+    users: UserSettings = UserSettings()
+    activity: ActivitySettings = ActivitySettings()
+    optimization: Optimization
+    evaluation: Evaluation | None = None
+
+    def __post_init__(self) -> None:
+        if (1440 / self.tick_minutes) % 1:
+            raise InvalidSettings(
+                f"a day is not a whole number of ticks of {self.tick_minutes:g} minutes; set tick_minutes to 30, say"
+            )
+        if self.start.tzinfo is None:
+            raise InvalidSettings("the start of an experiment needs a time zone; write it as 2018-06-20T00:00:00Z")
+
+    @property
+    def tick_ms(self) -> int:
+        """The length of a tick, in milliseconds."""
+        return round(self.tick_minutes * 60_000)
+
+    @property
+    def start_ms(self) -> int:
+        """The start, in milliseconds since 1970."""
+        return round(self.start.timestamp() * 1000)
+
+
+def experiment_from_toml(path: Path) -> tuple[Experiment, Study]:
+    """Read an experiment's file, and the file of its study.
+
+    Raises:
+        InvalidSettings: a file is not there, is not TOML, or says something that cannot be meant.
+    """
+    try:
+        experiment = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Experiment)
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the experiment file {path}: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSettings(f"the experiment file {path} is not UTF-8 text; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(f"the experiment file {path} is not valid TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"the experiment file {path} does not describe an experiment: {error}") from error
+    study = study_from_toml(path.parent / experiment.study)
+    _check(experiment, study)
+    return experiment, study
+
+
+def _check(experiment: Experiment, study: Study) -> None:
+    if not study.lines:
+        raise InvalidSettings(f"study '{study.name}' trains no model line, so there is nothing to simulate")
+    stopping = experiment.optimization.early_stopping
+    if stopping and not study.arm(stopping.arm).applies:
+        raise InvalidSettings(
+            f"early stopping is to follow arm '{stopping.arm}', which does not rank with the trained model; name an "
+            "arm with 'applies = true'"
+        )

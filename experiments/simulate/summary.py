@@ -1,0 +1,174 @@
+"""What an experiment came to, read from what it left: lineage for the loss, landed pings for the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from analysis.curves import ArmCurve, arm_curves
+from experiments.simulate.settings import Experiment
+from experiments.simulate.stopping import smoothed
+from model_store.store import ModelStore
+from protocol.landing import id_bytes, landed_at, landed_files
+from protocol.study import Study
+
+_COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "num_chars_typed", "loss"]
+
+
+class ArmFigures(Struct, frozen=True, kw_only=True):
+    """One arm in one phase. Means are over the pings with a selection; null without any.
+
+    ``stale`` pings of the evaluation are of versions before the frozen one; in the optimization none are counted here,
+    for every version's lineage counts them.
+    """
+
+    pings: int
+    clients: int
+    selections: int
+    stale: int
+    characters: float | None
+    rank: float | None
+    loss: float | None
+
+
+class PhaseFigures(Struct, frozen=True, kw_only=True):
+    """One phase: from which landing time on (milliseconds since 1970), and each arm in it."""
+
+    from_ms: int
+    until_ms: int
+    pings: int
+    clients: int
+    arms: dict[str, ArmFigures]
+
+
+class LineFigures(Struct, frozen=True, kw_only=True):
+    """One line: the version that was evaluated, and from which version on the loss of what was trained stays lower.
+
+    That is the first version from which on each arm that applies the model has a loss below every arm that does not,
+    for the raw loss and for the mean of five iterations; null if there is none.
+    """
+
+    frozen_version: int
+    rounds: int
+    below_all_controls_from: int | None
+    below_all_controls_from_smoothed: int | None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A whole experiment. ``enrolled`` counts clients by the phases' pings: who never searched is not among them."""
+
+    study: str
+    seed: int
+    clients: int
+    pings: int
+    senders: int
+    optimization: PhaseFigures
+    evaluation: PhaseFigures | None
+    lines: dict[str, LineFigures]
+
+
+def summarised(experiment: Experiment, study: Study, store: ModelStore, landing: Path, evaluation_tick: int) -> Summary:
+    """Return the summary of a finished run; ``evaluation_tick`` is the first tick of the evaluation."""
+    boundary = experiment.start_ms + evaluation_tick * experiment.tick_ms
+    folders = sorted(landing.glob(f"study={study.name}/line=*/iteration=*"))
+    files = [file for folder in folders for file in landed_files(folder)]
+    early = [file for file in files if (landed_at(file) or 0) <= boundary]
+    late = [file for file in files if (landed_at(file) or 0) > boundary]
+    evaluated = experiment.evaluation.ticks if experiment.evaluation else 0
+    newest = {line.name: store.head(study.name, line.name).iteration for line in study.lines}
+    first, first_ids = _phase(early, study, experiment.start_ms, boundary, {})
+    second, second_ids = _phase(late, study, boundary, boundary + evaluated * experiment.tick_ms, newest)
+    return Summary(
+        study=study.name,
+        seed=experiment.seed,
+        clients=experiment.clients,
+        pings=first.pings + second.pings,
+        senders=len(np.unique(np.concatenate([first_ids, second_ids]))),
+        optimization=first,
+        evaluation=second if evaluated else None,
+        lines={line.name: _line(study, store, line.name) for line in study.lines},
+    )
+
+
+def _phase(
+    files: list[Path], study: Study, since: int, until: int, newest: dict[str, int]
+) -> tuple[PhaseFigures, NDArray[np.void]]:
+    arms = [arm.name for arm in study.arms]
+    columns = [_columns(file, arms) for file in files] or [_columns(None, arms)]
+    ids, arm, version, rank, characters, loss = map(np.concatenate, zip(*columns, strict=True))
+    who, first = np.unique(ids, return_index=True)
+    senders = np.bincount(arm[first], minlength=len(arms))
+    figures = {}
+    for position, settings in enumerate(study.arms):
+        mine = arm == position
+        chosen = mine & (rank >= 0)
+        behind = mine & (version < newest.get(settings.line or "", -1))
+        figures[settings.name] = ArmFigures(
+            pings=int(mine.sum()),
+            clients=int(senders[position]),
+            selections=int(chosen.sum()),
+            stale=int(behind.sum()),
+            characters=_mean(characters[chosen]),
+            rank=_mean(rank[chosen]),
+            loss=_mean(loss[chosen]),
+        )
+    figure = PhaseFigures(from_ms=since, until_ms=until, pings=len(arm), clients=len(who), arms=figures)
+    return figure, who
+
+
+def _columns(file: Path | None, arms: list[str]) -> tuple[NDArray[Any], ...]:
+    if file is None:
+        none = np.zeros(0, np.int64)
+        return np.zeros(0, "V16"), none, none, none, none, np.zeros(0)
+    table = pq.read_table(file, columns=_COLUMNS, partitioning=None).combine_chunks()
+    variation = table.column("study_variation").cast(pa.string()).combine_chunks().dictionary_encode()
+    variation = variation.chunk(0) if isinstance(variation, pa.ChunkedArray) else variation
+    codes = np.array([arms.index(name) for name in variation.dictionary.to_pylist()], np.int64)
+    return (
+        np.ascontiguousarray(id_bytes(table.column("client_id").chunk(0))).view("V16").ravel(),
+        codes[variation.indices.to_numpy()],
+        *(table.column(name).to_numpy() for name in _COLUMNS[2:]),
+    )
+
+
+def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
+    curves = arm_curves(store, study.name, line)
+    head = store.head(study.name, line)
+    return LineFigures(
+        frozen_version=head.iteration,
+        rounds=head.iteration - (head.lineage.origin == "rollback"),
+        below_all_controls_from=below_from(study, curves, 1),
+        below_all_controls_from_smoothed=below_from(study, curves, 5),
+    )
+
+
+def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | None:
+    """Return the first version from which on every arm that applies the model stays below every arm that does not.
+
+    Args:
+        study: says which arms apply.
+        curves: the loss by arm and version.
+        over: how many versions the loss is averaged over.
+    """
+    applies = {arm.name: arm.applies for arm in study.arms}
+    losses = {name: dict(zip(c.iterations, smoothed(c.loss, over), strict=True)) for name, c in curves.items()}
+    shared = sorted(set.intersection(*(set(by) for by in losses.values()))) if losses else []
+    if len({applies[name] for name in losses}) < 2:
+        return None
+    found = None
+    for version in reversed(shared):
+        trained = max(by[version] for name, by in losses.items() if applies[name])
+        if trained >= min(by[version] for name, by in losses.items() if not applies[name]):
+            break
+        found = version
+    return found
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    return float(np.mean(values, dtype=np.float64)) if len(values) else None

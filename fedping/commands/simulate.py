@@ -1,0 +1,160 @@
+"""`fedping simulate`: a whole study in this process, at any size, by the same round code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping.options import json_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from experiments.simulate import Experiment, Summary
+    from experiments.simulate.run import Watch
+    from experiments.simulate.summary import PhaseFigures
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new folder for the store, the landed pings and the summary; or that of a run to go on with.  "
+    "[default: simulated/<name of the experiment's file>]",
+)
+@click.option("--clients", type=click.IntRange(1), help="Instead of the experiment's own number.")
+@click.option(
+    "--iterations", type=click.IntRange(0), help="Of the optimization, instead of the experiment's own number."
+)
+@click.option("--evaluation-ticks", type=click.IntRange(0), help="Instead of the experiment's own number.")
+@click.option("--seed", type=click.IntRange(0), help="Instead of the experiment's own.")
+@click.option(
+    "--threads", type=click.IntRange(1), default=2, show_default=True, help="The result does not depend on it."
+)
+@json_option
+def simulate(
+    experiment: Path,
+    out: Path | None,
+    clients: int | None,
+    iterations: int | None,
+    evaluation_ticks: int | None,
+    seed: int | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Run the study that the file EXPERIMENT describes: optimization, then evaluation of the version reached.
+
+    What it leaves is what the real path leaves: versions in <out>/store, landed pings in <out>/landing. Killed at any
+    moment, the same command goes on where it was. The same seed gives the same bits.
+    """
+    from experiments.simulate import experiment_from_toml
+    from experiments.simulate import simulate as run
+
+    settings, study = experiment_from_toml(experiment)
+    settings = _changed(settings, clients, iterations, evaluation_ticks, seed)
+    folder = out or Path("simulated") / experiment.stem
+    with _progress() as watch:
+        summary = run(settings, study, folder, threads, watch)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(summary).decode())
+        return
+    _print(summary, folder)
+
+
+def _changed(
+    settings: Experiment, clients: int | None, iterations: int | None, evaluation_ticks: int | None, seed: int | None
+) -> Experiment:
+    """Return the experiment with what the options change."""
+    from msgspec.structs import replace
+
+    if clients is not None:
+        settings = replace(settings, clients=clients)
+    if seed is not None:
+        settings = replace(settings, seed=seed)
+    if iterations is not None:
+        settings = replace(settings, optimization=replace(settings.optimization, iterations=iterations))
+    if evaluation_ticks is not None and settings.evaluation is not None:
+        settings = replace(settings, evaluation=replace(settings.evaluation, ticks=evaluation_ticks))
+    return settings
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """Show a bar on a terminal; elsewhere nothing, for the summary tells."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from experiments.simulate import run
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[pings]:,} pings"),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, int] = {}
+
+        def watch(now: run.Progress) -> None:
+            if now.phase not in tasks:
+                tasks[now.phase] = bar.add_task(now.phase, total=now.total, pings=now.pings)
+            bar.update(tasks[now.phase], completed=now.done, total=now.total, pings=now.pings)  # type: ignore[arg-type]
+
+        yield watch
+
+
+def _print(summary: Summary, folder: Path) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(
+        f"{summary.study}: {summary.clients:,} clients, {summary.senders:,} of them sent {summary.pings:,} pings",
+        highlight=False,
+    )
+    _print_phase(console, "optimization", summary.optimization)
+    if summary.evaluation:
+        _print_phase(console, "evaluation", summary.evaluation)
+    for name, line in summary.lines.items():
+        raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed
+        told = "never stays" if raw is None else f"stays from version {raw} on"
+        told_smooth = "never" if smooth is None else f"from {smooth} on"
+        console.print(
+            f"line {name}: {line.rounds} rounds, version {line.frozen_version} evaluated; the loss of what was trained "
+            f"{told} below all controls (mean of five: {told_smooth})",
+            highlight=False,
+        )
+    console.print(f"everything is in {folder}; all figures are in {folder / 'summary.json'}", highlight=False)
+
+
+def _print_phase(console: Console, name: str, phase: PhaseFigures) -> None:
+    from rich import box
+    from rich.table import Table
+
+    title = f"{name}: {phase.pings:,} pings of {phase.clients:,} clients"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column("arm", no_wrap=True)
+    for heading in ("clients", "pings", "selections", "characters", "rank", "loss"):
+        table.add_column(heading, justify="right")
+    for arm, one in phase.arms.items():
+        counts = (f"{number:,}" for number in (one.clients, one.pings, one.selections))
+        means = ("" if mean is None else f"{mean:,.4f}" for mean in (one.characters, one.rank, one.loss))
+        table.add_row(arm, *counts, *means)
+    console.print(table)
