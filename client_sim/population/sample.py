@@ -63,15 +63,3 @@ def displayed(searches: Searches, scores: FloatArray) -> Searches:
         NOTHING_CHOSEN,
     )
     return Searches(np.take_along_axis(searches.candidates, order, axis=1), at)
-
-
-def choose(utility: FloatArray, candidates: NDArray[np.int64], nothing: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the position of each search's candidate of most utility, shape (S,); -1 where ``nothing`` is selected.
-
-    Args:
-        utility: of each candidate, shape (S, C).
-        candidates: shape (S, C), -1 for padding, which is never chosen.
-        nothing: shape (S,).
-    """
-    best = np.where(candidates == NO_CANDIDATE, -np.inf, utility).argmax(axis=1)
-    return np.where(nothing, NOTHING_CHOSEN, best).astype(np.int64)

@@ -14,8 +14,9 @@ from client_sim.models import MODELS, NOTHING_CHOSEN, PageTable, Searches, Visit
 from client_sim.population.draws import child_keys, normals, root_key, uniforms
 from client_sim.population.frecency_pages import frecency_pages, newest_ages, number_of_visits
 from client_sim.population.sample import Sample, displayed
+from client_sim.population.searching import true_weights
 from client_sim.population.settings import PopulationSettings
-from client_sim.population.synthetic import SyntheticPopulation, true_weights
+from client_sim.population.synthetic import SyntheticPopulation
 from protocol.errors import InvalidSettings
 
 ALPHA = 1e-4

@@ -1,0 +1,214 @@
+"""`fedping fleet`: simulated browsers against an ingest address."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedping.options import json_option
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from client_sim.fleet.fleet import Fleet
+    from client_sim.fleet.search_round import PopulationOf
+    from client_sim.fleet.settings import FleetSettings
+    from client_sim.fleet.summary import IterationSummary
+
+SHARE = click.FloatRange(0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long to go on: so many iterations or seconds, one every ``every`` seconds."""
+
+    iterations: int | None
+    duration: float | None
+    every: float
+
+    def goes_on(self, done: int, began: float) -> bool:
+        """Return whether another iteration begins after ``done`` of them; ``began`` is a monotonic time."""
+        if self.iterations is not None and done >= self.iterations:
+            return False
+        return self.duration is None or time.monotonic() - began < self.duration
+
+
+@click.command()
+@click.argument("url")
+@click.argument("study")
+@click.option("--clients", type=click.IntRange(1), default=1000, show_default=True, help="Simulated browsers.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Everything drawn follows from it.")
+@click.option(
+    "--run", type=click.IntRange(0), default=0, show_default=True, help="Another number: same clients, new documents."
+)
+@click.option("--iterations", type=click.IntRange(1), help="How many.  [default: 1, or what --duration allows]")
+@click.option("--duration", help="How long to begin new iterations: 45s, 10m, 6h.")
+@click.option("--every", default="0s", show_default=True, help="Time from one iteration's begin to the next.")
+@click.option(
+    "--searches",
+    type=(click.IntRange(0, 1000), click.IntRange(0, 1000)),
+    default=(1, 2),
+    show_default=True,
+    help="Fewest and most searches of a client in an iteration.",
+)
+@click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
+@click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Requests under way at a time.")
+@click.option("--jitter", default="0s", show_default=True, help="Time over which clients spread fetches and pings.")
+@click.option(
+    "--gradient",
+    type=click.Choice(["finite_differences", "analytic"]),
+    default="finite_differences",
+    show_default=True,
+    help="How clients compute updates.",
+)
+@click.option("--fetch-late", type=SHARE, default=0.0, help="Share of clients that keep an old model in an iteration.")
+@click.option("--duplicate", type=SHARE, default=0.0, help="Share of pings sent twice, with the same document id.")
+@click.option("--go-silent", type=SHARE, default=0.0, help="Share of clients that fall silent in an iteration.")
+@click.option("--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for so many iterations.")
+@click.option("--return-stale", type=SHARE, default=0.0, help="Share of returning clients that search before fetching.")
+@json_option
+def fleet(url: str, study: str, as_json: bool, **options: Any) -> None:
+    """Run a fleet of simulated browsers against the ingest at URL, in STUDY.
+
+    In an iteration every client fetches the model, searches, and posts its pings. Ctrl-C ends the fleet in order: what
+    nobody has taken by then is counted as undelivered.
+    """
+    from rich.console import Console
+
+    from client_sim.fleet.http import HttpSettings, HttpTransport
+
+    settings, pace = _settings(options), _pace(options)
+    users = _users(options)
+    transport = HttpTransport(url, HttpSettings(connections=settings.at_once))
+    console = Console(stderr=True)
+    report = _json_line if as_json else _text_line
+    with asyncio.Runner() as runner:
+        from client_sim.fleet.fleet import join_study
+
+        joined = runner.run(join_study(transport, study, settings, users))
+        try:
+            _run(runner, joined, pace, report, console)
+        finally:
+            runner.run(joined.close())
+            if not as_json:
+                click.echo(_total(joined))
+
+
+def _run(
+    runner: asyncio.Runner, fleet: Fleet, pace: Pace, report: Callable[[IterationSummary], str], console: Console
+) -> None:
+    began, done = time.monotonic(), 0
+    while pace.goes_on(done, began):
+        with _showing(console, fleet):
+            click.echo(report(runner.run(fleet.run_iteration())))
+        done += 1
+        wait = began + done * pace.every - time.monotonic()
+        if wait > 0 and pace.goes_on(done, began):
+            runner.run(asyncio.sleep(wait))
+    if fleet.undelivered:
+        with _showing(console, fleet):
+            runner.run(fleet.deliver_what_is_left())
+
+
+def _showing(console: Console, fleet: Fleet) -> AbstractContextManager[Any]:
+    """Return a context that shows on a terminal what the fleet is doing, and elsewhere nothing."""
+    if not console.is_terminal:
+        return nullcontext()
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots")
+
+    def view() -> Spinner:
+        counts = fleet.counts
+        spinner.update(
+            text=f"iteration {fleet.live.iteration}: {fleet.live.stage}; {counts.accepted:,} of {counts.generated:,} "
+            f"pings accepted, {counts.rejected.total():,} rejected, {counts.retries.total():,} retried"
+        )
+        return spinner
+
+    return Live(get_renderable=view, console=console, refresh_per_second=8, transient=True)
+
+
+def _settings(options: dict[str, Any]) -> FleetSettings:
+    from client_sim.fleet.behaviour import Behaviour
+    from client_sim.fleet.settings import FleetSettings
+
+    behaviour = Behaviour(**{field.name: options[field.name] for field in fields(Behaviour)})
+    within = _seconds("--jitter", options["jitter"])
+    return FleetSettings(
+        clients=options["clients"],
+        seed=options["seed"],
+        run=options["run"],
+        at_once=options["at_once"],
+        fetch_within=within,
+        send_within=within,
+        gradient=options["gradient"],
+        behaviour=behaviour,
+    )
+
+
+def _pace(options: dict[str, Any]) -> Pace:
+    duration = None if options["duration"] is None else _seconds("--duration", options["duration"])
+    iterations = options["iterations"]
+    if iterations is None and duration is None:
+        iterations = 1
+    return Pace(iterations=iterations, duration=duration, every=_seconds("--every", options["every"]))
+
+
+def _users(options: dict[str, Any]) -> PopulationOf:
+    from client_sim.fleet.fleet import made_users
+    from client_sim.population.settings import PopulationSettings
+
+    population = PopulationSettings(searches=options["searches"])
+    if options["profile"] is None:
+        return made_users(options["seed"], population)
+    from client_sim.population.places import OwnHistory, find_places, read_history
+
+    history = read_history(find_places(options["profile"]))
+    click.echo(f"{len(history):,} pages of the profile will be searched; no address or title leaves it", err=True)
+    return lambda model: OwnHistory(history, model, population, options["seed"], lambda: time.time_ns() // 1000)
+
+
+def _seconds(option: str, text: str) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = text[:-1], text[-1:]
+    try:
+        seconds = float(number) * units[unit]
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise InvalidSettings(f"{option} {text} is no time; give seconds, minutes or hours, such as 45s, 10m or 6h")
+    return seconds
+
+
+def _json_line(summary: IterationSummary) -> str:
+    import msgspec
+
+    return msgspec.json.encode(summary).decode()
+
+
+def _text_line(summary: IterationSummary) -> str:
+    pings = summary.pings
+    held = ", ".join(f"{line} {version}" for line, version in summary.versions.items())
+    losses = "  ".join(f"{arm.arm} {arm.loss:.1f}" for arm in summary.arms if arm.loss is not None)
+    troubles = [f"{n:,} {what}" for what, n in (("rejected", pings.rejected), ("undelivered", pings.undelivered)) if n]
+    reasons = [f"{n:,} x {reason}" for reason, n in {**pings.rejected_by_reason, **pings.retried_by_reason}.items()]
+    said = f"iteration {summary.iteration:>3}  version {held}  {pings.accepted:,} pings accepted"
+    said += "".join(f", {trouble}" for trouble in troubles) + f"  loss: {losses}"
+    return said + "".join(f"\n    {reason}" for reason in reasons[:5])
+
+
+def _total(fleet: Fleet) -> str:
+    counts = fleet.counts
+    return (
+        f"{counts.generated:,} pings: {counts.accepted:,} accepted, {counts.rejected.total():,} rejected, "
+        f"{fleet.undelivered:,} undelivered"
+    )
