@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,12 +115,13 @@ from pathlib import Path
 from server_jobs.spark.session import spark_session
 from server_jobs.spark.settings import SparkSettings
 
+running = Path(sys.argv[1], "running")
+
 def wait(batches):
-    Path(sys.argv[1], "running").touch()
+    running.touch()
     time.sleep(600)
     yield from batches
 
-print("python", flush=True)
 try:
     with spark_session(SparkSettings(cpus=2)) as session:
         print("session", flush=True)
@@ -133,50 +135,64 @@ except KeyboardInterrupt:
 """
 
 
-def start_slow_job(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
-    script = folder / "job.py"
-    script.write_text(SLOW_JOB.replace("sys.argv[1]", repr(str(folder))))
-    return subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
+@pytest.fixture
+def slow_job(tmp_path: Path, mark: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a job of ten minutes, and makes the file `running` when a worker is at it."""
+    script = tmp_path / "job.py"
+    script.write_text(SLOW_JOB)
+    job = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | mark | {"PYTHONPATH": str(ROOT)},
-        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
         start_new_session=True,
     )
+    with job:
+        yield job
+        left_over(mark, seconds=0)
 
 
-def test_a_killed_python_takes_the_jvm_and_the_workers_with_it(tmp_path: Path) -> None:
-    mark = new_mark()
-    job = start_slow_job(tmp_path, mark)
+def test_a_killed_python_takes_the_jvm_and_the_workers_with_it(
+    tmp_path: Path, slow_job: subprocess.Popen[str], mark: dict[str, str]
+) -> None:
     assert wait_until((tmp_path / "running").exists)
-    assert sum("java" in command for command in marked(mark).values()) == 1
+    assert sum("/bin/java -cp" in command for command in marked(mark).values()) == 1
     assert any("pyspark.daemon" in command for command in marked(mark).values())
-    job.kill()
-    job.wait()
+    slow_job.kill()
+    slow_job.wait()
     assert not left_over(mark)
 
 
-def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(tmp_path: Path) -> None:
-    mark = new_mark()
-    job = start_slow_job(tmp_path, mark)
+def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
+    tmp_path: Path, slow_job: subprocess.Popen[str], mark: dict[str, str]
+) -> None:
     assert wait_until((tmp_path / "running").exists)
-    os.killpg(job.pid, signal.SIGINT)  # as the terminal does: to Python, and to the JVM beside it
-    said, _ = job.communicate(timeout=60)
-    assert (job.returncode, said.split()) == (130, ["python", "session", "alive", "[0]"])
+    os.killpg(slow_job.pid, signal.SIGINT)  # as the terminal does: to Python, and to the JVM beside it
+    said, _ = slow_job.communicate(timeout=60)
+    assert (slow_job.returncode, said.split()) == (130, ["session", "alive", "[0]"])
     assert not left_over(mark, seconds=2)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 0.9, 1.2, 1.8])
-def test_control_c_while_spark_starts_leaves_no_process(tmp_path: Path, after: float) -> None:
-    mark = new_mark()
-    job = start_slow_job(tmp_path, mark)
-    assert job.stdout is not None
-    assert job.stdout.readline() == "python\n"
-    wait_until(lambda: False, after)
-    os.killpg(job.pid, signal.SIGINT)
-    job.communicate(timeout=60)
-    assert job.returncode == 130
+@pytest.mark.parametrize(
+    ("stage", "after"),
+    [
+        ("spark-class", 0.0),
+        ("launcher.Main", 0.0),
+        ("/bin/java -cp", 0.0),
+        ("/bin/java -cp", 0.4),
+        ("/bin/java -cp", 0.8),
+        ("/bin/java -cp", 1.6),
+    ],
+)
+def test_control_c_while_spark_starts_leaves_no_process(
+    slow_job: subprocess.Popen[str], mark: dict[str, str], stage: str, after: float
+) -> None:
+    assert wait_until(lambda: any(stage in command for command in marked(mark).values()))
+    time.sleep(after)  # seconds after the stage was seen: wherever in the start that is
+    os.killpg(slow_job.pid, signal.SIGINT)
+    slow_job.communicate(timeout=60)
+    assert slow_job.returncode == 130
     assert not left_over(mark, seconds=2)
 
 
