@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import threading
@@ -47,6 +48,8 @@ def _launch(master: str) -> Jvm:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
+    # Py4J logs the traceback of every call that Ctrl-C interrupts; the interruption itself is raised all the same.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
     complaints = Complaints()
     output = {"stdout": complaints.write_end, "stderr": complaints.write_end}
     try:
