@@ -1,8 +1,10 @@
 """The pages of users at a moment: the same page, a little later, is the same page with older and some new visits.
 
-A page is visited once in every gap of its own length, at a random moment of the gap. Visit number j (negative ones lie
-before the study) so has a place in time that follows from the page's key and j alone, and the newest ten at any moment
-are found without remembering anything.
+A page lives for a fixed time and is then found anew, without its past. In its life it is visited at the beginning and
+then once in every gap of its own length, at a random moment of the gap. Visit number j so has a place in time that
+follows from the page's key, its life and j alone, and the newest ten at any moment are found without remembering
+anything. How many visits a life has is a gamma number of shape 2: at a uniformly random moment of the life, the visits
+made so far then are exponential, which is what the thesis gives (7.3), and so they are at any time of a study.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from client_sim.population.behaving.settings import UserSettings
 from client_sim.population.draws import FloatArray, Keys, child_keys, uniforms
 
 _PAGE, _VISITS = range(2)
+_FEWEST = 1e-3
+"""Visits that a page has in its life at least, so that a gap is a number."""
 _KINDS = np.array([VisitType.LINK, VisitType.TYPED, VisitType.BOOKMARK], np.uint8)
 _OTHERS = np.array(
     [
@@ -70,19 +74,20 @@ def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitT
         settings: the distributions.
         tables: those of the settings.
     """
-    frequency, span, phase, never, bookmark, kind = uniforms(child_keys(keys, _PAGE), 6).T
+    rate, other_rate, phase, never, bookmark, kind = uniforms(child_keys(keys, _PAGE), 6).T
     unvisited = never < settings.unvisited
-    before = np.maximum(np.ceil(-settings.mean_visits * np.log1p(-frequency)), 1.0)
-    gap = np.maximum(settings.days * (1 - span) ** settings.span_skew, 0.1) / before
-    clock = day / gap + phase
-    visits, newest, first = _newest_visits(child_keys(keys, _VISITS), clock, phase)
-    made = (before + newest + first).astype(np.int64)
-    count = np.where(unvisited, 0, np.maximum(made, 1))
+    in_life = settings.mean_visits * -(np.log1p(-rate) + np.log1p(-other_rate))
+    gap = settings.days / np.maximum(in_life, _FEWEST)
+    lives = phase + day / settings.days
+    life = np.floor(lives)
+    clock = (lives - life) * settings.days / gap
+    visits, newest = _newest_visits(child_keys(child_keys(keys, _VISITS), life.astype(np.int64)), clock)
+    count = np.where(unvisited, 0, newest.astype(np.int64) + 1)
     sampled = np.minimum(count, MAX_SAMPLED)
     present = np.arange(MAX_SAMPLED) < sampled[:, None]
     types = np.where(present, _types(visits, _kinds(kind, settings), settings, tables), VisitType.UNKNOWN)
     number = newest[:, None] - np.arange(MAX_SAMPLED)
-    ages = (clock[:, None] - number - _moment(visits)) * gap[:, None]
+    ages = (clock[:, None] - _places(visits, number)) * gap[:, None]
     return PageTable(
         age_days=np.where(present, np.maximum(ages, 0.0), 0).astype(np.int32),
         visit_type=types,
@@ -96,20 +101,22 @@ def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitT
     )
 
 
-def _newest_visits(
-    keys: Keys, clock: FloatArray, phase: FloatArray
-) -> tuple[NDArray[np.uint64], FloatArray, NDArray[np.bool_]]:
-    """Return the random bits of the 10 newest visits, the newest one's number, and whether visit 0 was still to come.
+def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], FloatArray]:
+    """Return the random bits of the 10 newest visits, newest first, and the newest one's number.
 
     The clock counts gaps. The visit of the present gap may be still to come; the one before is then the newest.
     """
     gap_now = np.floor(clock)
-    numbers = gap_now[:, None].astype(np.int64) - np.arange(MAX_SAMPLED + 1)
-    drawn = child_keys(keys[:, None], numbers)
-    to_come = _moment(drawn[:, 0]) > clock - gap_now
+    numbers = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
+    drawn = child_keys(keys[:, None], numbers.astype(np.int64))
+    to_come = _places(drawn[:, :1], numbers[:, :1])[:, 0] > clock
     visits = np.where(to_come[:, None], drawn[:, 1:], drawn[:, :-1])
-    first_to_come = _moment(child_keys(keys, 0)) > phase
-    return visits, gap_now - to_come, first_to_come
+    return visits, gap_now - to_come
+
+
+def _places(visits: NDArray[np.uint64], numbers: FloatArray) -> FloatArray:
+    """Return when visits happen by the page's clock: at random in their gaps, the first of all at once."""
+    return numbers + np.where(numbers > 0, _moment(visits), 0.0)
 
 
 def _types(

@@ -17,12 +17,13 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     A user has ``pages`` pages on ``hosts`` hosts, of which the first have most pages (Zipf again). A page's words are
     its host, a word of its address and one of its title; a word begun by what was typed is a match.
 
-    Visits. A page has been in use for up to ``days`` days (thesis 7.3: 180); that span is ``days`` times a uniform
-    number to the power ``span_skew``. It had ``mean_visits`` visits until the study began (exponential, as in 7.3), and
-    goes on being visited as often: one visit falls at a random moment of each gap. So the ages of a page's visits grow
-    by a day a day, and are refreshed. With probability ``habit`` a visit is of the page's own kind, else of one of
-    ``kinds`` (link, typed, bookmark: 7.3), by which the page's own kind was drawn too. ``other_visits``,
-    ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in :class:`client_sim.population.settings`.
+    Visits. A page is in use for ``days`` days (thesis 7.3: 180) and is then found anew; users' pages are at all moments
+    of their lives. At any time the visits of a page since it was found are exponential in number, with mean
+    ``mean_visits`` (7.3), rounded and at least one. They are spread evenly over that time, one at random in each gap, so that the
+    ages of all visits lie in 0 to ``days`` and are skewed to the recent. With probability ``habit`` a visit is of the
+    page's own kind, else of one of ``kinds`` (link, typed, bookmark: 7.3), by which the page's own kind was drawn too.
+    ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
+    :class:`client_sim.population.settings.PopulationSettings`.
 
     Wishes. ``considered`` of the user's pages come to its mind; it wants one of them with a probability in proportion
     to its score under ``true_weights`` (empty: the reference weights of the ranker) to the power ``sharpness``. From
@@ -42,10 +43,9 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     vocabulary: Annotated[int, Meta(ge=26, le=60_000)] = 4096
     zipf: Annotated[float, Meta(ge=0, le=3)] = 0.6
-    pages: Annotated[int, Meta(ge=2, le=5000)] = 72
-    hosts: Annotated[int, Meta(ge=1, le=1000)] = 40
+    pages: Annotated[int, Meta(ge=2, le=5000)] = 60
+    hosts: Annotated[int, Meta(ge=1, le=1000)] = 34
     days: Annotated[float, Meta(ge=1, le=36_500)] = 180.0
-    span_skew: Annotated[float, Meta(gt=0, le=100)] = 1.3
     mean_visits: Annotated[float, Meta(gt=0, le=1e6)] = 7.0
     kinds: tuple[Share, Share, Share] = (0.6, 0.2, 0.2)
     habit: Share = 0.7
