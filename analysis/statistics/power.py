@@ -62,7 +62,7 @@ def tilted(distribution: Distribution, mean: float) -> Distribution:
     return at(float(brentq(lambda theta: at(theta).mean - mean, -reach, reach, xtol=1e-13)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Effect:
     """What decides about the power, for X of the first and Y of the second distribution.
 
@@ -70,7 +70,8 @@ class Effect:
         superiority: P(X > Y) + P(X = Y) / 2.
         spread_a: the variance of the placement of X among Y.
         spread_b: the variance of the placement of Y among X.
-        null_spread: function of the share of users in the first arm; see :func:`null_spread`.
+        a: the distribution of X.
+        b: the distribution of Y.
     """
 
     superiority: float
@@ -80,7 +81,7 @@ class Effect:
     b: Distribution
 
     def null_spread(self, share: float) -> float:
-        """The variance of a placement under the null the test sees: (1 - Σ t³) / 12, t being the pooled probabilities."""
+        """Return the variance of a placement in the pooled distribution t, as the test takes it: (1 - Σ t³) / 12."""
         _, p, q = _aligned(self.a, self.b)
         return (1 - float(((share * p + (1 - share) * q) ** 3).sum())) / 12
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.stats import chi2
 
 ALARM = 0.001
-"""Below this p-value the sizes are called wrong. It is small because the check is made on every study and every look."""
+"""Below this p-value the sizes are called wrong. It is small because the check is made at every look at every study."""
 
 
 @dataclass(frozen=True)

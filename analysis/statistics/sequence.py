@@ -2,8 +2,8 @@
 
 Whoever tests again and again as the data come in, and stops at the first p below 5 %, is fooled far more often than
 that: at 100 looks, in about 40 % of the studies without any difference. A confidence sequence covers the truth at all
-looks at once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
-confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
+looks at once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and
+asymptotic confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""What Spark counted: a few numbers and value counts by arm, from which every test and figure follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analysis.statistics import ClientSums, ValueCounts
+
+
+@dataclass(frozen=True)
+class MetricTally:
+    """One metric in one arm.
+
+    Attributes:
+        pings: the value of every ping.
+        clients: one value a client, the mean over its pings.
+        sums: how many pings each client sent and what they add up to, summed over clients.
+        first: one value a client, that of its first ping; None unless asked for.
+    """
+
+    pings: ValueCounts
+    clients: ValueCounts
+    sums: ClientSums
+    first: ValueCounts | None = None
+
+
+@dataclass(frozen=True)
+class ArmTally:
+    """One arm.
+
+    Attributes:
+        pings: its pings, each document once.
+        clients: the clients that sent any.
+        selections: the pings of interactions that ended with a selection.
+        exposed: the clients that sent such a ping; they are what is compared.
+        metrics: by the metric's name.
+        by_hour: its pings by the hour (since 1970) in which they were received, ascending.
+    """
+
+    pings: int
+    clients: int
+    selections: int
+    exposed: int
+    metrics: Mapping[str, MetricTally]
+    by_hour: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class StudyTally:
+    """All arms of a study, in its order; ``duplicates`` and ``mixed`` are left out of everything else.
+
+    Attributes:
+        arms: by name.
+        duplicates: copies of documents that had landed already.
+        mixed: clients whose pings name more than one arm. Which one they belong to cannot be said.
+    """
+
+    arms: Mapping[str, ArmTally]
+    duplicates: int
+    mixed: int
