@@ -1,0 +1,19 @@
+"""What a study showed: every planned comparison tested, corrected, and said in a sentence."""
+
+from analysis.verdict.compare import ClientLevel, Comparison, Finding, PingLevel, compare
+from analysis.verdict.document import as_document
+from analysis.verdict.plan import Plan, all_pairs
+from analysis.verdict.verdict import Verdict, reach_verdict
+
+__all__ = [
+    "ClientLevel",
+    "Comparison",
+    "Finding",
+    "PingLevel",
+    "Plan",
+    "Verdict",
+    "all_pairs",
+    "as_document",
+    "compare",
+    "reach_verdict",
+]

@@ -1,0 +1,189 @@
+"""`fedping analyze`: what a study showed, as a sentence, as tables, as JSON, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping.options import json_option, landing_option, store_option
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from analysis.curves import ArmCurve
+    from analysis.study import Metric, StudyTally
+    from analysis.verdict import Plan
+    from model_store.store import ModelStore
+    from protocol.study import Study
+
+DEFAULT_METRICS = "num_chars_typed,rank_selected"
+
+SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
+"""A round does its arithmetic in Python and gains nothing from Java's second compiler; an analysis does it in Java."""
+
+WIDTH_OF_A_FILE = 120
+"""Columns, where the output goes to no terminal."""
+
+_TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+
+
+@click.command()
+@click.argument("study")
+@click.option("--pairs", help="Pairs of arms, as treatment:control,treatment:other; all pairs without.")
+@click.option("--metrics", default=DEFAULT_METRICS, show_default=True, help="num_chars_typed, rank_selected, loss.")
+@click.option("--guardrails", default="", help="Those of the metrics that must not become worse; the rest are goals.")
+@click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm in all tests.")
+@click.option("--correction", type=click.Choice(["bonferroni", "holm"]), default="bonferroni", show_default=True)
+@click.option("--from-iteration", type=int, help="First model version whose pings count.")
+@click.option("--to-iteration", type=int, help="Last model version whose pings count.")
+@click.option("--since", type=_TIMES, help="Only pings received from this time on (UTC).")
+@click.option("--until", type=_TIMES, help="Only pings received before this time (UTC).")
+@click.option("--interim", is_flag=True, help="A look before the planned end: an interval valid at every look decides.")
+@click.option(
+    "--planned-clients",
+    type=click.IntRange(min=2),
+    default=100_000,
+    show_default=True,
+    help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.",
+)
+@click.option("--enrolled", type=click.IntRange(min=1), help="Clients enrolled in all arms, if known; for the report.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
+@click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
+@store_option
+@landing_option
+@json_option
+def analyze(
+    study: str,
+    pairs: str | None,
+    metrics: str,
+    guardrails: str,
+    alpha: float,
+    correction: str,
+    from_iteration: int | None,
+    to_iteration: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    interim: bool,
+    planned_clients: int,
+    enrolled: int | None,
+    html: Path | None,
+    master: str | None,
+    store_path: Path,
+    landing: Path,
+    as_json: bool,
+) -> None:
+    """Say what STUDY showed: one verdict sentence, then tests, effect sizes and sample sizes for each pair of arms.
+
+    The verdict counts every client once, since the pings of one client are not independent of each other.
+    """
+    from analysis.study import Window
+    from analysis.verdict import Plan, reach_verdict
+    from model_store.store import open_store
+
+    store = open_store(store_path)
+    the_study = store.study(study)
+    chosen = _words(metrics)
+    plan = Plan(
+        metrics=_metrics(chosen),
+        guardrails=_guardrails(_words(guardrails), chosen),
+        pairs=_pairs(the_study, pairs),
+        alpha=alpha,
+        correction="holm" if correction == "holm" else "bonferroni",
+        interim=interim,
+        planned=planned_clients,
+        window=Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until)),
+    )
+    verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
+    if html:
+        from analysis.report import write_page
+
+        write_page(verdict, _curves(store, the_study), html)
+    if as_json:
+        import json
+
+        from analysis.verdict import as_document
+
+        click.echo(json.dumps(as_document(verdict), allow_nan=False))
+        return
+    from rich.console import Console
+
+    from analysis.report import print_verdict
+
+    terminal = Console()
+    print_verdict(verdict, terminal if terminal.is_terminal else Console(width=WIDTH_OF_A_FILE))
+    if html:
+        click.echo(f"report: {html}")
+
+
+def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> StudyTally:
+    from analysis.study import count_study
+    from analysis.study.window import window_folders
+    from server_jobs.spark.session import spark_session
+    from server_jobs.spark.settings import SparkSettings
+
+    window_folders(landing, study, plan.window)  # says that there is nothing before seconds go into starting Spark
+    settings = SparkSettings(master=master, app_name="fedping-analyze", driver_java_options=SECOND_COMPILER)
+    with _progress("starting Spark") as tell, spark_session(settings) as session:
+        tell("counting the landed pings")
+        return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim)
+
+
+def _curves(store: ModelStore, study: Study) -> dict[str, dict[str, ArmCurve]]:
+    from analysis.curves import arm_curves
+
+    return {line.name: arm_curves(store, study.name, line.name) for line in study.lines}
+
+
+def _pairs(study: Study, given: str | None) -> tuple[tuple[str, str], ...]:
+    from analysis.verdict import all_pairs
+
+    everything = all_pairs(study)
+    if given is None:
+        return everything
+    found = []
+    for pair in _words(given):
+        first, colon, second = pair.partition(":")
+        if not colon:
+            raise InvalidSettings(f"'{pair}' is no pair of arms; write it as {':'.join(everything[0])}")
+        found.append((study.arm(first.strip()).name, study.arm(second.strip()).name))
+    return tuple(found)
+
+
+def _metrics(names: list[str]) -> tuple[Metric, ...]:
+    from analysis.study import metric_named
+
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidSettings(f"the metric '{repeated[0]}' is named twice; every test counts in the correction")
+    return tuple(metric_named(name) for name in names)
+
+
+def _guardrails(names: list[str], metrics: list[str]) -> frozenset[str]:
+    if unknown := [name for name in names if name not in metrics]:
+        raise InvalidSettings(
+            f"the guardrail '{unknown[0]}' is not among the metrics {', '.join(metrics)}; add it there"
+        )
+    return frozenset(names)
+
+
+def _words(given: str) -> list[str]:
+    return [word.strip() for word in given.split(",") if word.strip()]
+
+
+def _milliseconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status(what) as status:
+        yield lambda step: status.update(step)
