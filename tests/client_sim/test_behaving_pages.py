@@ -16,7 +16,7 @@ SETTINGS = UserSettings()
 TABLES = VisitTables.of(SETTINGS)
 
 
-def pages(count: int, day: float, settings_: UserSettings = SETTINGS):  # noqa: ANN201
+def pages(count: int, day: float, settings_: UserSettings = SETTINGS):
     keys = child_keys(root_key(2), np.arange(count))
     return pages_at(keys, np.full(count, day), settings_, VisitTables.of(settings_))
 

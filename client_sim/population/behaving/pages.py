@@ -86,7 +86,7 @@ def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitT
     sampled = np.minimum(count, MAX_SAMPLED)
     present = np.arange(MAX_SAMPLED) < sampled[:, None]
     types = np.where(present, _types(visits, _kinds(kind, settings), settings, tables), VisitType.UNKNOWN)
-    number = newest[:, None] - np.arange(MAX_SAMPLED)
+    number = newest[:, None] - np.arange(MAX_SAMPLED, dtype=np.float64)
     ages = (clock[:, None] - _places(visits, number)) * gap[:, None]
     return PageTable(
         age_days=np.where(present, np.maximum(ages, 0.0), 0).astype(np.int32),
@@ -106,8 +106,8 @@ def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], F
 
     The clock counts gaps. The visit of the present gap may be still to come; the one before is then the newest.
     """
-    gap_now = np.floor(clock)
-    numbers = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
+    gap_now: FloatArray = np.floor(clock)
+    numbers: FloatArray = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
     drawn = child_keys(keys[:, None], numbers.astype(np.int64))
     to_come = _places(drawn[:, :1], numbers[:, :1])[:, 0] > clock
     visits = np.where(to_come[:, None], drawn[:, 1:], drawn[:, :-1])

@@ -19,10 +19,10 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     Visits. A page is in use for ``days`` days (thesis 7.3: 180) and is then found anew; users' pages are at all moments
     of their lives. At any time the visits of a page since it was found are exponential in number, with mean
-    ``mean_visits`` (7.3), rounded and at least one. They are spread evenly over that time, one at random in each gap, so that the
-    ages of all visits lie in 0 to ``days`` and are skewed to the recent. With probability ``habit`` a visit is of the
-    page's own kind, else of one of ``kinds`` (link, typed, bookmark: 7.3), by which the page's own kind was drawn too.
-    ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
+    ``mean_visits`` (7.3), rounded and at least one. They are spread evenly over that time, one at random in each gap,
+    so that the ages of all visits lie in 0 to ``days`` and are skewed to the recent. With probability ``habit`` a visit
+    is of the page's own kind, else of one of ``kinds`` (link, typed, bookmark: 7.3), by which the page's own kind was
+    drawn too. ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
     :class:`client_sim.population.settings.PopulationSettings`.
 
     Wishes. ``considered`` of the user's pages come to its mind; it wants one of them with a probability in proportion
