@@ -44,12 +44,24 @@ def start_jvm(master: str) -> Jvm:
     return jvm
 
 
+def _quieten_py4j() -> None:
+    """Keep Py4J from logging the traceback of every call that Ctrl-C interrupts; what it logs it also raises.
+
+    It logs in part by the root logger, whose records can be told by the file that they come from.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_from_py4j)
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
 def _launch(master: str) -> Jvm:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    # Py4J logs the traceback of every call that Ctrl-C interrupts; the interruption itself is raised all the same.
-    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    _quieten_py4j()
     complaints = Complaints()
     output = {"stdout": complaints.write_end, "stderr": complaints.write_end}
     try:
