@@ -78,11 +78,13 @@ def _groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]
     """
     key = ids[:, 0] ^ ids[:, 1]
     order = np.argsort(key)
-    same_key, same_id = _as_before(key[order]), _as_before(ids[order, 0]) & _as_before(ids[order, 1])
-    if (same_key & ~same_id).any():
+    same = _as_before(key[order])
+    ties = np.flatnonzero(same)
+    first = ids[:, 0]  # where the sorting key is equal, the second words differ if and only if these do
+    if (first[order[ties]] != first[order[ties - 1]]).any():
         order = np.lexsort((ids[:, 1], ids[:, 0]))
-        same_id = _as_before(ids[order, 0]) & _as_before(ids[order, 1])
-    return order, np.flatnonzero(~same_id)
+        same = _as_before(ids[order, 0]) & _as_before(ids[order, 1])
+    return order, np.flatnonzero(~same)
 
 
 def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
