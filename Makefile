@@ -40,10 +40,12 @@ install: $(VENV)/installed
 $(VENV)/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedping needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=python3.12, say."; exit 1; }
-	@echo "Setting up $(VENV) from requirements.lock: about 3 minutes the first time, most of it PySpark."
+	@echo "Setting up $(VENV) from requirements.lock: about 4 minutes the first time, most of it PySpark."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@echo "Preparing Spark's classes, once: later starts take half the time."
+	-@$(BIN)/python -m server_jobs.spark.archive > /dev/null
 	@touch $@
 
 lock:
