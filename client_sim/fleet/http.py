@@ -23,6 +23,7 @@ _TRY_AGAIN = {408, 425, 429}
 _JSON = {"Content-Type": "application/json"}
 _LONGEST_REASON = 200
 _NETWORK_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+_NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # the last for JSON nested without end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,7 @@ class HttpTransport:
     """
 
     def __init__(self, address: str, settings: HttpSettings = HttpSettings()) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(address):
             raise TransportError(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
         self.address = address.rstrip("/")
         self._settings = settings
@@ -66,7 +66,7 @@ class HttpTransport:
             raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
         try:
             return msgspec.json.decode(body, type=PublicStudy)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except _NOT_WHAT_WAS_ASKED as error:
             raise TransportError(
                 f"{url} is not a study ({error}); give the address of a fedping ingest of this version"
             ) from error
@@ -88,7 +88,7 @@ class HttpTransport:
             return Unavailable(_why(response.status, body))
         try:
             return Fetched(_document(body), response.headers.get("ETag"))
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except _NOT_WHAT_WAS_ASKED as error:
             return Unavailable(f"not a model document: {error}")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
@@ -122,6 +122,18 @@ class HttpTransport:
         return self._session
 
 
+def _is_address(address: str) -> bool:
+    """Return whether requests can be made to paths below this URL, as far as can be told without a network."""
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname or "", parts.port  # a port that is none raises
+        host.encode("idna")
+    except ValueError:
+        return False
+    plain = not parts.query and not parts.fragment and not any(map(str.isspace, address))
+    return parts.scheme in ("http", "https") and bool(host) and plain
+
+
 @functools.lru_cache(maxsize=64)
 def _document(body: bytes) -> ModelDocument:
     """Decode a model document. Thousands of clients fetch the same bytes, so equal bytes are decoded once."""
@@ -153,7 +165,7 @@ def _why(status: int, body: bytes) -> str:
     """Return the server's own sentence if it sent one, else the status."""
     try:
         said: Any = msgspec.json.decode(body)["error"]
-    except (msgspec.MsgspecError, UnicodeError, KeyError, TypeError):
+    except (*_NOT_WHAT_WAS_ASKED, KeyError, TypeError):
         said = None
     return f"{status} {said[:_LONGEST_REASON]}" if isinstance(said, str) else f"HTTP {status}"
 
