@@ -13,7 +13,10 @@ class Backoff:
 
     The k-th wait is drawn uniformly between half of ``first * factor ** k`` and all of it, so that clients which failed
     together do not come back together; with a factor of 2 or more a wait is never shorter than the one before, up to
-    ``longest``.
+    ``longest``. A time that the server asked for is lengthened by up to ``first``, for the same reason.
+
+    Raises:
+        InvalidSettings: a number that cannot be meant.
     """
 
     first: float = 0.5
@@ -22,13 +25,14 @@ class Backoff:
     attempts: int = 6
 
     def __post_init__(self) -> None:
-        if not (0 <= self.first <= self.longest and self.factor >= 1 and self.attempts >= 1):
+        if not (0 <= self.first <= self.longest and 1 <= self.factor <= 1000 and self.attempts >= 1):
             raise InvalidSettings(
                 f"back-off {self.first:g} s x {self.factor:g} up to {self.longest:g} s, {self.attempts} attempts, "
-                "cannot be meant; wait 0 <= first <= longest, grow by at least 1, attempt at least once"
+                "cannot be meant; wait 0 <= first <= longest, grow by 1 to 1000, attempt at least once"
             )
 
     def wait(self, failures: int, uniform: float, retry_after: float | None) -> float:
         """Return the seconds to wait after the ``failures``-th failure in a row, at least 1; ``uniform`` in [0, 1)."""
         ceiling = min(self.longest, self.first * self.factor ** min(failures - 1, 64))
-        return max(ceiling * (0.5 + 0.5 * uniform), retry_after or 0.0)
+        wait = ceiling * (0.5 + 0.5 * uniform)
+        return wait if retry_after is None else max(wait, retry_after + self.first * uniform)

@@ -19,16 +19,17 @@ async def each(jobs: Iterable[tuple[float, Job]], at_once: int, sleep: Sleep) ->
     Jobs are made as there is room for them, so that a million of them need no more memory than those under way.
 
     Args:
-        jobs: when each begins, in seconds from now, ascending; and the job.
+        jobs: when each begins, in seconds from now, ascending; and the job. Who finds no place begins when there is.
         at_once: the number of places.
         sleep: how to wait.
     """
     places = asyncio.Semaphore(at_once)
-    now = 0.0
+    clock = asyncio.get_running_loop().time
+    began = clock()
     async with asyncio.TaskGroup() as group:
         for moment, job in jobs:
-            if moment > now:
-                await sleep(moment - now)
-                now = moment
+            # By the clock, not from job to job: time spent waiting for a place has passed for those behind, too.
+            if (wait := began + moment - clock()) > 0:
+                await sleep(wait)
             await places.acquire()
             group.create_task(job(places))

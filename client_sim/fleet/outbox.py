@@ -52,6 +52,7 @@ class Outbox:
     ) -> None:
         self.counts = Counts()
         self._pending: dict[UUID, Letter] = {}
+        self._not_before: dict[UUID, float] = {}
         self._transport = transport
         self._study = study
         self._backoff = backoff
@@ -70,11 +71,13 @@ class Outbox:
         self._pending.update((letter.document_id, letter) for letter in letters)
 
     async def deliver(self, within: float = 0.0) -> None:
-        """Try to hand over everything that is here, each at a random moment within so many seconds.
+        """Try to hand over what is here, each ping at a random moment within so many seconds.
 
-        Returns when each ping was accepted, rejected, or put aside. When cancelled, what was under way stays here.
+        Returns when each was accepted, rejected, or put aside; those for which the server asked for more time than that
+        are not touched. When cancelled, what was under way stays here.
         """
-        letters = list(self._pending.values())
+        now = _clock()
+        letters = [letter for key, letter in self._pending.items() if self._not_before.get(key, now) <= now]
         moments = sorted(within * self._random.random() for _ in letters)
         jobs = ((moment, partial(self._deliver, letter)) for moment, letter in zip(moments, letters, strict=True))
         await each(jobs, self._at_once, self._sleep)
@@ -83,9 +86,12 @@ class Outbox:
         failures = 0
         while not self._settle(letter, outcome := await self._attempt(letter, places)):
             failures += 1
-            wait = self._backoff.wait(failures, self._random.random(), outcome.retry_after)
-            if failures >= self._backoff.attempts or wait > self._backoff.longest:
+            asked = outcome.retry_after or 0.0
+            if failures >= self._backoff.attempts or asked > self._backoff.longest:
+                if asked:
+                    self._not_before[letter.document_id] = _clock() + asked
                 return
+            wait = self._backoff.wait(failures, self._random.random(), outcome.retry_after)
             self.counts.retries[outcome.reason] += 1
             await self._sleep(wait)
             await places.acquire()
@@ -105,8 +111,14 @@ class Outbox:
         if outcome.delivery is Delivery.RETRY:
             return False
         del self._pending[letter.document_id]
+        self._not_before.pop(letter.document_id, None)
         if outcome.delivery is Delivery.ACCEPTED:
             self.counts.accepted += 1
         else:
             self.counts.rejected[outcome.reason] += 1
         return True
+
+
+def _clock() -> float:
+    """Return the seconds of the running event loop, which only ever grow."""
+    return asyncio.get_running_loop().time()
