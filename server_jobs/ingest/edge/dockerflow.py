@@ -7,7 +7,7 @@ import os
 import msgspec
 from flask import Blueprint, Response
 
-from fedping import __version__
+from protocol import __version__
 from protocol.errors import FedpingError
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.processes.bonds import is_held
