@@ -184,6 +184,6 @@ def _aligned(a: Distribution, b: Distribution) -> tuple[Floats, Floats, Floats]:
 
 def _distance(superiority: float) -> float:
     distance = abs(superiority - 0.5)
-    if distance == 0:
+    if distance < 1e-12:  # what rounding leaves of nothing
         raise ValueError("both distributions are as likely to give the larger value; no number of users shows that")
     return distance

@@ -64,6 +64,8 @@ def _newcombe(value: float, n_a: int, n_b: int, confidence: float) -> tuple[floa
         shape = 1 + extra * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return (theta - value) ** 2 - z2 * theta * (1 - theta) * shape / (n_a * n_b)
 
-    low = float(brentq(beyond, 1e-300, value)) if value > 0 and beyond(1e-300) > 0 else 0.0
-    high = float(brentq(beyond, value, 1 - 1e-16)) if value < 1 and beyond(1 - 1e-16) > 0 else 1.0
+    # At 0 and 1 themselves the equation has a root that says nothing, so both searches stop just short of them.
+    hair = 1e-12
+    low = float(brentq(beyond, hair, value - hair)) if value > 2 * hair and beyond(hair) > 0 else 0.0
+    high = float(brentq(beyond, value + hair, 1 - hair)) if value < 1 - 2 * hair and beyond(1 - hair) > 0 else 1.0
     return low, high

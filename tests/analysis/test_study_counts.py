@@ -1,0 +1,255 @@
+"""What Spark counts is what the landed rows say, and the verdict follows from it: on real parts, from Parquet on."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from scipy.stats import mannwhitneyu
+
+from analysis.statistics import ValueCounts
+from analysis.study import METRICS, StudyTally, Window, count_study
+from analysis.verdict import Plan, Verdict, all_pairs, reach_verdict
+from benchmarks.study_data import StudyTraffic, land_study
+from model_store.store import open_store
+from protocol.errors import FedpingError
+from protocol.landing import landed_files, partition, write_landed
+from protocol.study import Arm, Study
+from tests.support.landed import landed_table
+from tests.support.versions import small_study, version_0
+
+pytestmark = pytest.mark.spark
+
+TWO_CONTROLS = Study(name="aa", arms=(Arm(name="control-a", share=0.5), Arm(name="control-b", share=0.5)))
+SHARES = {"treatment": 0.6, "control": 0.4}
+Count = Callable[..., StudyTally]
+
+
+@pytest.fixture(scope="module")
+def count() -> Iterator[Count]:
+    """Count a study in one warm session."""
+    from server_jobs.spark.session import spark_session
+    from server_jobs.spark.settings import SparkSettings
+
+    with spark_session(SparkSettings(master="local[2]")) as session:
+        yield lambda landing, study, metrics=METRICS, *args, **more: count_study(
+            session, landing, study, metrics, *args, **more
+        )
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Land a study with an effect on what is typed, over versions 8 to 11, with duplicates."""
+    folder = tmp_path_factory.mktemp("effect") / "landing"
+    traffic = StudyTraffic(
+        pings=30_000,
+        clients=4_000,
+        arms=SHARES,
+        effect={"treatment": 0.8},
+        duplicates=0.05,
+        iterations=(8, 9, 10, 11),
+        study="study",
+    )
+    land_study(folder, traffic, seed=5, rows_per_file=5_000)
+    return folder
+
+
+def rows_of(folder: Path) -> pd.DataFrame:
+    """Return the landed rows of a study, each document once, as pandas reads them."""
+    columns = ["document_id", "client_id", "study_variation", "rank_selected", "num_chars_typed", "loss", "iteration"]
+    names = [*columns[:-1], "received_at", "iteration"]
+    table = ds.dataset(folder, partitioning="hive").to_table(columns=names)
+    return table.to_pandas().drop_duplicates("document_id")
+
+
+def test_every_count_is_that_of_the_rows(count: Count, landing: Path) -> None:
+    tally = count(landing, small_study(), first_values=True)
+    rows = rows_of(landing)
+    raw = ds.dataset(landing).count_rows()
+    assert tally.duplicates == raw - len(rows) > 1000
+    assert tally.mixed == 0
+    for name, arm in tally.arms.items():
+        here = rows[rows.study_variation == name]
+        chose = here[here.rank_selected >= 0]
+        assert (arm.pings, arm.clients) == (len(here), here.client_id.nunique())
+        assert (arm.selections, arm.exposed) == (len(chose), chose.client_id.nunique())
+        hours = here.received_at.astype("int64") // 3_600_000
+        assert dict(arm.by_hour) == hours.value_counts().to_dict()
+        for metric in METRICS[:2]:
+            found, grouped = arm.metrics[metric.name], chose.groupby("client_id")[metric.name]
+            assert found.pings.to_mapping() == ValueCounts.of(chose[metric.name]).to_mapping()
+            means = ValueCounts.of([float(f"{mean:.6g}") for mean in grouped.mean()])
+            assert found.clients.values == pytest.approx(means.values, rel=1e-12)
+            assert (found.clients.counts == means.counts).all()
+            first = chose.sort_values("received_at").groupby("client_id")[metric.name].first()
+            assert found.first is not None
+            assert found.first.n == len(first)
+            assert found.first.mean == pytest.approx(first.mean(), rel=0.01)
+            n, s = grouped.count(), grouped.sum()
+            assert found.sums.pings == n.sum()
+            assert (found.sums.total, found.sums.ss, found.sums.sn, found.sums.nn) == pytest.approx(
+                (s.sum(), (s * s).sum(), (s * n).sum(), (n * n).sum())
+            )
+
+
+def test_a_continuous_metric_is_kept_to_four_digits_whatever_the_number_of_pings(count: Count, landing: Path) -> None:
+    tally = count(landing, small_study())
+    rows = rows_of(landing)
+    for name, arm in tally.arms.items():
+        loss = rows[(rows.study_variation == name) & (rows.rank_selected >= 0)].loss
+        kept = arm.metrics["loss"].pings
+        rounded = ValueCounts.of([float(f"{one:.4g}") for one in loss])
+        assert kept.n == len(loss)
+        assert kept.mean == pytest.approx(loss.mean(), rel=1e-4)
+        assert len(kept.values) == pytest.approx(len(rounded.values), rel=0.01)
+        assert kept.values[-1] == pytest.approx(rounded.values[-1], rel=1e-9)
+
+
+def test_the_verdicts_p_value_is_scipys_on_the_clients_means(count: Count, landing: Path) -> None:
+    verdict = judged(count(landing, small_study()), small_study())
+    rows = rows_of(landing)
+    means = (
+        rows[rows.rank_selected >= 0].groupby(["study_variation", "client_id"], observed=True).num_chars_typed.mean()
+    )
+    theirs = mannwhitneyu(*(means[arm].round(9) for arm in SHARES), method="asymptotic")
+    ours = verdict.comparisons[0].clients.test
+    assert ours.u == pytest.approx(theirs.statistic, rel=1e-9)
+    assert ours.log10_p == pytest.approx(np.log10(theirs.pvalue), rel=1e-6)
+
+
+def judged(tally: StudyTally, study: Study, **plan: object) -> Verdict:
+    return reach_verdict(study, Plan(metrics=METRICS[:2], pairs=all_pairs(study), **plan), tally)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("interim", [False, True])
+def test_an_effect_is_found_in_its_direction(count: Count, landing: Path, interim: bool) -> None:
+    tally = count(landing, small_study(), METRICS[:2], first_values=interim)
+    verdict = judged(tally, small_study(), interim=interim)
+    typed, rank = verdict.comparisons
+    assert (typed.finding, rank.finding) == ("less", "inconclusive")
+    assert "users of treatment typed fewer characters than control" in verdict.headline
+    assert verdict.headline.startswith("Interim look") == interim
+    assert typed.clients.difference.high < 0
+    assert typed.clients.superiority.high < 0.5
+    assert not verdict.ratio.mismatch
+
+
+def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -> None:
+    traffic = StudyTraffic(
+        pings=30_000, clients=4_000, arms={"control-a": 0.5, "control-b": 0.5}, study="aa", line="none"
+    )
+    land_study(tmp_path, traffic, seed=11, rows_per_file=10_000)
+    verdict = judged(count(tmp_path, TWO_CONTROLS), TWO_CONTROLS)
+    assert {one.finding for one in verdict.comparisons} == {"inconclusive"}
+    assert verdict.headline.startswith("Inconclusive: 2 comparisons, and none shows a difference")
+
+
+def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> None:
+    rows = rows_of(landing)
+    evaluated = count(landing, small_study(), METRICS[:1], Window(first=10, last=11))
+    wanted = rows[rows.iteration.between(10, 11)]
+    assert sum(arm.pings for arm in evaluated.arms.values()) == wanted.document_id.nunique()
+    middle = int(rows.received_at.astype("int64").median())
+    early = count(landing, small_study(), METRICS[:1], Window(until=middle))
+    late = count(landing, small_study(), METRICS[:1], Window(since=middle))
+    parts = [sum(arm.pings for arm in half.arms.values()) for half in (early, late)]
+    assert sum(parts) == len(rows)
+    assert min(parts) > 0.49 * len(rows)
+
+
+def test_a_client_of_two_arms_is_counted_for_neither(count: Count, tmp_path: Path) -> None:
+    def five_clients(_rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.repeat(np.arange(5, dtype=np.uint8), n // 5)[:, None].repeat(16, axis=1)
+
+    table = landed_table(50, 1, arms=("treatment", "control"), client_bytes=five_clients)
+    honest = np.repeat(np.array(["treatment", "control", "control", "treatment", "mixed"]), 10).tolist()
+    honest[40:] = ["treatment"] * 5 + ["control"] * 5
+    at = table.schema.get_field_index("study_variation")
+    table = table.set_column(at, table.schema.field(at), pa.array(honest).dictionary_encode())
+    write_landed(partition(tmp_path, "study", "main", 0), table, 1)
+    tally = count(tmp_path, small_study())
+    assert tally.mixed == 1
+    assert {name: arm.clients for name, arm in tally.arms.items()} == {"treatment": 2, "control": 2}
+
+
+def test_an_arm_without_selections_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
+    table = landed_table(400, 2, arms=("treatment", "control"))
+    ranks = np.where(np.array(table.column("study_variation").to_pylist()) == "control", -1, 0).astype(np.int32)
+    table = table.set_column(table.schema.get_field_index("rank_selected"), "rank_selected", pa.array(ranks))
+    write_landed(partition(tmp_path, "study", "main", 0), table.cast(landed_table(1, 0).schema), 1)
+    tally = count(tmp_path, small_study())
+    with pytest.raises(
+        FedpingError, match=r"none of the .* pings of arm 'control' in everything that landed ended with"
+    ):
+        judged(tally, small_study())
+
+
+def test_an_arm_without_pings_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
+    write_landed(partition(tmp_path, "study", "main", 0), landed_table(100, 3, arms=("treatment",)), 1)
+    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in everything that landed"):
+        judged(count(tmp_path, small_study()), small_study())
+
+
+def test_wrong_sizes_are_said_before_everything(count: Count, landing: Path) -> None:
+    study = small_study()
+    arms = tuple(msgspec.structs.replace(arm, share=0.5) for arm in study.arms)
+    verdict = judged(count(landing, study), msgspec.structs.replace(study, arms=arms))
+    assert verdict.ratio.mismatch
+    assert verdict.headline.startswith("Do not rely on this: the arms have the wrong sizes.")
+
+
+def test_a_truncated_file_is_named(count: Count, tmp_path: Path) -> None:
+    folder = partition(tmp_path, "study", "main", 0)
+    for seed in (1, 2):
+        write_landed(folder, landed_table(500, seed, arms=("treatment", "control")), seed)
+    broken = landed_files(folder)[1]
+    broken.write_bytes(broken.read_bytes()[:2000])
+    with pytest.raises(FedpingError, match=rf"{broken.name} is damaged, or no file of landed pings"):
+        count(tmp_path, small_study())
+
+
+class _Outline(HTMLParser):
+    """The tags of a page, and every address that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+
+
+def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(landing: Path, tmp_path: Path) -> None:
+    study = small_study()
+    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
+    page = tmp_path / "report.html"
+    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(tmp_path / "store"), "--json"]
+    command += ["--landing", str(landing), "--guardrails", "rank_selected", "--enrolled", "9000", "--html", str(page)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = json.loads(ran.stdout)
+    assert "users of treatment typed fewer characters" in said["verdict"]
+    assert [one["role"] for one in said["comparisons"]] == ["goal", "guardrail"]
+    assert said["arms"]["treatment"]["enrolled"] == pytest.approx(5400)
+    assert said["comparisons"][0]["per_client"]["log10_p_bonferroni"] < -20
+    text = page.read_text()
+    outline = _Outline()
+    outline.feed(text)
+    assert said["verdict"] in text.replace("&#39;", "'")
+    assert outline.tags.count("svg") == 3
+    assert not {"script", "link", "img", "iframe"} & set(outline.tags)
+    assert len(outline.ids) == len(set(outline.ids))
+    assert all(address.startswith("#") for address in outline.addresses)
+    assert "http" not in text
+    assert [p.name for p in tmp_path.glob("*.html*")] == ["report.html"]
