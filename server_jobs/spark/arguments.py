@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -65,6 +66,18 @@ def properties_of(options: Sequence[str], environment: Mapping[str, str], spark_
         return {}
     lines = path.read_text(errors="replace").splitlines()
     return {found[1]: found[2].strip() for line in lines if (found := PROPERTY.match(line))}
+
+
+def words_of(name: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the words of a variable, quoted as for a shell.
+
+    Raises:
+        InvalidSettings: a quote is not closed.
+    """
+    try:
+        return shlex.split(environment.get(name, ""))
+    except ValueError as error:
+        raise InvalidSettings(f"the environment variable {name} cannot be read as words ({error})") from error
 
 
 def is_local(master: str) -> bool:

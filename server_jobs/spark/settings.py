@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server_jobs.spark.arguments import is_local, properties_of, value_of
+from server_jobs.spark.arguments import is_local, properties_of, value_of, words_of
 from server_jobs.spark.cache import cache_folder, put
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
@@ -112,5 +111,5 @@ def _has_log_settings(spark_home: Path) -> bool:
 
 def submit_arguments(environment: Mapping[str, str]) -> list[str]:
     """Return the operator's options for spark-submit, as ``PYSPARK_SUBMIT_ARGS`` holds them, without the last word."""
-    words = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    words = words_of("PYSPARK_SUBMIT_ARGS", environment)
     return words[:-1] if words[-1:] == ["pyspark-shell"] else words

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from protocol.errors import FedpingError, InvalidSettings
-from server_jobs.spark.arguments import pairs, properties_of, split, value_of
+from server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
 from server_jobs.spark.settings import QUICK_START
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
@@ -48,9 +48,9 @@ Environment:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code, that of the fedping command; 2 where nothing was started."""
-    words = [*shlex.split(os.environ.get(OPTIONS_VARIABLE, "")), *(sys.argv[1:] if argv is None else argv)]
+    words = sys.argv[1:] if argv is None else argv
     try:
-        return _run(*split(words))
+        return _run(*split([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
     except FedpingError as error:
         print(f"spark-submit.sh: {error}", file=sys.stderr)
         return error.exit_code

@@ -229,6 +229,7 @@ def test_an_archive_is_made_once_used_and_never_needed(tmp_path: Path, monkeypat
     java, home = find_java(), spark_home()
     assert current_archive(java, home) is None
 
+    (archive_path(java, home).parent / "making-left-by-a-kill").mkdir(parents=True)
     mark = new_mark()
     command = [sys.executable, "-m", "server_jobs.spark.archive"]
     both = [

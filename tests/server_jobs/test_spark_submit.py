@@ -170,6 +170,14 @@ def test_options_of_the_environment_come_before_those_of_the_command_line(tmp_pa
     assert value_of(options, "--queue", "", {}) == "the queue"
 
 
+def test_options_of_the_environment_that_are_no_words_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDPING_SPARK_OPTIONS", "--master 'yarn")
+    assert submit.main(["--", "round", "x"]) == 2
+    assert "FEDPING_SPARK_OPTIONS cannot be read as words" in capsys.readouterr().err
+
+
 def run_with_a_spark_that_notes(
     folder: Path, argv: list[str], environment: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
