@@ -101,7 +101,9 @@ class Simulation:
             self._evaluate(people, maker, lines, tick)
         self._tell("summary", 0, 1)
         summary = summarised(self.experiment, self.study, self.store, self.landing, tick)
-        (self.out / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+        hidden = self.out / ".summary.json.tmp"
+        hidden.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+        hidden.replace(self.out / "summary.json")
         return summary
 
     def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:

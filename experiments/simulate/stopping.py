@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from experiments.simulate.settings import EarlyStopping
 from model_store.version import Version
@@ -22,15 +21,25 @@ def validation_losses(versions: Sequence[Version], arm: str) -> list[float]:
 
 
 def smoothed(losses: Sequence[float], over: int) -> list[float]:
-    """Return the mean of the last ``over`` losses at every iteration (fewer at the beginning), as in figure 19."""
-    return [float(np.nanmean(losses[max(0, i + 1 - over) : i + 1])) for i in range(len(losses))]
+    """Return the mean of the last ``over`` losses at every iteration (fewer at the beginning), as in figure 19.
+
+    What is NaN is left out; where all of them are, so is the mean.
+    """
+    return [_mean(losses[max(0, i + 1 - over) : i + 1]) for i in range(len(losses))]
 
 
 def best_version(losses: Sequence[float], settings: EarlyStopping) -> int:
-    """Return the version with the lowest smoothed loss, the earliest of equals."""
-    return int(np.nanargmin(smoothed(losses, settings.smooth)))
+    """Return the version with the lowest smoothed loss, the earliest of equals; 0 if no loss is known."""
+    means = smoothed(losses, settings.smooth)
+    return min(range(len(means)), key=lambda i: math.inf if math.isnan(means[i]) else means[i], default=0)
 
 
 def should_stop(losses: Sequence[float], settings: EarlyStopping) -> bool:
     """Return whether the best version is ``patience`` iterations old."""
-    return bool(losses) and len(losses) - 1 - best_version(losses, settings) >= settings.patience
+    known = not all(map(math.isnan, losses))
+    return known and len(losses) - 1 - best_version(losses, settings) >= settings.patience
+
+
+def _mean(losses: Sequence[float]) -> float:
+    known = [loss for loss in losses if not math.isnan(loss)]
+    return sum(known) / len(known) if known else math.nan
