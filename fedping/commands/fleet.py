@@ -97,8 +97,7 @@ def fleet(url: str, study: str, as_json: bool, **options: Any) -> None:
             _run(runner, joined, pace, report, console)
         finally:
             runner.run(joined.close())
-            if not as_json:
-                click.echo(_total(joined))
+            click.echo(_total(joined), err=as_json)
 
 
 def _run(
@@ -200,7 +199,12 @@ def _text_line(summary: IterationSummary) -> str:
     held = ", ".join(f"{line} {version}" for line, version in summary.versions.items())
     losses = "  ".join(f"{arm.arm} {arm.loss:.1f}" for arm in summary.arms if arm.loss is not None)
     troubles = [f"{n:,} {what}" for what, n in (("rejected", pings.rejected), ("undelivered", pings.undelivered)) if n]
-    reasons = [f"{n:,} x {reason}" for reason, n in {**pings.rejected_by_reason, **pings.retried_by_reason}.items()]
+    told = {
+        "without a model": summary.fetches.unavailable_by_reason,
+        "rejected": pings.rejected_by_reason,
+        "retried": pings.retried_by_reason,
+    }
+    reasons = [f"{n:,} {what}: {reason}" for what, by_reason in told.items() for reason, n in by_reason.items()]
     said = f"iteration {summary.iteration:>3}  version {held}  {pings.accepted:,} pings accepted"
     said += "".join(f", {trouble}" for trouble in troubles) + f"  loss: {losses}"
     return said + "".join(f"\n    {reason}" for reason in reasons[:5])

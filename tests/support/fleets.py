@@ -4,22 +4,36 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import numpy as np
 
-from client_sim.fleet import Delivery, Fetched, Fleet, IterationSummary, NotModified, Outcome, Unavailable
+from client_sim.fleet import (
+    Delivery,
+    Fetched,
+    Fleet,
+    FleetSettings,
+    IterationSummary,
+    NotModified,
+    Outcome,
+    Unavailable,
+    made_users,
+)
 from client_sim.fleet.search_round import product_spec
 from client_sim.fleet.transport import ACCEPTED
 from client_sim.models import LINEAR_15_NAMES, linear_15_truth
+from client_sim.population.settings import PopulationSettings
 from protocol.model import ModelDocument
 from protocol.pipeline import Pipeline
 from protocol.spec import ModelSpec, Step, Weight
 from protocol.study import Arm, Line, PublicStudy, Study, public_study
+from tests.support.virtual_time import in_virtual_time
 
 STUDY = "fleet"
 STEP = Step(start=1, min=0.1, max=3)
+ONE_SEARCH = PopulationSettings(searches=(1, 1))
 WHEN = "2026-01-01T00:00:00.000+00:00"
 
 RETRY = Outcome(Delivery.RETRY, "HTTP 503")
@@ -132,17 +146,39 @@ class PingSeen(msgspec.Struct, rename="camel"):
     """A ping's JSON, nothing of it validated."""
 
     client_id: UUID
-    payload: dict[str, object]
+    payload: dict[str, Any]
 
     @property
-    def arm(self) -> object:
-        return self.payload["study_variation"]
+    def arm(self) -> str:
+        return str(self.payload["study_variation"])
 
     @property
-    def version(self) -> object:
-        return self.payload["model_version"]
+    def version(self) -> int:
+        return int(self.payload["model_version"])
 
 
 def seen(bodies: Sequence[bytes]) -> list[PingSeen]:
     """Decode pings without the help of their definition."""
     return [msgspec.json.decode(body, type=PingSeen) for body in bodies]
+
+
+def joined(transport: PlannedTransport, population: PopulationSettings = ONE_SEARCH, **options: Any) -> Fleet:
+    """Return a fleet; to be used in the loop that awaits it."""
+    chosen = FleetSettings(**{"clients": 200, "seed": 3, **options})
+    return Fleet(transport, transport.study, chosen, made_users(chosen.seed, population))
+
+
+def run_by_iteration(transport: PlannedTransport, fleet: Fleet, iterations: int) -> list[dict[UUID, PingSeen]]:
+    """Publish version k before iteration k, and return each iteration's pings by client."""
+
+    async def go() -> list[dict[UUID, PingSeen]]:
+        found = []
+        for transport.version in range(iterations):
+            before = len(transport.sent)
+            await fleet.run_iteration()
+            pings = seen([sent.body for sent in transport.sent[before:]])
+            found.append({ping.client_id: ping for ping in pings})
+            assert len(found[-1]) == len(pings), "one search a client: one ping a client"
+        return found
+
+    return in_virtual_time(go())

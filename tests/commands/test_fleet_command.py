@@ -1,0 +1,247 @@
+"""`fedping fleet` as a person types it: summaries, JSON, mistakes, Ctrl-C, and a history of one's own."""
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from fedping.main import main
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
+from tests.support.fleets import STUDY, fleet_study, seen
+from tests.support.ingest_server import free_port
+from tests.support.processes import left_behind, marked_environment
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "tests" / "client_sim" / "data" / "places_schema.sql"
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    with faulty_server(fleet_study()) as running:
+        yield running
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert main(["fleet", *arguments]) == code
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return captured.out, captured.err
+
+
+def test_each_iteration_is_a_line_and_the_end_a_sum(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(capsys, server.url, STUDY, "--clients", "50", "--iterations", "2")
+    first, second, total = out.splitlines()
+    sent = len(server.attempts)
+    assert first.startswith("iteration   0  version main 0, other 0  ")
+    assert second.startswith("iteration   1  ")
+    assert "loss: treatment " in first
+    assert total == f"{sent} pings: {sent} accepted, 0 rejected, 0 undelivered"
+    assert err == ""
+
+
+def test_without_a_number_there_is_one_iteration(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, server.url, STUDY, "--clients", "5")
+    assert len(out.splitlines()) == 2
+
+
+def test_json_is_one_object_an_iteration_and_nothing_else(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.plan = lambda name, attempt: refusal(400, "no such arm") if name.int % 4 == 0 else LANDED
+    out, err = said(capsys, server.url, STUDY, "--clients", "50", "--iterations", "3", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert err == f"{len(server.bodies())} pings: {len(server.landings)} accepted, " + (
+        f"{len(server.bodies()) - len(server.landings)} rejected, 0 undelivered\n"
+    )
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    assert sum(row["pings"]["generated"] for row in rows) == len(server.bodies())
+    assert sum(row["pings"]["accepted"] for row in rows) == len(server.landings)
+    for row in rows:
+        assert row["pings"]["rejected_by_reason"] == {"400 no such arm": row["pings"]["rejected"]}
+        assert [arm["arm"] for arm in row["arms"]] == ["treatment", "control", "linear", "plain"]
+        assert sum(arm["pings"] for arm in row["arms"]) == row["pings"]["generated"]
+
+
+def test_troubles_are_told_with_their_reasons(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.model = refusal(404, "line has no version yet")
+    server.plan = lambda name, attempt: refusal(400, "the study is closed")
+    out, _ = said(capsys, server.url, STUDY, "--clients", "30", "--searches", "1", "1")
+    sent = len(server.attempts)
+    assert f"0 pings accepted, {sent} rejected" in out
+    assert f"\n    {sent} rejected: 400 the study is closed\n" in out
+    assert " without a model: 404 line has no version yet\n" in out
+    assert f"{sent} pings: 0 accepted, {sent} rejected, 0 undelivered" in out
+
+
+def test_what_is_drawn_follows_from_the_seed(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4")
+    first = server.bodies()
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4")
+    assert server.bodies() == first  # the same documents, and no body differs
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4", "--run", "1")
+    assert len(server.bodies()) == 2 * len(first)
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "5")
+    clients = {ping.client_id for ping in seen([attempt.body for attempt in server.attempts])}
+    assert 30 <= len(clients) <= 40
+
+
+def test_options_of_behaviour_reach_the_clients(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--fetch-late", "1", "--duplicate", "1", "--searches", "2", "2", "--gradient", "analytic"]
+    out, _ = said(capsys, server.url, STUDY, "--clients", "20", "--json", *options)
+    (row,) = map(json.loads, out.splitlines())
+    assert [path for path, _ in server.fetches] == [f"/models/{STUDY}/study.json"]
+    assert row["pings"]["duplicates"] == row["pings"]["accepted"] == len(server.landings)
+    assert row["pings"]["generated"] == 2 * sum(arm["clients"] for arm in row["arms"])
+    quiet, _ = said(capsys, server.url, STUDY, "--clients", "20", "--json", "--go-silent", "1", "--silent-for", "2")
+    assert json.loads(quiet)["pings"]["generated"] == 0
+
+
+def test_no_more_requests_at_once_than_told(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.meet = 3
+    said(capsys, server.url, STUDY, "--clients", "60", "--at-once", "3")
+    assert server.most_at_once == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--jitter", "fast"], "--jitter fast is no time; give seconds, minutes or hours, such as 45s"),
+        (["--duration", "10"], "--duration 10 is no time"),
+        (["--duration", ""], "--duration  is no time"),
+        (["--every", "-3s"], "--every -3s is no time"),
+        (["--every", "nans"], "--every nans is no time"),
+        (["--every", "infs"], "--every infs is no time"),
+        (["--searches", "5", "2"], "a client cannot make from 5 to 2 searches; swap the numbers"),
+        (["--profile", "/nowhere"], "no Firefox history at"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_anything_is_asked_of_the_server(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert main(["fleet", server.url, STUDY, *arguments]) != 0
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert server.fetches == []
+
+
+@pytest.mark.parametrize(
+    "option", [["--clients", "0"], ["--fetch-late", "1.5"], ["--at-once", "0"], ["--gradient", "x"]]
+)
+def test_options_out_of_range_are_told(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    _, err = said(capsys, "http://127.0.0.1:1", STUDY, *option.split(), code=2)
+    assert f"Invalid value for '{option.split()[0]}'" in err
+
+
+def test_a_study_that_is_not_there(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(capsys, server.url, "nothing", code=1)
+    assert err.startswith(f"fedping: {server.url} does not give the study 'nothing': 404 ")
+    assert (out, server.attempts) == ("", [])
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://[::1", "http://a..b"])
+def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    out, err = said(capsys, url, STUDY, code=1)
+    assert err == f"fedping: '{url}' is not an ingest address; write one such as http://127.0.0.1:8080\n"
+    assert out == ""
+
+
+def test_an_address_where_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    _, err = said(capsys, url, STUDY, code=1)
+    assert err.startswith(f"fedping: cannot reach {url}: no connection")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
+    """While pings are under way: what was accepted is told, what was not is undelivered, and no traceback."""
+
+    def plan(name: UUID, attempt: int) -> Answer:
+        if len(server.attempts) >= 40:
+            server.go_on.clear()
+        return LANDED
+
+    server.plan = plan
+    mark, environment = marked_environment()
+    command = [sys.executable, "-m", "fedping", "fleet", server.url, STUDY, "--clients", "300", "--at-once", "4", *form]
+    fleet = subprocess.Popen(
+        [*command, "--iterations", "9"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.blocked.wait(60)
+    fleet.send_signal(signal.SIGINT)
+    out, err = fleet.communicate(timeout=60)
+    assert fleet.returncode == 130, err
+    assert left_behind(mark) == {}
+    lines = (out + err).split("\n")
+    assert [line for line in lines if line][1:] == ["fedping: interrupted"]
+    assert (out == "") == bool(form)  # in JSON no line is half an iteration; the sum is told to the person
+    generated, accepted, rejected, undelivered = (int(n) for n in re.findall(r"[\d,]+(?= )", lines[0].replace(",", "")))
+    assert rejected == 0
+    assert 36 <= accepted <= 44
+    assert accepted + undelivered == generated > 300
+
+
+def test_ctrl_c_between_iterations(server: FaultyServer) -> None:
+    command = [sys.executable, "-m", "fedping", "fleet", server.url, STUDY, "--clients", "30", "--every", "1h"]
+    fleet = subprocess.Popen(
+        [*command, "--iterations", "2"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**marked_environment()[1], "PYTHONUNBUFFERED": "1"},
+    )
+    assert fleet.stdout is not None
+    assert fleet.stdout.readline().startswith("iteration   0")
+    fleet.send_signal(signal.SIGINT)
+    out, err = fleet.communicate(timeout=60)
+    assert (fleet.returncode, err.strip()) == (130, "fedping: interrupted")
+    assert out.endswith("0 rejected, 0 undelivered\n")
+
+
+def profile(folder: Path) -> Path:
+    """Make a history of 40 pages in two groups that share a word, each visited a few times."""
+    folder.mkdir()
+    with sqlite3.connect(folder / "places.sqlite") as database:
+        database.executescript(SCHEMA.read_text())
+        for page in range(1, 41):
+            word = "secret-apples" if page % 2 else "secret-pears"
+            database.execute(
+                "INSERT INTO moz_places (id, url, title, visit_count, typed) VALUES (?, ?, ?, 2, ?)",
+                (page, f"https://site{page}.example/{word}", f"Private {page}", page % 3 == 0),
+            )
+            for visit in range(2):
+                database.execute(
+                    "INSERT INTO moz_historyvisits (from_visit, place_id, visit_date, visit_type) VALUES (0, ?, ?, ?)",
+                    (page, 1_790_000_000_000_000 - page * visit * 86_400_000_000, 1 + page % 3),
+                )
+    database.close()
+    return folder
+
+
+def test_a_history_of_ones_own_is_searched_and_no_word_of_it_leaves(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, err = said(capsys, server.url, STUDY, "--clients", "30", "--profile", str(profile(tmp_path / "profile")))
+    assert err == "40 pages of the profile will be searched; no address or title leaves it\n"
+    pings = [attempt.body for attempt in server.attempts]
+    assert len(pings) >= 27
+    assert f"{len(pings)} accepted" in out
+    assert {ping.arm for ping in seen(pings)} >= {"treatment", "control", "linear", "plain"}
+    for word in (b"example", b"secret", b"Private", b"http"):
+        assert not any(word in body for body in pings)
+    assert any(any(ping.payload["update"] or ()) for ping in seen(pings))
