@@ -45,5 +45,5 @@ class FleetSettings:
     def __post_init__(self) -> None:
         least = {"clients": 1, "seed": 0, "run": 0, "at_once": 1, "fetch_within": 0, "send_within": 0}
         for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise InvalidSettings(f"{name} is {getattr(self, name):g}; a fleet needs at least {bound}")
+            if not bound <= getattr(self, name) < float("inf"):
+                raise InvalidSettings(f"{name} is {getattr(self, name):g}; a fleet needs at least {bound}, and an end")

@@ -13,8 +13,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._look = self._selector.select
-        self._selector.select = self._leap
+        selector = vars(self)["_selector"]
+        self._look = selector.select
+        selector.select = self._leap
 
     def time(self) -> float:
         return self._now
