@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,14 +116,15 @@ def _print_outcome(outcome: DemoOutcome, console: Console) -> None:
     console.print(table)
     trained = " and ".join(arm.name for arm in outcome.study.arms if arm.applies)
     console.print(f"Only {trained} ranks with the trained model; the others rank with version 0.\n", highlight=False)
-    store = f"--store {outcome.store}"
+    line, store = f"{outcome.study.name} {outcome.line}", f"--store {outcome.store}"
+    command = "fedping" if shutil.which("fedping") else sys.argv[0]
     where = {
         "loss by arm, a picture": outcome.figure,
         "pings, in Parquet": outcome.landing,
         "versions, with state and lineage": outcome.store,
         "what ingest said": outcome.ingest_log,
-        "see the versions": f"fedping store history {outcome.study.name} {outcome.line} {store}",
-        "what was learned": f"fedping store diff {outcome.study.name} {outcome.line} 0 {store}",
+        "see the versions": f"{command} store history {line} {store}",
+        "what was learned": f"{command} store diff {line} 0 {store}",
     }
     for what, path in where.items():
         console.print(f"{what:<34} {path}", highlight=False, soft_wrap=True)
