@@ -137,7 +137,8 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 def _interrupts_held() -> Iterator[list[int]]:
     """Hold back Ctrl-C while the JVM starts: an interruption there would lose the only handle on its process."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield received
         return
     before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))

@@ -49,8 +49,9 @@ def parquet_files(folder: Path, sizes: list[int]) -> list[str]:
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A mark that the processes of a session in this process inherit."""
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A mark that the processes of a session in this process inherit; what a killed one leaves is left in our folder."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
     made = new_mark()
     for name, value in made.items():
         monkeypatch.setenv(name, value)
@@ -193,6 +194,27 @@ def test_control_c_while_spark_starts_leaves_no_process(
     os.killpg(slow_job.pid, signal.SIGINT)
     slow_job.communicate(timeout=60)
     assert slow_job.returncode == 130
+    assert not left_over(mark, seconds=2)
+
+
+def test_a_process_that_ignores_control_c_goes_on_ignoring_it(tmp_path: Path, mark: dict[str, str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from server_jobs.spark.session import spark_session\n"
+        "with spark_session() as session:\n    print('counted', session.range(4).count())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    ) as job:
+        assert wait_until(lambda: any("launcher.Main" in command for command in marked(mark).values()))
+        os.killpg(job.pid, signal.SIGINT)
+        said, _ = job.communicate(timeout=120)
+    assert (job.returncode, said) == (0, "counted 4\n")
     assert not left_over(mark, seconds=2)
 
 
