@@ -50,7 +50,7 @@ def parquet_files(folder: Path, sizes: list[int]) -> list[str]:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A mark that the processes of a session in this process inherit; what a killed one leaves is left in our folder."""
+    """A mark that the processes of a session in this process inherit; what a killed one leaves is in our folder."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
     made = new_mark()
     for name, value in made.items():
@@ -95,6 +95,7 @@ def test_a_master_that_is_none_is_told_in_one_sentence(mark: dict[str, str]) -> 
     assert not left_over(mark, seconds=5)
 
 
+@pytest.mark.filterwarnings("ignore:Unable to cleanly shutdown")
 def test_a_second_session_beside_the_first_is_refused_and_a_dead_jvm_does_not_stay(mark: dict[str, str]) -> None:
     with spark_session(SparkSettings(cpus=1)) as session:
         with pytest.raises(RuntimeError, match="already"), spark_session():
