@@ -81,15 +81,25 @@ def test_troubles_are_told_with_their_reasons(server: FaultyServer, capsys: pyte
 
 
 def test_what_is_drawn_follows_from_the_seed(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4")
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4", "--run", "0")
     first = server.bodies()
-    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4")
+    said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4", "--run", "0")
     assert server.bodies() == first  # the same documents, and no body differs
     said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4", "--run", "1")
     assert len(server.bodies()) == 2 * len(first)
     said(capsys, server.url, STUDY, "--clients", "20", "--seed", "5")
     clients = {ping.client_id for ping in seen([attempt.body for attempt in server.attempts])}
     assert 30 <= len(clients) <= 40
+
+
+def test_the_same_command_given_again_sends_new_documents_of_the_same_clients(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, server.url, STUDY, "--clients", "20")
+    first = server.bodies()
+    said(capsys, server.url, STUDY, "--clients", "20")
+    second = {name: body for name, body in server.bodies().items() if name not in first}
+    assert sorted(second.values()) == sorted(first.values())
 
 
 def test_options_of_behaviour_reach_the_clients(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,9 +143,7 @@ def test_what_cannot_be_meant_is_told_before_anything_is_asked_of_the_server(
     assert server.fetches == []
 
 
-@pytest.mark.parametrize(
-    "option", [["--clients", "0"], ["--fetch-late", "1.5"], ["--at-once", "0"], ["--gradient", "x"]]
-)
+@pytest.mark.parametrize("option", ["--clients 0", "--fetch-late 1.5", "--at-once 0", "--gradient x"])
 def test_options_out_of_range_are_told(capsys: pytest.CaptureFixture[str], option: str) -> None:
     _, err = said(capsys, "http://127.0.0.1:1", STUDY, *option.split(), code=2)
     assert f"Invalid value for '{option.split()[0]}'" in err
