@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +58,13 @@ def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
 
 def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
     """Return each client's arm as :func:`protocol.enrolment.enrol` decides it."""
-    texts = (str(UUID(bytes=one)) for one in map(bytes, ids))
+    digits = ids.tobytes().hex()
+    texts = (_uuid_text(digits[at : at + 32]) for at in range(0, len(digits), 32))
     places = np.fromiter((position(study.name, text) for text in texts), np.float64, len(ids))
     bounds = np.array(list(accumulate(arm.share for arm in study.arms)))
     return np.searchsorted(bounds, places, side="right").astype(np.int16)
+
+
+def _uuid_text(digits: str) -> str:
+    """Return 32 hexadecimal digits as a UUID is written; several times as fast as by way of an object."""
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

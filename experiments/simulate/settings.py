@@ -87,7 +87,12 @@ class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The phase after it, of so many ticks, in which the version reached is frozen."""
+    """The phase after it, of so many ticks, in which the version reached is frozen.
+
+    Its pings land in the partition of that version, where no ping of the optimization can be, for no round made one of
+    it. Late ones of clients that hold an older version land with that version, as always; their ``received_at`` tells.
+    Clients know nothing of phases: whoever submits updates goes on submitting.
+    """
 
     ticks: Annotated[int, Meta(ge=0, le=1_000_000)]
 

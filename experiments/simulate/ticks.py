@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from client_sim.fleet.interactions import Ranking
 from client_sim.fleet.search_round import product_spec
-from client_sim.population.behaving import Seekers, behave
+from client_sim.population.behaving import Ranker, Seekers, behave
 from client_sim.population.draws import FloatArray, Keys, child_keys, uniforms
 from experiments.simulate.landed import Envelopes, landed_table
 from experiments.simulate.people import People, uuid_bytes
@@ -123,9 +122,9 @@ class TickMaker:
         settings = self._study.arms[arm]
         moment = uniforms(child_keys(keys, _MOMENT), 1)[:, 0]
         day = (tick + moment) * (self._experiment.tick_minutes / 1440)
-        ranking = self._ranking(settings, version, models)
+        ranker = self._ranker(settings, version, models)
         seekers = Seekers(users, child_keys(keys, _BEHAVE), day)
-        behaved = behave(self._people.users(ranking.spec.ranker), ranking, seekers, iteration)
+        behaved = behave(self._people.users(ranker.spec.ranker), ranker, seekers, iteration)
         start = self._experiment.start_ms + tick * self._experiment.tick_ms
         envelopes = Envelopes(
             document_ids=uuid_bytes(child_keys(keys, _DOCUMENT)),
@@ -137,12 +136,18 @@ class TickMaker:
         )
         return landed_table(envelopes, behaved)
 
-    def _ranking(self, arm: Arm, version: int, models: Mapping[str, Models]) -> Ranking:
+    def _ranker(self, arm: Arm, version: int, models: Mapping[str, Models]) -> Ranker:
         spec = self._spec(arm)
-        weights = np.array(published(spec, spec.start))
-        if arm.line is not None and arm.applies and version != NO_VERSION:
-            weights = models[arm.line].weights[version]
-        return Ranking(spec, weights, arm.submits, arm.decays, self._experiment.gradient)
+        start = held = np.array(published(spec, spec.start))
+        if arm.line is not None and version != NO_VERSION:
+            held = models[arm.line].weights[version]
+        return Ranker(
+            spec=spec,
+            weights=held if arm.applies else start,
+            learns_at=held if arm.submits else None,
+            decays=arm.decays,
+            gradient=self._experiment.gradient,
+        )
 
     def _spec(self, arm: Arm) -> ModelSpec:
         return self._product if arm.line is None else self._study.line(arm.line).spec

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from werkzeug.test import Client
 
-from client_sim.fleet.interactions import Ranking
 from client_sim.fleet.pings import encoded_pings
 from client_sim.fleet.search_round import product_spec
-from client_sim.population.behaving import Seekers, behave
+from client_sim.population.behaving import Ranker, Seekers, behave
 from client_sim.population.draws import child_keys, uniforms
 from experiments.simulate import experiment_from_toml
 from experiments.simulate.people import People
@@ -68,7 +67,7 @@ def test_ingest_lands_the_same_rows(tmp_path: Path) -> None:
         day = uniforms(child_keys(keys, _MOMENT), 1)[:, 0] / 48
         done = behave(
             people.users("frecency-2018"),
-            Ranking(spec, start, arm.submits, arm.decays),
+            Ranker(spec, start, start if arm.submits else None, arm.decays),
             Seekers(users, child_keys(keys, _BEHAVE), day),
             0,
         )

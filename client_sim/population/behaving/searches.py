@@ -7,18 +7,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sim.fleet.interactions import Interactions, Ranking, stored_scores
+from client_sim.fleet.interactions import Gradient, Interactions, stored_scores
 from client_sim.fleet.keystrokes import Keystrokes
 from client_sim.models import NO_CANDIDATE, NOTHING_CHOSEN, PageTable, RankingModel, Searches, losses, model_for
 from client_sim.population.behaving.looking import Looks, look
 from client_sim.population.behaving.users import Users, Wish
 from client_sim.population.behaving.vocabulary import LONGEST, below
 from client_sim.population.draws import FloatArray, Keys, child_keys, uniforms
+from protocol.spec import ModelSpec
 
 _WISH, _LOOK, _HANDS = range(3)
 
-Ranker = Ranking
-"""What a group of users ranks with: see :class:`client_sim.fleet.interactions.Ranking`."""
+
+@dataclass(frozen=True)
+class Ranker:
+    """What a group of users ranks with and learns from.
+
+    Attributes:
+        spec: the model, its margin and its ε.
+        weights: those that rank, shape (m,).
+        learns_at: the weights that an update is computed for, shape (m,): those of the version that the client holds,
+            whether it ranks with them or not; None if it submits none.
+        decays: whether stored scores decay by the day.
+        gradient: how updates are computed.
+    """
+
+    spec: ModelSpec
+    weights: FloatArray
+    learns_at: FloatArray | None = None
+    decays: bool = False
+    gradient: Gradient = "finite_differences"
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class _Matches:
     scores: FloatArray
 
 
-def behave(users: Users, ranker: Ranking, seekers: Seekers, iteration: int) -> Behaved:
+def behave(users: Users, ranker: Ranker, seekers: Seekers, iteration: int) -> Behaved:
     """Let users search with what ``ranker`` ranks, and return what came of it."""
     settings = users.settings
     words = users.words(seekers.users)
@@ -81,7 +99,7 @@ def behave(users: Users, ranker: Ranking, seekers: Seekers, iteration: int) -> B
 
 
 def _matches(
-    users: Users, ranker: Ranking, seekers: Seekers, words: NDArray[np.uint16], wish: Wish, looks: Looks
+    users: Users, ranker: Ranker, seekers: Seekers, words: NDArray[np.uint16], wish: Wish, looks: Looks
 ) -> _Matches:
     packed = users.vocabulary.packed
     target = packed[wish.word]
@@ -137,7 +155,7 @@ def _shown(matches: _Matches, typed: NDArray[np.intp], rank: NDArray[np.intp], r
     return Searches(candidates, np.where(rank >= 0, rank, NOTHING_CHOSEN))
 
 
-def _seen(ranker: Ranking, matches: _Matches, shown: Searches) -> Interactions:
+def _seen(ranker: Ranker, matches: _Matches, shown: Searches) -> Interactions:
     """Return what the searches say about the ranking, with no more pages than are shown."""
     model = model_for(ranker.spec.ranker)
     present = shown.candidates != NO_CANDIDATE
@@ -157,15 +175,18 @@ def _seen(ranker: Ranking, matches: _Matches, shown: Searches) -> Interactions:
         rank=shown.chosen.astype(np.intp),
         bookmarked=bookmarked,
         loss=losses(scores, searches, ranker.spec.margin) if len(scores) else np.zeros(len(shown)),
-        update=_update(ranker, model, pages, searches) if ranker.submits else None,
+        update=_update(ranker, model, pages, searches),
     )
 
 
-def _update(ranker: Ranking, model: RankingModel, pages: PageTable, searches: Searches) -> FloatArray:
+def _update(ranker: Ranker, model: RankingModel, pages: PageTable, searches: Searches) -> FloatArray | None:
+    """Return the direction of descent for what was shown and selected, at the weights that the client learns at."""
     spec = ranker.spec
+    if ranker.learns_at is None:
+        return None
     if ranker.gradient == "analytic":
-        return model.analytic_updates(ranker.weights, pages, searches, spec.margin)
-    return model.finite_differences(ranker.weights, pages, searches, spec.margin, spec.epsilon)
+        return model.analytic_updates(ranker.learns_at, pages, searches, spec.margin)
+    return model.finite_differences(ranker.learns_at, pages, searches, spec.margin, spec.epsilon)
 
 
 def _typed(
