@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -44,9 +45,13 @@ class Pace:
 @click.argument("url")
 @click.argument("study")
 @click.option("--clients", type=click.IntRange(1), default=1000, show_default=True, help="Simulated browsers.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Everything drawn follows from it.")
 @click.option(
-    "--run", type=click.IntRange(0), default=0, show_default=True, help="Another number: same clients, new documents."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Clients and all they do follow from it."
+)
+@click.option(
+    "--run",
+    type=click.IntRange(0),
+    help="Part of the document ids: with one that was used, pings are duplicates.  [default: new]",
 )
 @click.option("--iterations", type=click.IntRange(1), help="How many.  [default: 1, or what --duration allows]")
 @click.option("--duration", help="How long to begin new iterations: 45s, 10m, 6h.")
@@ -145,7 +150,8 @@ def _settings(options: dict[str, Any]) -> FleetSettings:
     return FleetSettings(
         clients=options["clients"],
         seed=options["seed"],
-        run=options["run"],
+        # Ingest drops a document that has landed: without a new number, the same command again would land nothing.
+        run=secrets.randbits(63) if options["run"] is None else options["run"],
         at_once=options["at_once"],
         fetch_within=within,
         send_within=within,
