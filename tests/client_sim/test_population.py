@@ -6,7 +6,7 @@ with ``ALPHA``: with another seed, a right generator would fail one of them with
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -158,6 +158,7 @@ def test_nothing_is_selected_in_the_stated_share_of_searches() -> None:
     assert stats.binomtest(int(nothing.sum()), nothing.size, 0.25).pvalue > ALPHA
 
 
+@settings(deadline=None)
 @given(clients=st.lists(st.integers(0, 10**6), min_size=1, max_size=8, unique=True), iteration=st.integers(0, 10**4))
 def test_a_client_is_the_same_alone_and_among_others_in_any_order(clients: list[int], iteration: int) -> None:
     made = population()
@@ -182,6 +183,7 @@ def test_seeds_clients_and_iterations_all_matter() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@settings(deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_displaying_keeps_every_candidate_and_the_choice_and_puts_the_best_on_top(name: str, seed: int) -> None:
     model = model_for(name)
