@@ -67,7 +67,7 @@ def sized(clients: int, pings: int, seed: int) -> Experiment:
         experiment,
         seed=seed,
         clients=clients,
-        optimization=Optimization(iterations=TICKS - 1, **busy),
+        optimization=Optimization(iterations=TICKS - 1, **busy),  # type: ignore[arg-type]
         evaluation=Evaluation(ticks=1, **busy),
     )
 
