@@ -1,7 +1,7 @@
 """An interval that may be looked at any number of times: the asymptotic confidence sequence for interim looks.
 
 Whoever tests again and again as the data come in, and stops at the first p below 5 %, is fooled far more often than
-that: at 100 looks, in about 40 % of the studies without any difference. A confidence sequence covers the truth at all
+that: at 100 looks, in two of five studies without any difference. A confidence sequence covers the truth at all
 looks at once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and
 asymptotic confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 """

@@ -43,6 +43,15 @@ def test_extreme_p_values_are_scipys_and_go_on_below_what_a_double_holds() -> No
     assert -20_000 < far.log10_p < 9 * ours.log10_p
 
 
+def test_it_is_scipys_at_the_size_of_2018() -> None:
+    rng = np.random.default_rng(2018)
+    x, y = rng.geometric(0.7350, 2_204_000), rng.geometric(0.7366, 1_470_000)
+    ours, theirs = mann_whitney(counts_of(x), counts_of(y)), mannwhitneyu(x, y, method="asymptotic")
+    assert ours.u == theirs.statistic
+    assert 1e-12 < theirs.pvalue < 0.05
+    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-12)
+
+
 @pytest.mark.parametrize("factor", [1, 10**6, 10**9])
 def test_u_and_ties_are_exact_for_any_number_of_observations(factor: int) -> None:
     a = ValueCounts(np.array([0.0, 1, 2, 5]), np.array([3, 4, 1, 1]) * factor)
