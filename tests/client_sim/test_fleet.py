@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import pytest
 
 from client_sim.fleet import (
@@ -15,6 +16,7 @@ from client_sim.fleet import (
     FleetSettings,
     HttpTransport,
     IterationSummary,
+    NotModified,
     Unavailable,
     join_study,
 )
@@ -199,7 +201,26 @@ def test_fetches_are_spread_over_the_whole_time_given() -> None:
     assert set(quarters) == {0, 1, 2, 3}
     assert max(quarters.values()) < 1.5 * min(quarters.values())
     assert len(set(moments)) == len(moments)
-    assert {line for _, line, _ in transport.fetches[:20]} == {"main", "other"}  # in no order of clients
+
+
+def test_clients_fetch_in_another_order_each_iteration() -> None:
+    """Else the same clients would be the first at every new version."""
+
+    class Watching(PlannedTransport):
+        async def fetch_model(
+            self, study: str, line: str, iteration: int | None, etag: str | None
+        ) -> Fetched | NotModified | Unavailable:
+            up_to_date.append(set(np.flatnonzero(fleet.roster.version == self.version).tolist()))
+            return await super().fetch_model(study, line, iteration, etag)
+
+    up_to_date: list[set[int]] = []
+    transport = Watching()
+    fleet = joined(transport, at_once=1)
+    run_by_iteration(transport, fleet, 2)
+    middle = len(up_to_date) // 4
+    first, second = up_to_date[middle], up_to_date[middle + len(up_to_date) // 2]
+    assert len(first) == len(second) == middle
+    assert len(first & second) < 0.8 * middle
 
 
 def test_fetches_keep_to_the_limit() -> None:
