@@ -102,8 +102,8 @@ def measured_apart(clients: int, arguments: argparse.Namespace) -> Cost:
 
 def show(costs: list[Cost]) -> None:
     table = Table(box=SIMPLE_HEAD, title="what a simulated ping costs", title_justify="left")
-    for heading in ("clients", "pings", "seconds", "µs a ping", "of first", "CPU µs a ping", "of first", "peak GiB"):
-        table.add_column(heading, justify="right")
+    for heading in ("clients", "pings", "seconds", "µs a ping", "ratio", "CPU µs", "ratio", "GiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in costs:
         wall, cpu = one.microseconds, one.cpu_microseconds
         table.add_row(

@@ -109,23 +109,17 @@ class Simulation:
     def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:
         """Run iterations until every line is done; return the tick after the last one."""
         phase = self.experiment.optimization
-        means: NDArray[np.float32] | None = None
         tick = min(line.next_tick for line in lines)
         if not all(line.done for line in lines):
             means = people.activity.means(phase.searches_per_day, phase.activity_shape)
             self._forget_after(tick)
         while not all(line.done for line in lines):
-            assert means is not None
             self._tick(tick, means, maker, lines)
             for line in lines:
                 line.after(tick)
             tick += 1
             self._tell("optimization", min(line.rounds for line in lines), phase.iterations)
-            if tick - max(line.next_tick for line in lines) > WAITED_ENOUGH:
-                raise FedpingError(
-                    f"no version was published in {WAITED_ENOUGH:,} ticks, for too few clients sent an update; raise "
-                    "clients in the experiment, or lower min_clients in the study"
-                )
+            _refuse_to_wait_for_ever(tick - max(line.next_tick for line in lines))
         return max(line.next_tick for line in lines)
 
     def _evaluate(self, people: People, maker: TickMaker, lines: list[LineRun], first: int) -> None:
@@ -183,6 +177,14 @@ def iso(milliseconds: int) -> str:
 def token(tick: int) -> str:
     """Return the second half of the names of a tick's files, as long as a random one."""
     return f"{tick:012x}"
+
+
+def _refuse_to_wait_for_ever(ticks: int) -> None:
+    if ticks > WAITED_ENOUGH:
+        raise FedpingError(
+            f"no version was published in {WAITED_ENOUGH:,} ticks, for too few clients sent an update; raise clients "
+            "in the experiment, or lower min_clients in the study"
+        )
 
 
 def _claim(out: Path, experiment: Experiment, study: Study) -> None:
