@@ -1,6 +1,7 @@
 """`fedping fleet` as a person types it: summaries, JSON, mistakes, Ctrl-C, and a history of one's own."""
 
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -16,7 +17,7 @@ from fedping.main import main
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import STUDY, fleet_study, seen
 from tests.support.ingest_server import free_port
-from tests.support.processes import left_behind, marked_environment
+from tests.support.processes import left_over, new_mark
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "client_sim" / "data" / "places_schema.sql"
@@ -179,7 +180,8 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
         return LANDED
 
     server.plan = plan
-    mark, environment = marked_environment()
+    mark = new_mark()
+    environment = {**os.environ, **mark}
     command = [sys.executable, "-m", "fedping", "fleet", server.url, STUDY, "--clients", "300", "--at-once", "4", *form]
     fleet = subprocess.Popen(
         [*command, "--iterations", "9"],
@@ -193,7 +195,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
     fleet.send_signal(signal.SIGINT)
     out, err = fleet.communicate(timeout=60)
     assert fleet.returncode == 130, err
-    assert left_behind(mark) == {}
+    assert left_over(mark) == []
     lines = (out + err).split("\n")
     assert [line for line in lines if line][1:] == ["fedping: interrupted"]
     assert (out == "") == bool(form)  # in JSON no line is half an iteration; the sum is told to the person
@@ -211,7 +213,7 @@ def test_ctrl_c_between_iterations(server: FaultyServer) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**marked_environment()[1], "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert fleet.stdout is not None
     assert fleet.stdout.readline().startswith("iteration   0")

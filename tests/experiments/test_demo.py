@@ -15,7 +15,7 @@ from experiments.demo import DemoSettings, Progress, run_demo
 from experiments.ingest_process import ingest_process
 from model_store.store import open_store
 from protocol.errors import FedpingError, InvalidSettings
-from tests.support.processes import left_behind, marked_environment
+from tests.support.processes import left_over, new_mark
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,27 +48,27 @@ def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> 
 
 @pytest.mark.spark
 def test_the_command_runs_spark_rounds_and_tells_where_everything_lies(tmp_path: Path) -> None:
-    mark, environment = marked_environment()
+    mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "500", "--iterations", "2"]
     ran = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")], cwd=ROOT, env=environment, capture_output=True, text=True
+        [*command, "--out", str(tmp_path / "out")], cwd=ROOT, env={**os.environ, **mark}, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
     assert "version   1:" in ran.stdout
     assert str(tmp_path / "out" / "loss.png") in ran.stdout
-    assert left_behind(mark) == {}
+    assert left_over(mark) == []
     check_whole(tmp_path / "out")
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 3.5, 6.0, 11.0])
 def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_path: Path, after: float) -> None:
-    mark, environment = marked_environment()
+    mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "800", "--iterations", "200"]
     started = subprocess.Popen(
         [*command, "--out", str(tmp_path / "out")],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, **mark},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -79,12 +79,12 @@ def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_pat
     said, _ = started.communicate(timeout=90)
     assert started.returncode in (130, -signal.SIGINT), said
     assert "Traceback" not in said or after < 1
-    assert left_behind(mark) == {}
+    assert left_over(mark) == []
     check_whole(tmp_path / "out")
 
 
 def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
-    mark, environment = marked_environment()
+    mark = new_mark()
     code = (
         "import sys, time; from pathlib import Path; from experiments.ingest_process import ingest_process\n"
         "from model_store.store import open_store\n"
@@ -93,13 +93,17 @@ def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
         "    print('up', flush=True); time.sleep(600)\n"
     )
     started = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, **mark},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert started.stdout is not None
     assert started.stdout.readline() == "up\n"
     started.kill()
     started.wait()
-    assert left_behind(mark) == {}
+    assert left_over(mark) == []
 
 
 def test_an_ingest_that_cannot_start_is_told_with_its_own_words(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from server_jobs.spark.java import java_home
 from server_jobs.spark.session import spark_home
-from tests.server_jobs.processes import left_over, new_mark, wait_until
+from tests.support.processes import left_over, new_mark, wait_until
 
 START_SECONDS = 120
 

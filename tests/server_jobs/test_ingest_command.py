@@ -1,5 +1,6 @@
 """Bad input on the command line: one sentence, a non-zero exit, and nothing left running."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.ingest_app import make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
+from tests.support.processes import left_over, new_mark
 
 
 @pytest.fixture
@@ -19,9 +21,11 @@ def store(tmp_path: Path) -> Path:
 
 def run(*options: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "fedping", "ingest", *map(str, options)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    mark = new_mark()
+    environment = {**os.environ, **mark}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-    assert not subprocess.run(["pgrep", "-f", " ".join(command[1:])], capture_output=True).stdout
+    assert left_over(mark) == []
     return done.returncode, done.stderr
 
 

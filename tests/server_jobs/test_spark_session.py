@@ -18,8 +18,8 @@ from server_jobs.spark.archive import archive_path, current_archive, make_archiv
 from server_jobs.spark.java import find_java
 from server_jobs.spark.session import spark_home, spark_session
 from server_jobs.spark.settings import SparkSettings
-from tests.server_jobs.processes import left_over, marked, new_mark, wait_until
 from tests.server_jobs.standalone import Cluster, standalone_cluster
+from tests.support.processes import left_over, marked, new_mark, wait_until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ from server_jobs.spark import submit
 from server_jobs.spark.arguments import is_local, pairs, properties_of, split, value_of
 from server_jobs.spark.settings import SparkSettings, plan
 from server_jobs.spark.shipping import PACKAGES, code_archive
-from tests.server_jobs.processes import left_over, marked, new_mark, wait_until
 from tests.server_jobs.standalone import standalone_cluster
+from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.rounds import crowd, land, store_with
 from tests.support.versions import small_study
 

@@ -1,35 +1,49 @@
-"""Finding what a command left behind: processes carry a mark in their environment, inherited by whatever they start."""
+"""Which processes a test has started, found by a mark in their environment, however they were started or by whom."""
 
 import os
-import secrets
+import signal
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 MARK = "FEDPING_TEST_MARK"
 
 
-def marked_environment() -> tuple[str, dict[str, str]]:
-    """Return a fresh mark and an environment that has it."""
-    mark = secrets.token_hex(8)
-    return mark, {**os.environ, MARK: mark}
+def new_mark() -> dict[str, str]:
+    """Return a variable for the environment of a process, which its descendants inherit."""
+    return {MARK: uuid.uuid4().hex}
 
 
-def marked_processes(mark: str) -> dict[int, str]:
-    """Return the living processes that have the mark: number and command line. Linux."""
+def marked(mark: dict[str, str]) -> dict[int, str]:
+    """Return the living processes with a mark, and their command lines."""
+    wanted = f"{MARK}={mark[MARK]}".encode()
     found = {}
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (OSError, ProcessLookupError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(folder.name)] = command
+            except OSError:  # it has ended, or is not ours
                 continue
     return found
 
 
-def left_behind(mark: str, patience: float = 10.0) -> dict[int, str]:
-    """Return the marked processes that are still there after so many seconds; none as soon as there are none."""
-    deadline = time.monotonic() + patience
-    while (found := marked_processes(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
+def wait_until(happened: Callable[[], object], seconds: float = 60) -> bool:
+    """Poll until something has happened; return whether it has within the time."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def left_over(mark: dict[str, str], seconds: float = 30) -> list[str]:
+    """Return the command lines of marked processes that are still there after some seconds, and kill them."""
+    wait_until(lambda: not marked(mark), seconds)
+    left = marked(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return [command[:200] for command in left.values()]
