@@ -33,14 +33,15 @@ class Ranking:
     Attributes:
         spec: the model, its margin and its ε.
         weights: those of the version that ranks, shape (m,).
-        submits: whether they compute updates.
+        learns_at: the weights that an update is computed for, shape (m,): those of the version that the clients hold,
+            also where they rank with another; None if they submit no updates.
         decays: whether their stored scores decay by the day.
         gradient: how they compute updates.
     """
 
     spec: ModelSpec
     weights: FloatArray
-    submits: bool
+    learns_at: FloatArray | None
     decays: bool
     gradient: Gradient = "finite_differences"
 
@@ -90,7 +91,7 @@ def interact(ranking: Ranking, pages: PageTable, searches: Searches) -> Interact
         rank=selected_ranks(scores, ranked),
         bookmarked=pages.bookmarked[chosen] & (ranked.chosen != NOTHING_CHOSEN),
         loss=losses(scores, ranked, spec.margin),
-        update=_updates(ranking, model, pages, ranked) if ranking.submits else None,
+        update=_updates(ranking, model, pages, ranked),
     )
 
 
@@ -110,8 +111,10 @@ def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
     return result
 
 
-def _updates(ranking: Ranking, model: RankingModel, pages: PageTable, searches: Searches) -> FloatArray:
-    spec = ranking.spec
+def _updates(ranking: Ranking, model: RankingModel, pages: PageTable, searches: Searches) -> FloatArray | None:
+    spec, weights = ranking.spec, ranking.learns_at
+    if weights is None:
+        return None
     if ranking.gradient == "analytic":
-        return model.analytic_updates(ranking.weights, pages, searches, spec.margin)
-    return model.finite_differences(ranking.weights, pages, searches, spec.margin, spec.epsilon)
+        return model.analytic_updates(weights, pages, searches, spec.margin)
+    return model.finite_differences(weights, pages, searches, spec.margin, spec.epsilon)

@@ -33,7 +33,7 @@ _KEYSTROKES, _DOCUMENT, _TWICE = range(3)
 
 @dataclass(frozen=True)
 class _Group:
-    """The clients of one arm that rank with one version: positions of the fleet."""
+    """The clients of one arm for which one version matters, to rank or to learn with: positions of the fleet."""
 
     arm: Arm
     version: int
@@ -67,21 +67,22 @@ class SearchRound:
         return letters, tuple(self._summary(arm, seen.get(arm.name, [])) for arm in self._roster.arms)
 
     def _groups(self, clients: NDArray[np.int64]) -> Mapping[str, list[_Group]]:
-        """Return the clients by the ranking model that they evaluate, then by arm and by the version that ranks."""
+        """Return the clients by the ranking model that they evaluate, then by arm and by the version that they use."""
         groups: dict[str, list[_Group]] = {}
         arms, held = self._roster.arm[clients], self._roster.version[clients]
         for position, arm in enumerate(self._roster.arms):
-            ranks_with = held if arm.applies else np.full_like(held, NO_VERSION)
-            for version in np.unique(ranks_with[arms == position]):
-                members = clients[(arms == position) & (ranks_with == version)]
+            used = held if arm.applies or arm.submits else np.full_like(held, NO_VERSION)
+            for version in np.unique(used[arms == position]):
+                members = clients[(arms == position) & (used == version)]
                 groups.setdefault(self._spec(arm).ranker, []).append(_Group(arm, int(version), members))
         return groups
 
     def _ranking(self, group: _Group) -> Ranking:
         arm, spec = group.arm, self._spec(group.arm)
         start = np.array(published(spec, spec.start))
-        weights = start if arm.line is None else self._shelf.weights(arm.line, group.version)
-        return Ranking(spec, weights, arm.submits, arm.decays, self._settings.gradient)
+        held = start if arm.line is None else self._shelf.weights(arm.line, group.version)
+        learns_at = held if arm.submits else None
+        return Ranking(spec, held if arm.applies else start, learns_at, arm.decays, self._settings.gradient)
 
     def _letters(
         self, group: _Group, seen: Interactions, who: NDArray[np.int64], number: NDArray[np.intp], iteration: int

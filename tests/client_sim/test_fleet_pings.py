@@ -82,6 +82,27 @@ def test_a_ping_says_what_the_model_itself_says_of_the_search(gradient: str) -> 
     assert set(seen_arms) == {"treatment", "control", "linear", "plain"}
 
 
+def test_an_arm_that_submits_without_applying_ranks_with_version_0_and_learns_at_the_version_it_holds() -> None:
+    watching = Arm(name="watching", share=0.5, line="main", submits=True)
+    study = msgspec.structs.replace(fleet_study(), arms=(watching,), lines=fleet_study().lines[:1])
+    transport = PlannedTransport(study)
+    transport.version = 2
+    users = PopulationSettings(searches=(1, 1), nothing_selected=0.0)
+    fleet = joined(transport, users, clients=60)
+    in_virtual_time(iterate(fleet))
+    spec, model = study.lines[0].spec, model_for("frecency-2018")
+    start, held = np.array(published(spec, spec.start)), np.array(document(study, "main", 2).model)
+    position = {client: i for i, client in enumerate(fleet.roster.ids)}
+    pings = seen(list(transport.landed.values()))
+    assert len(pings) > 10
+    for ping in pings:
+        sample = made_users(3, users)(model).sample(np.array([position[ping.client_id]]), 0)
+        shown = displayed(sample.searches, model.scores(start, sample.pages))
+        assert ping.payload["loss"] == losses(model.scores(start, sample.pages), shown, spec.margin)[0]
+        update = model.finite_differences(held, sample.pages, shown, spec.margin, spec.epsilon)[0]
+        assert ping.payload["update"] == update.tolist()
+
+
 def all_pings() -> list[PingSeen]:
     transport = PlannedTransport()
     transport.version = 2
