@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from analysis.curves import ArmCurve, arm_curves, draw_loss
@@ -20,6 +19,7 @@ from experiments.ingest_process import RunningIngest, ingest_process
 from model_store.store import ModelStore, open_store
 from model_store.version import ArmSummary
 from protocol import __version__
+from protocol.clock import utc_now
 from protocol.errors import FedpingError, InvalidSettings
 from protocol.study import Study, study_from_toml
 from server_jobs.optimize import first_versions
@@ -116,7 +116,7 @@ def run_demo(
     store_path, landing, log = settings.out / "store", settings.out / "landing", settings.out / "ingest.log"
     store = open_store(store_path, create=True)
     landing.mkdir(parents=True, exist_ok=True)
-    store.create_study(study, first_versions(study, created=_now(), code_version=__version__))
+    store.create_study(study, first_versions(study, created=utc_now(), code_version=__version__))
     progress.stage = "starting ingest"
     with ingest_process(store_path, landing, log) as ingest, engine_named(settings.engine) as engine:
         with asyncio.Runner() as runner:
@@ -171,7 +171,7 @@ def _iteration(
         if step == "listed" and not progress.done:
             progress.stage = "Spark round: starting Spark (once), then averaging the updates"
 
-    result = run_round(store, landing, study, line, engine, clock=_now, code_version=__version__, on_step=on_step)
+    result = run_round(store, landing, study, line, engine, clock=utc_now, code_version=__version__, on_step=on_step)
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
     return DemoIteration(result.iteration, summary.pings.accepted, result.arms)
@@ -179,7 +179,3 @@ def _iteration(
 
 def _picture(settings: DemoSettings) -> Path:
     return settings.out / "loss.png"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -64,8 +63,3 @@ def _arrow_type(kind: Any) -> pa.DataType:
         case msgspec.inspect.VarTupleType(item_type=item):
             return pa.list_(pa.field("element", _arrow_type(item), nullable=False))
     raise TypeError(f"no Arrow type is defined for {kind!r}; add it beside the others")
-
-
-def ids_to_arrow(ids: list[UUID]) -> pa.Array:
-    """Return UUIDs as a column of 16-byte values."""
-    return pa.array([i.bytes for i in ids], type=pa.binary(16))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol.digest import digest_of
@@ -142,8 +141,3 @@ def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
         float(math.floor(value + 0.5)) if weight.integer else value
         for weight, value in zip(spec.weights, weights, strict=True)
     )
-
-
-def spec_from_json(data: bytes) -> ModelSpec:
-    """Decode and validate a model spec; raises ``msgspec.ValidationError`` or :class:`InvalidSettings`."""
-    return msgspec.json.decode(data, type=ModelSpec)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.options import json_option, landing_option, store_option
+from fedping.progress import status
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> Stu
 
     window_folders(landing, study, plan.window)  # says that there is nothing before seconds go into starting Spark
     settings = SparkSettings(master=master, app_name="fedping-analyze", driver_java_options=SECOND_COMPILER)
-    with _progress("starting Spark") as tell, spark_session(settings) as session:
+    with status("starting Spark") as tell, spark_session(settings) as session:
         tell("counting the landed pings")
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim)
 
@@ -175,15 +174,3 @@ def _words(given: str) -> list[str]:
 
 def _milliseconds(time: datetime | None) -> int | None:
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: None
-        return
-    with console.status(what) as status:
-        yield lambda step: status.update(step)

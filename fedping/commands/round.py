@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ import click
 
 from fedping import __version__
 from fedping.options import json_option, landing_option, store_option
+from fedping.progress import status
+from protocol.clock import utc_now
 from protocol.errors import FedpingError
 
 if TYPE_CHECKING:
@@ -96,11 +97,6 @@ def run_line(store: ModelStore, landing: Path, study: str, line: str, engine: En
         return run_round(store, landing, study, line, engine, clock=utc_now, code_version=__version__, on_step=on_step)
 
 
-def utc_now() -> str:
-    """Return now, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 def show(result: RoundResult, as_json: bool) -> None:
     """Print a result: a sentence and a row an arm, or one line of JSON."""
     if as_json:
@@ -119,11 +115,5 @@ def show(result: RoundResult, as_json: bool) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: None
-        return
-    with console.status(f"{what}: opening the store") as status:
-        yield lambda step: status.update(f"{what}: {DOING.get(step, step)}")
+    with status(f"{what}: opening the store") as tell:
+        yield lambda step: tell(f"{what}: {DOING.get(step, step)}")

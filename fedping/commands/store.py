@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import msgspec
 
 from fedping import __version__
 from fedping.options import json_option, landing_option, store_option
+from protocol.clock import utc_now
 
 
 @click.group()
@@ -95,7 +95,7 @@ def rollback(study: str, line: str, target: int, store_path: Path) -> None:
     from model_store.rollback import rollback as roll_back
     from model_store.store import open_store
 
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = utc_now()
     restored = roll_back(open_store(store_path), study, line, target, created=now, code_version=__version__)
     click.echo(f"published version {restored.iteration}, which repeats version {target}; clients fetch it from now on")
 

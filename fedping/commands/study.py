@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import msgspec
 
 from fedping import __version__
 from fedping.options import json_option, store_option
+from protocol.clock import utc_now
 from protocol.study import Study, study_from_toml
 
 
@@ -30,7 +30,7 @@ def create(file: Path, store_path: Path) -> None:
     from server_jobs.optimize import first_versions
 
     the_study = study_from_toml(file)
-    created = datetime.now(UTC).isoformat(timespec="milliseconds")
+    created = utc_now()
     store = open_store(store_path, create=True)
     if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__)):
         lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"

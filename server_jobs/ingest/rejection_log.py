@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from protocol.clock import utc_now
 from server_jobs.ingest.admission.rejection import Rejection
 
 LINES_A_FLUSH = 500
@@ -35,7 +35,7 @@ class RejectionLog:
             self._left_out += 1
             return
         entry = {
-            "time": _now(),
+            "time": utc_now(),
             "study": study,
             "status": rejection.status,
             "reason": rejection.reason,
@@ -50,7 +50,7 @@ class RejectionLog:
             lines, self._lines = self._lines, []
             left_out, self._left_out = self._left_out, 0
         if left_out:
-            lines.append(msgspec.json.encode({"time": _now(), "left_out": left_out}))
+            lines.append(msgspec.json.encode({"time": utc_now(), "left_out": left_out}))
         if lines:
             try:
                 self._write(b"\n".join([*lines, b""]))
@@ -63,7 +63,3 @@ class RejectionLog:
             os.replace(self._path, self._older)
         with open(self._path, "ab") as sink:
             sink.write(data)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
