@@ -72,7 +72,7 @@ class Row:
 def study_of(m: int) -> Study:
     step = Step(start=1, min=0.1, max=3)
     spec = ModelSpec(
-        name="benchmark", ranker="linear-15", weights=tuple(Weight(name=f"w{i}", start=0, step=step) for i in range(m))
+        name="benchmark", model="linear-15", weights=tuple(Weight(name=f"w{i}", start=0, step=step) for i in range(m))
     )
     arms = (
         Arm(name=TRAINED, share=0.8, line="main", applies=True, submits=True),

@@ -92,7 +92,7 @@ def _make_store(folder: Path) -> None:
     from protocol.study import Arm, Line, Study
 
     step = Step(start=1, min=0.1, max=3)
-    spec = ModelSpec(name="bench", ranker="bench", weights=tuple(Weight(f"w{i}", 1.0, step) for i in range(M)))
+    spec = ModelSpec(name="bench", model="bench", weights=tuple(Weight(f"w{i}", 1.0, step) for i in range(M)))
     arm = Arm(name="treatment", share=1, line="main", applies=True, submits=True)
     study = Study(name="bench", arms=(arm,), lines=(Line(name="main", spec=spec),))
     version = first_version("bench", "main", spec, (), "2026-01-01T00:00:00+00:00", "bench", "")

@@ -70,7 +70,7 @@ def script(archive: str) -> Command:
 def prepare(folder: Path, pings: int) -> None:
     """Make a store with version 0, and land pings of it in files of the size that ingest writes."""
     weights = tuple(Weight(name=f"w{i}", start=100.0, step=Step(start=1, min=0.1, max=3)) for i in range(M))
-    line = Line(name="main", spec=ModelSpec(name="bench", ranker="frecency-22", weights=weights), pipeline=Pipeline())
+    line = Line(name="main", spec=ModelSpec(name="bench", model="frecency-22", weights=weights), pipeline=Pipeline())
     arms = (Arm(name="treatment", share=0.8, line="main", applies=True, submits=True), Arm(name="control", share=0.2))
     study = Study(name="bench", arms=arms, lines=(line,))
     store = open_store(folder / "store", create=True)

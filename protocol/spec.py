@@ -1,7 +1,7 @@
 """The model spec: which weights a model has, how far each may move, and what must hold between them.
 
-The spec is the contract of both sides. A client takes from it which ranking model to evaluate and at which margin and
-step; the server takes from it the start values, the step sizes and the constraints. Any number of weights is allowed.
+The spec is the contract of both sides. A client takes from it which model to evaluate and with which settings; the
+server takes from it the start values, the step sizes and the constraints. Any number of weights is allowed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Constraint: TypeAlias = NonNegative | OrderedCutoffs
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A ranking model and its weights, in the order of the wire.
+    """A model and its weights, in the order of the wire.
 
     Raises:
         InvalidSettings: two weights share a name, a step's bounds do not hold its start, a constraint names a weight
@@ -73,10 +73,16 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     name: Name
-    ranker: Annotated[str, Meta(description="the ranking model that clients evaluate, such as frecency-2018")]
+    model: Annotated[str, Meta(description="the model that clients evaluate, such as frecency-2018")]
+    settings: Annotated[
+        dict[str, bool | int | float | str],
+        Meta(description="what the model itself has to know, such as its number of features; the model says which"),
+    ] = {}
     weights: Annotated[tuple[Weight, ...], Meta(min_length=1)]
     constraints: tuple[Constraint, ...] = ()
-    margin: Annotated[float, Meta(ge=0, le=1e30, description="Δ of the SVM loss, in points of the score (7.2)")] = 10.0
+    margin: Annotated[
+        float, Meta(ge=0, le=1e30, description="Δ of the SVM loss of ranking, in points of the score (7.2)")
+    ] = 10.0
     epsilon: Annotated[float, Meta(gt=0, le=1e30, description="ε of the finite differences (7.2)")] = 1.0
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from protocol.errors import InvalidSettings
 from protocol.landing import NO_LINE
 from protocol.pipeline import Pipeline
 from protocol.spec import ModelSpec, Name
+from protocol.training import OneGradient, Training
 
 SHARES_SLACK = 1e-9
 """How far above 1 the shares of the arms may sum: three times 1/3 written in decimals is not a mistake."""
@@ -47,10 +48,11 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One trained sequence of model versions: what the model is, and how a round steps it."""
+    """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it."""
 
     name: Name
     spec: ModelSpec
+    training: Training = OneGradient()
     pipeline: Pipeline = Pipeline()
 
 
@@ -105,10 +107,11 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PublicLine(Struct, frozen=True, kw_only=True):
-    """What a client may know of a line: what the model is, and not how the server steps it."""
+    """What a client may know of a line: what the model is and how to learn, and not how the server steps it."""
 
     name: Name
     spec: ModelSpec
+    training: Training
 
 
 class PublicStudy(Struct, frozen=True, kw_only=True):
@@ -124,7 +127,7 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
 
 def public_study(study: Study) -> PublicStudy:
     """Return the part of a study that clients may see."""
-    lines = tuple(PublicLine(name=line.name, spec=line.spec) for line in study.lines)
+    lines = tuple(PublicLine(name=line.name, spec=line.spec, training=line.training) for line in study.lines)
     return PublicStudy(name=study.name, arms=study.arms, lines=lines)
 
 

@@ -44,7 +44,7 @@ class Shelf:
         self._held: dict[tuple[str, int], tuple[FloatArray, str | None]] = {}
         for line, spec in self.specs.items():
             start = np.array(published(spec, spec.start))
-            check_weights(model_for(spec.ranker), start)
+            check_weights(model_for(spec.model), start)
             self._held[line, NO_VERSION] = (start, None)
 
     def weights(self, line: str, version: int) -> FloatArray:

@@ -78,7 +78,7 @@ def interact(ranking: Ranking, pages: PageTable, searches: Searches) -> Interact
         pages: P pages.
         searches: S searches over them, their candidates in any order.
     """
-    spec, model = ranking.spec, model_for(ranking.spec.ranker)
+    spec, model = ranking.spec, model_for(ranking.spec.model)
     scores = model.scores(ranking.weights, pages)
     if ranking.decays:
         scores = stored_scores(scores, pages)

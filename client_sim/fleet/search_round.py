@@ -74,7 +74,7 @@ class SearchRound:
             used = held if arm.applies or arm.submits else np.full_like(held, NO_VERSION)
             for version in np.unique(used[arms == position]):
                 members = clients[(arms == position) & (used == version)]
-                groups.setdefault(self._spec(arm).ranker, []).append(_Group(arm, int(version), members))
+                groups.setdefault(self._spec(arm).model, []).append(_Group(arm, int(version), members))
         return groups
 
     def _ranking(self, group: _Group) -> Ranking:
@@ -120,6 +120,6 @@ def product_spec() -> ModelSpec:
     weights = zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
     return ModelSpec(
         name="product",
-        ranker="frecency-2018",
+        model="frecency-2018",
         weights=tuple(Weight(name=name, start=start, step=step, integer=True) for name, start in weights),
     )

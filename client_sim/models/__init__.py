@@ -29,7 +29,7 @@ def model_for(name: str) -> RankingModel:
     """Return the ranking model of that name; raises :class:`protocol.errors.InvalidSettings` if there is none."""
     if name not in MODELS:
         raise InvalidSettings(
-            f"there is no ranking model '{name}'; set the model spec's ranker to {' or '.join(MODELS)}"
+            f"there is no ranking model '{name}'; set the model spec's model to {' or '.join(MODELS)}"
         )
     return MODELS[name]
 

@@ -53,5 +53,5 @@ def check_weights(model: RankingModel, weights: FloatArray) -> None:
     if weights.shape != (model.m,):
         raise InvalidSettings(
             f"the ranking model '{model.name}' has {model.m} weights, but {weights.size} were given; "
-            f"check the weights of the model spec that names it as its ranker"
+            f"check the weights of the model spec that names it"
         )

@@ -66,7 +66,7 @@ class TickMaker:
         self._people = people
         self._pool = pool
         self._product = study.lines[0].spec if study.lines else product_spec()
-        for ranker in {self._spec(arm).ranker for arm in study.arms}:
+        for ranker in {self._spec(arm).model for arm in study.arms}:
             people.users(ranker)  # made now, for threads would make it several times
 
     def parts(self, tick: int, iteration: int, means: NDArray[np.float32], models: Mapping[str, Models]) -> list[Part]:
@@ -124,7 +124,7 @@ class TickMaker:
         day = (tick + moment) * (self._experiment.tick_minutes / 1440)
         ranker = self._ranker(settings, version, models)
         seekers = Seekers(users, child_keys(keys, _BEHAVE), day)
-        behaved = behave(self._people.users(ranker.spec.ranker), ranker, seekers, iteration)
+        behaved = behave(self._people.users(ranker.spec.model), ranker, seekers, iteration)
         start = self._experiment.start_ms + tick * self._experiment.tick_ms
         envelopes = Envelopes(
             document_ids=uuid_bytes(child_keys(keys, _DOCUMENT)),

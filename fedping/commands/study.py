@@ -90,7 +90,7 @@ def _described(the_study: Study) -> str:
     for line in the_study.lines:
         steps = type(line.pipeline.optimizer).__name__
         rows.append(
-            f"  line {line.name}: {line.spec.ranker}, {line.spec.m} weights, {steps}, one vote a "
+            f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote a "
             f"{line.pipeline.weighting}, at least {line.pipeline.min_clients} clients a round"
         )
     return "\n".join(rows)

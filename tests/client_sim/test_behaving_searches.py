@@ -19,7 +19,7 @@ MODEL = model_for("frecency-2018")
 STEP = Step(start=1, min=1, max=1)
 SPEC = ModelSpec(
     name="frecency-2018",
-    ranker="frecency-2018",
+    model="frecency-2018",
     weights=tuple(
         Weight(name=name, start=start, step=STEP, integer=True)
         for name, start in zip(MODEL.weight_names, frecency_start().tolist(), strict=True)

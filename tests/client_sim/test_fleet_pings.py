@@ -60,7 +60,7 @@ def test_a_ping_says_what_the_model_itself_says_of_the_search(gradient: str) -> 
             arm = enrol(study, str(client))
             assert arm is not None
             spec = next((line.spec for line in study.lines if line.name == arm.line), product_spec())
-            model = model_for(spec.ranker)
+            model = model_for(spec.model)
             weights = np.array(published(spec, spec.start))
             if arm.applies and arm.line and (version := ping.version) != -1:
                 weights = np.array(document(study, arm.line, version).model)

@@ -278,7 +278,7 @@ def test_both_transports_carry_the_same_pings(server: FaultyServer) -> None:
 
 def test_a_fleet_that_cannot_join_leaves_no_connection_open(server: FaultyServer) -> None:
     study = fleet_study()
-    odd = msgspec.structs.replace(study.lines[0].spec, ranker="no-such")
+    odd = msgspec.structs.replace(study.lines[0].spec, model="no-such")
     strange = msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], spec=odd), study.lines[1]))
     server.files["/models/strange/study.json"] = msgspec.json.encode(public_study(strange))
     transport = HttpTransport(server.url)

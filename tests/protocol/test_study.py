@@ -16,7 +16,7 @@ STEP = Step(start=1, min=0.1, max=3)
 
 def spec(*names: str, **more: object) -> ModelSpec:
     return ModelSpec(
-        name="s", ranker="linear-15", weights=tuple(Weight(name=n, start=1, step=STEP) for n in names), **more
+        name="s", model="linear-15", weights=tuple(Weight(name=n, start=1, step=STEP) for n in names), **more
     )
 
 
@@ -35,7 +35,7 @@ submits = true
 name = "main"
 [lines.spec]
 name = "two"
-ranker = "linear-15"
+model = "linear-15"
 weights = [
   {name = "a", start = 1, step = {start = 1, min = 0.1, max = 3}},
   {name = "b", start = 2, integer = true, step = {start = 1, min = 0.1, max = 3}},
@@ -102,7 +102,7 @@ def test_shares_may_not_exceed_one_and_names_may_not_repeat() -> None:
 def test_integers_are_published_half_up_and_others_as_they_are(value: float) -> None:
     mixed = ModelSpec(
         name="s",
-        ranker="r",
+        model="r",
         weights=(Weight(name="i", start=0, step=STEP, integer=True), Weight(name="f", start=0, step=STEP)),
     )
     integer, real = published(mixed, (value, value))

@@ -24,7 +24,7 @@ value = st.one_of(
 def spec_with(constraints: tuple[Constraint, ...], integer: list[bool]) -> ModelSpec:
     step = Step(start=1, min=1, max=1)
     weights = tuple(Weight(name=f"w{i}", start=1, step=step, integer=whole) for i, whole in enumerate(integer))
-    return ModelSpec(name="s", ranker="linear-15", weights=weights, constraints=constraints)
+    return ModelSpec(name="s", model="linear-15", weights=weights, constraints=constraints)
 
 
 def stepped(spec: ModelSpec, weights: np.ndarray, step: np.ndarray) -> np.ndarray:

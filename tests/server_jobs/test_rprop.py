@@ -35,7 +35,7 @@ number = st.one_of(st.just(0.0), st.floats(-1e30, 1e30))
 
 def spec_of(steps: Sequence[Step]) -> ModelSpec:
     weights = tuple(Weight(name=f"w{i}", start=50.0, step=step) for i, step in enumerate(steps))
-    return ModelSpec(name="s", ranker="linear-15", weights=weights)
+    return ModelSpec(name="s", model="linear-15", weights=weights)
 
 
 def plain_rprop(settings: RProp, step: Step, updates: Sequence[float]) -> list[float]:

@@ -51,7 +51,7 @@ def fleet_study() -> Study:
     )
     lines = (
         Line(name="main", spec=product_spec(), pipeline=Pipeline(min_clients=1)),
-        Line(name="other", spec=ModelSpec(name="linear", ranker="linear-15", weights=linear)),
+        Line(name="other", spec=ModelSpec(name="linear", model="linear-15", weights=linear)),
     )
     arms = (
         Arm(name="treatment", share=0.3, line="main", applies=True, submits=True),

@@ -33,7 +33,7 @@ name = "main"
 min_clients = {min_clients}
 [lines.spec]
 name = "frecency-2018"
-ranker = "frecency-2018"
+model = "frecency-2018"
 weights = [
 {weights}
 ]

@@ -14,7 +14,7 @@ WHEN = "2026-01-01T00:00:00.000+00:00"
 def small_study(name: str = "study", *, m: int = 2, min_clients: int = 1) -> Study:
     """Return a study with a trained arm, a control arm, and one line of m weights, the second an integer."""
     weights = tuple(Weight(name=f"w{i}", start=float(10 + i), step=STEP, integer=i == 1) for i in range(m))
-    spec = ModelSpec(name="small", ranker="linear-15", weights=weights, constraints=(NonNegative(),))
+    spec = ModelSpec(name="small", model="linear-15", weights=weights, constraints=(NonNegative(),))
     line = Line(name="main", spec=spec, pipeline=Pipeline(min_clients=min_clients))
     arms = (
         Arm(name="treatment", share=0.6, line="main", applies=True, submits=True),

@@ -1,0 +1,52 @@
+"""How a client computes its update from the model that it fetched and from its own data, as settings.
+
+They are part of a study's line and are published with it, for clients need them; the arithmetic lives with the client.
+Whatever the algorithm, the update is a direction that the server **adds** (`protocol.ping`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+from protocol.errors import InvalidSettings
+from protocol.spec import Positive
+
+
+class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="gradient"):
+    """The direction of descent at the fetched model: FedSGD, the basic FedGD (McMahan et al. 2017; thesis 1.3).
+
+    ``batch`` is how many of its examples a client draws for it, all if None. ``sign`` sends only the signs of it
+    (thesis 4.4).
+    """
+
+    batch: Annotated[int, Meta(ge=1)] | None = None
+    sign: bool = False
+
+
+class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="local"):
+    """Several steps of gradient descent on the client; the update is how far the weights have moved in all.
+
+    That is FedAvg (McMahan et al. 2017) with ``epochs``, or FedGD+ with ``steps`` and no ``batch``; just one of the two
+    is given. An epoch goes once through the client's examples in shuffled batches of ``batch`` (all at once if None).
+    ``rate`` is the size of a step. ``proximal`` is μ of FedProx (Li et al. 2020), which pulls the weights back to the
+    fetched model; 0 does not. ``sign`` sends only the signs of the movement.
+
+    Raises:
+        InvalidSettings: both or none of epochs and steps are given.
+    """
+
+    rate: Positive
+    epochs: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    batch: Annotated[int, Meta(ge=1)] | None = None
+    proximal: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
+    sign: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise InvalidSettings("local training needs either 'epochs' or 'steps', and not both; give one of them")
+
+
+Training: TypeAlias = OneGradient | LocalSteps
