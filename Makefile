@@ -49,8 +49,8 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	@touch $@
 
 lock:
-	$(PYTHON) -m uv pip compile pyproject.toml --group dev --universal --generate-hashes --python-version 3.11 \
-	  --no-header --no-annotate --quiet --output-file requirements.lock
+	$(PYTHON) -m uv pip compile pyproject.toml --group dev --extra notebooks --extra laboratory \
+	  --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --quiet --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist demo-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
