@@ -1,0 +1,49 @@
+"""The figures of a study: data in, a Matplotlib ``Figure`` out; nothing is read, shown or written.
+
+Every function takes ``theme`` (``LIGHT``, ``DARK``, or ``PAGE`` for a page that is either); those that draw arms take
+``arms``, the study's arms in its order, so that an arm has the same colour in all of them. The data come from
+`analysis.curves`, `analysis.rounds`, `analysis.study` and `analysis.verdict`. Numbers are those of the thesis.
+
+- ``draw_loss``: the loss of every arm over the iterations (18)
+- ``draw_smooth_loss``: the same as the mean of the last five iterations (19)
+- ``draw_round_traffic``: the pings of every iteration (20)
+- ``draw_typed``: characters typed over the iterations, smoothed (23)
+- ``draw_rank``: selected rank over the iterations, smoothed (24)
+- ``draw_series``: any other metric over the iterations
+- ``draw_update_quality``: how far the mean update of a subsample is from that of all pings (25)
+- ``draw_sign_quality``: the same for the signs of the update (26)
+- ``draw_loss_quality``: the same for the loss (27)
+- ``draw_differences``: differences of means with their intervals
+- ``draw_superiority``: probabilities of superiority with their intervals
+- ``draw_hours``: pings by the hour or day of receipt
+- ``save_figure``: a figure as a .png, .svg or .pdf file
+- ``to_svg``: a figure as an element of a page
+"""
+
+from analysis.figures.by_iteration import draw_loss, draw_rank, draw_series, draw_smooth_loss, draw_typed
+from analysis.figures.intervals import draw_differences, draw_superiority
+from analysis.figures.save import save_figure, to_svg
+from analysis.figures.subsamples import draw_loss_quality, draw_sign_quality, draw_update_quality
+from analysis.figures.theme import DARK, LIGHT, PAGE, Theme
+from analysis.figures.traffic import draw_hours, draw_round_traffic
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "PAGE",
+    "Theme",
+    "draw_differences",
+    "draw_hours",
+    "draw_loss",
+    "draw_loss_quality",
+    "draw_rank",
+    "draw_round_traffic",
+    "draw_series",
+    "draw_sign_quality",
+    "draw_smooth_loss",
+    "draw_superiority",
+    "draw_typed",
+    "draw_update_quality",
+    "save_figure",
+    "to_svg",
+]

@@ -1,0 +1,117 @@
+"""Pings over time: by iteration (figure 20), and by the hour or day in which they were received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.figures.canvas import LineEnd, count_iterations, grid_across, group_thousands, label_ends, panels
+from analysis.figures.theme import LIGHT, Dashes, Theme, places
+from analysis.rounds.traffic import RoundTraffic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DAY_MS = 86_400_000
+
+DAILY_AFTER_HOURS = 24 * 21
+"""Pings over a longer time are drawn by the day."""
+
+MOST_DAYS_NAMED = 10
+
+
+def draw_round_traffic(traffic: RoundTraffic, *, arms: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
+    """Draw the pings of every iteration, by arm and of all arms together; dates mark midnight, UTC (figure 20).
+
+    Args:
+        traffic: at least one iteration.
+        arms: the study's arms in its order, which decides the colours.
+        theme: the colours.
+    """
+    figure, (axes,) = panels(theme)
+    x = [float(i) for i in traffic.iterations]
+    ends = []
+    if len(traffic.arms) > 1:
+        ends.append(_line(axes, x, traffic.total, "all arms", theme.ink, "solid"))
+    for name, place in places(traffic.arms, arms).items():
+        ends.append(_line(axes, x, traffic.arms[name], name, theme.of_arm(place), theme.dashes_of_arm(place)))
+    axes.set_ylabel("pings in the iteration")
+    axes.set_ylim(bottom=0)
+    _mark_midnights(axes, traffic, theme)
+    count_iterations(axes)
+    group_thousands(axes)
+    grid_across(axes, theme)
+    label_ends(axes, ends)
+    return figure
+
+
+def draw_hours(
+    by_hour: Mapping[str, Mapping[int, int]], *, arms: Sequence[str] | None = None, theme: Theme = LIGHT
+) -> Figure:
+    """Draw the pings of every arm over time, by the hour, or by the day if they span more than three weeks.
+
+    Args:
+        by_hour: by the arm's name, pings by the hour since 1970 (`analysis.study.ArmTally`); at least one ping in all.
+        arms: the study's arms in its order, which decides the colours.
+        theme: the colours.
+    """
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
+    figure, (axes,) = panels(theme, height=3.2)
+    hours = [hour for counts in by_hour.values() for hour in counts]
+    step = 24 if max(hours) - min(hours) > DAILY_AFTER_HOURS else 1
+    starts = range(min(hours) // step, max(hours) // step + 1)
+    times = [date2num(datetime.fromtimestamp(3600 * step * start, UTC)) for start in starts]  # type: ignore[no-untyped-call]
+    ends = []
+    for name, place in places(by_hour, arms).items():
+        heights = np.zeros(len(starts))
+        for hour, pings in by_hour[name].items():
+            heights[hour // step - starts[0]] += pings
+        ends.append(_line(axes, times, heights.tolist(), name, theme.of_arm(place), theme.dashes_of_arm(place)))
+    axes.set_ylabel(f"pings {'a day' if step == 24 else 'an hour'}")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("received at (UTC)")
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    group_thousands(axes)
+    grid_across(axes, theme)
+    label_ends(axes, ends)
+    return figure
+
+
+def _line(axes: Axes, x: Sequence[float], y: Sequence[float], name: str, colour: str, dashes: Dashes) -> LineEnd:
+    mark = "o" if len(x) < 3 else ""
+    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, marker=mark)
+    return LineEnd(x[-1], float(y[-1]), name, colour)
+
+
+def _mark_midnights(axes: Axes, traffic: RoundTraffic, theme: Theme) -> None:
+    """Draw a faint line where each day begins, with its date at the top."""
+    marks = list(_midnights(traffic))
+    for place, day in marks if len(marks) <= MOST_DAYS_NAMED else []:
+        axes.axvline(place, color=theme.faint, linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+        axes.annotate(
+            f"{day:%-d %b}",
+            (place, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, -2),
+            textcoords="offset points",
+            va="top",
+            fontsize=8.5,
+            color=theme.soft,
+        )
+
+
+def _midnights(traffic: RoundTraffic) -> Iterator[tuple[float, datetime]]:
+    """Yield each midnight between the ends of two iterations: its place among the iterations, and the day."""
+    ends = np.array(traffic.ended_ms, dtype=np.float64)
+    if len(ends) < 2 or (np.diff(ends) <= 0).any():
+        return
+    for day in range(int(ends[0] // DAY_MS) + 1, int(ends[-1] // DAY_MS) + 1):
+        place = float(np.interp(day * DAY_MS, ends, traffic.iterations))
+        yield place, datetime.fromtimestamp(day * DAY_MS / 1000, UTC)

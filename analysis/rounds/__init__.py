@@ -1,0 +1,32 @@
+"""What the rounds of a line saw, iteration by iteration: from the versions' lineage and the very files that were read.
+
+Everything here reads with pyarrow, one iteration at a time, so that memory does not grow with the length of a study.
+
+- ``made_by_rounds``: the versions of a line that a round made, each with its lineage
+- ``RoundTraffic``, ``round_traffic``: the pings of every iteration by arm, and when each ended
+- ``Series``, ``series_of``, ``metric_series``, ``smoothed``: a metric of every arm over the iterations
+- ``TrainingPings``, ``training_pings``: the updates, losses and clients that made one version
+- ``subsample_errors``, ``SubsampleQuality``, ``subsample_quality``: how well subsamples estimate what all pings say
+"""
+
+from analysis.rounds.inputs import made_by_rounds
+from analysis.rounds.series import Series, metric_series, series_of, smoothed
+from analysis.rounds.subsamples import SubsampleErrors, SubsampleQuality, subsample_errors, subsample_quality
+from analysis.rounds.traffic import RoundTraffic, round_traffic
+from analysis.rounds.training import TrainingPings, training_pings
+
+__all__ = [
+    "RoundTraffic",
+    "Series",
+    "SubsampleErrors",
+    "SubsampleQuality",
+    "TrainingPings",
+    "made_by_rounds",
+    "metric_series",
+    "round_traffic",
+    "series_of",
+    "smoothed",
+    "subsample_errors",
+    "subsample_quality",
+    "training_pings",
+]

@@ -1,0 +1,100 @@
+"""The pings that a round read: the files that its version's lineage names, each document once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from model_store.store import ModelStore
+from model_store.version import Version
+from protocol.errors import FedpingError
+from protocol.landing import id_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_JUDGED = ("document_id", "model_version", "loss")
+"""The columns by which a round tells the pings that do not count in any arm."""
+
+
+def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version]:
+    """Yield the versions of a line that a round made, in order; version n + 1 was made from the pings of version n.
+
+    Raises:
+        StoreError: there is no such study or line, or a version cannot be read.
+    """
+    for number in store.iterations(study, line):
+        version = store.version(study, line, number)
+        if version.lineage.origin == "round":
+            yield version
+
+
+def round_pings(landing: Path, version: Version, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of the pings that a version was made from, as the round counted them.
+
+    A document counts once, where it is found first; pings of other versions, and those whose loss is no finite number,
+    are left out. Texts come as strings.
+
+    Raises:
+        FedpingError: a file that the round read is gone or damaged.
+    """
+    import pyarrow as pa
+
+    wanted = list(dict.fromkeys([*_JUDGED, *columns]))
+    paths = sorted(landing / file.path for file in version.lineage.inputs)
+    parts = [_read(path, wanted) for path in paths]
+    if not parts:
+        from protocol.arrow import landed_schema
+
+        parts = [_with_strings(landed_schema().empty_table().select(wanted))]
+    table = pa.concat_tables(parts).combine_chunks()
+    return table.filter(pa.array(_counted(table, (version.parent or 0)))).select(list(columns))
+
+
+def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each ping's arm in ``arms``, -1 for one that is not there, shape (k,)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.index_in(table.column("study_variation"), value_set=pa.array(arms, pa.string()))
+    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
+
+
+def id_numbers(column: pa.ChunkedArray) -> NDArray[np.void]:
+    """Return a column of ids as an array that NumPy can sort and compare, shape (k,)."""
+    return np.concatenate(
+        [np.zeros(0, "V16"), *(np.ascontiguousarray(id_bytes(chunk)).view("V16").ravel() for chunk in column.chunks)]
+    )
+
+
+def _read(path: Path, columns: list[str]) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return _with_strings(pq.read_table(path, columns=columns, partitioning=None))
+    except FileNotFoundError as error:
+        raise FedpingError(f"{path} is gone, though a round read it; put it back from a copy") from error
+    except (pa.ArrowException, OSError) as error:
+        raise FedpingError(f"{path} is damaged, or no file of landed pings; put it back from a copy") from error
+
+
+def _with_strings(table: pa.Table) -> pa.Table:
+    """Return a table whose dictionaries are plain strings, for those of two files number their texts differently."""
+    import pyarrow as pa
+
+    fields = [pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _counted(table: pa.Table, iteration: int) -> NDArray[np.bool_]:
+    _, first = np.unique(id_numbers(table.column("document_id")), return_index=True)
+    counted = np.zeros(table.num_rows, dtype=bool)
+    counted[first] = True
+    counted &= table.column("model_version").to_numpy() == iteration
+    counted &= np.isfinite(table.column("loss").to_numpy())
+    return counted

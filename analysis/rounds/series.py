@@ -1,0 +1,77 @@
+"""A metric of every arm over the iterations (figures 18, 19, 23, 24)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from analysis.curves import ArmCurve
+from analysis.rounds.inputs import arm_places, made_by_rounds, round_pings
+from model_store.store import ModelStore
+from protocol.ping import NOTHING_SELECTED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SMOOTHED = 5
+"""How many iterations a smooth line is the mean of (thesis 7.5, figure 19)."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One arm's mean of a metric over the iterations, shape (n,) both; iterations without a selection are left out."""
+
+    iterations: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_selected"]) -> dict[str, Series]:
+    """Return the loss or the selected rank of every arm from its curve (`analysis.curves`), read from the lineage.
+
+    Arms that have none of it are left out.
+    """
+    found = {}
+    for name, curve in curves.items():
+        points = [(i, v) for i, v in zip(curve.iterations, getattr(curve, what), strict=True) if not np.isnan(v)]
+        if points:
+            found[name] = Series(*map(tuple, zip(*points, strict=True)))
+    return found
+
+
+def metric_series(store: ModelStore, landing: Path, study: str, line: str, column: str) -> dict[str, Series]:
+    """Return the mean of a landed column over the interactions with a selection, by arm and iteration.
+
+    For what the lineage does not hold, such as ``num_chars_typed``: the files that each round read are read again, one
+    iteration at a time. Arms without any selection are left out.
+
+    Raises:
+        StoreError: there is no such study or line, or a version cannot be read.
+        FedpingError: a file that a round read is gone or damaged.
+    """
+    arms = [arm.name for arm in store.study(study).arms if arm.line == line]
+    points: dict[str, list[tuple[int, float]]] = {name: [] for name in arms}
+    for version in made_by_rounds(store, study, line):
+        pings = round_pings(landing, version, ["study_variation", "rank_selected", column])
+        chose = pings.column("rank_selected").to_numpy() > NOTHING_SELECTED
+        values = pings.column(column).to_numpy()[chose]
+        for name, mean in zip(arms, _means(values, arm_places(pings, arms)[chose], len(arms)), strict=True):
+            if np.isfinite(mean):
+                points[name].append((version.iteration - 1, float(mean)))
+    return {name: Series(*map(tuple, zip(*found, strict=True))) for name, found in points.items() if found}
+
+
+def smoothed(values: Sequence[float], over: int = SMOOTHED) -> list[float]:
+    """Return the mean of the last ``over`` values at every place, of fewer at the beginning."""
+    return [float(np.mean(values[max(0, i + 1 - over) : i + 1])) for i in range(len(values))]
+
+
+def _means(values: NDArray[np.float64], places: NDArray[np.int64], arms: int) -> NDArray[np.float64]:
+    """Return the mean of each arm's values, NaN of none; a place of -1 belongs to no arm."""
+    known = places >= 0
+    counts = np.bincount(places[known], minlength=arms)
+    sums = np.bincount(places[known], weights=values[known], minlength=arms)
+    return np.asarray(np.divide(sums, counts, out=np.full(arms, np.nan), where=counts > 0))

@@ -1,0 +1,161 @@
+"""How well a subsample of an iteration's pings estimates what all of them say (thesis 7.5, figures 25, 26 and 27)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.rounds.inputs import made_by_rounds
+from analysis.rounds.training import TrainingPings, Vote, training_pings
+from model_store.store import ModelStore
+
+SIZE = 2_000
+"""Pings in a subsample, as in the thesis."""
+
+DRAWS = 50
+"""Subsamples of every iteration, as in the thesis."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SubsampleErrors:
+    """How far each of some subsamples of one iteration was from all of its pings, shape (draws,) each.
+
+    Attributes:
+        update: L1 distance of the mean updates: loss by unit of weight, summed over the m weights.
+        signs: L1 distance of their signs: 2 for every sign that is the opposite, 1 for one where just one of them is 0.
+        loss: absolute difference of the mean losses, in points of the score.
+    """
+
+    update: Floats
+    signs: Floats
+    loss: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class SubsampleQuality:
+    """The errors of subsamples over the iterations of a line.
+
+    Attributes:
+        size: pings in a subsample.
+        iterations: those with more pings than that, shape (n,).
+        pings: how many pings each had, shape (n,).
+        update, signs, loss: the errors (see :class:`SubsampleErrors`), shape (n, draws).
+        skipped: how many pings each of the other iterations had, which is too few to draw from.
+    """
+
+    size: int
+    iterations: tuple[int, ...]
+    pings: tuple[int, ...]
+    update: Floats
+    signs: Floats
+    loss: Floats
+    skipped: dict[int, int]
+
+
+def subsample_errors(
+    pings: TrainingPings,
+    rng: np.random.Generator,
+    *,
+    size: int = SIZE,
+    draws: int = DRAWS,
+    replacement: bool = False,
+) -> SubsampleErrors:
+    """Draw subsamples of an iteration's pings, and compare each with all of them.
+
+    Both sides are averaged as the line's round does it: the update with one vote a client (or a ping), the loss over
+    pings. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is close to them
+    for that reason alone; drawn with replacement, the pings stand for the many from which they came.
+
+    Args:
+        pings: those that the round used.
+        rng: what decides the draws.
+        size: pings in a subsample.
+        draws: how many subsamples.
+        replacement: whether a ping may be drawn several times.
+
+    Raises:
+        ValueError: there are fewer pings than a subsample takes.
+    """
+    drawn = np.stack([rng.choice(len(pings), size, replace=replacement, shuffle=False) for _ in range(draws)])
+    everything = np.arange(len(pings))[None]
+    update, estimates = _mean_update(pings, everything)[0], _mean_update(pings, drawn)
+    return SubsampleErrors(
+        update=np.abs(estimates - update).sum(axis=1),
+        signs=np.abs(np.sign(estimates) - np.sign(update)).sum(axis=1),
+        loss=np.abs(pings.losses[drawn].mean(axis=1) - pings.losses.mean()),
+    )
+
+
+def subsample_quality(
+    store: ModelStore,
+    landing: Path,
+    study: str,
+    line: str,
+    *,
+    size: int = SIZE,
+    draws: int = DRAWS,
+    seed: int = 0,
+    replacement: bool = False,
+) -> SubsampleQuality:
+    """Draw subsamples of every iteration of a line, from the pings that its rounds used.
+
+    An iteration's draws follow from the seed and its number alone. One iteration's updates are in memory at a time.
+
+    Raises:
+        StoreError: there is no such study or line, or a version cannot be read.
+        FedpingError: a file that a round read is gone or damaged.
+    """
+    found, skipped = [], {}
+    for pings in _iterations(store, landing, study, line):
+        if len(pings) <= size:
+            skipped[pings.iteration] = len(pings)
+            continue
+        rng = np.random.default_rng([seed, pings.iteration])
+        found.append(
+            (pings.iteration, len(pings), subsample_errors(pings, rng, size=size, draws=draws, replacement=replacement))
+        )
+    errors = [one for _, _, one in found]
+    return SubsampleQuality(
+        size=size,
+        iterations=tuple(iteration for iteration, _, _ in found),
+        pings=tuple(count for _, count, _ in found),
+        update=_stacked([one.update for one in errors], draws),
+        signs=_stacked([one.signs for one in errors], draws),
+        loss=_stacked([one.loss for one in errors], draws),
+        skipped=skipped,
+    )
+
+
+def vote_weights(clients: NDArray[np.int64], drawn: NDArray[np.intp], vote: Vote) -> Floats:
+    """Return the weight of each drawn ping in its subsample's mean, shape (draws, size); each row sums to 1.
+
+    With one vote a client a ping weighs 1 / n, where n counts the client's pings in the same subsample.
+    """
+    weights = np.ones(drawn.shape)
+    if vote == "client":
+        whose = clients[drawn]
+        for row, of_client in zip(weights, whose, strict=True):
+            row /= np.bincount(of_client)[of_client]
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _mean_update(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
+    """Return the mean update of each subsample, shape (draws, m); ``drawn`` are positions, shape (draws, size)."""
+    weights = vote_weights(pings.clients, drawn, pings.vote)
+    return np.stack([row @ pings.updates[which] for row, which in zip(weights, drawn, strict=True)])
+
+
+def _iterations(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[TrainingPings]:
+    the_study = store.study(study)
+    for version in made_by_rounds(store, study, line):
+        yield training_pings(landing, the_study, version)
+
+
+def _stacked(rows: list[Floats], draws: int) -> Floats:
+    return np.stack(rows) if rows else np.zeros((0, draws))

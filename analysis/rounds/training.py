@@ -1,0 +1,96 @@
+"""The updates that made a version, with their losses and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.rounds.inputs import arm_places, id_numbers, round_pings
+from model_store.version import Version
+from protocol.arrow import UPDATE, UPDATE_ENCODING
+from protocol.ping import NOTHING_SELECTED
+from protocol.study import Study
+from protocol.update import CODECS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Vote = Literal["client", "ping", "examples"]
+"""What one vote is in a mean of updates: a client, however many pings it sent; a ping; an example of a ping."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPings:
+    """The k pings that a round used, of one version.
+
+    Attributes:
+        iteration: the version that they were ranked with.
+        updates: shape (k, m), the direction of descent.
+        losses: shape (k,), in points of the score.
+        clients: shape (k,), equal where the client is the same: numbers from 0 on.
+        vote: what one vote is in the line's rounds.
+    """
+
+    iteration: int
+    updates: NDArray[np.float32]
+    losses: NDArray[np.float64]
+    clients: NDArray[np.int64]
+    vote: Vote
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+
+def training_pings(landing: Path, study: Study, version: Version) -> TrainingPings:
+    """Read the pings that a round made a version from: those of arms that submit, with a selection and an update.
+
+    They are the ones that its lineage counts as ``used``. Memory is that of one iteration's updates.
+
+    Raises:
+        FedpingError: a file that the round read is gone or damaged.
+    """
+    line = study.line(version.line)
+    submit = [arm.name for arm in study.arms if arm.line == line.name and arm.submits]
+    columns = ["client_id", "study_variation", "rank_selected", "loss", UPDATE_ENCODING, UPDATE]
+    pings = round_pings(landing, version, columns)
+    trains = (arm_places(pings, submit) >= 0) & (pings.column("rank_selected").to_numpy() > NOTHING_SELECTED)
+    pings = _masked(pings, trains)
+    updates, readable = _decoded(pings, line.spec.m)
+    _, clients = np.unique(id_numbers(pings.column("client_id"))[readable], return_inverse=True)
+    return TrainingPings(
+        iteration=version.iteration - 1,
+        updates=updates[readable],
+        losses=pings.column("loss").to_numpy()[readable],
+        clients=clients.astype(np.int64),
+        vote=line.pipeline.weighting,
+    )
+
+
+def _decoded(pings: pa.Table, m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the updates, shape (k, m), and which of them were there and could be read, shape (k,)."""
+    updates = np.zeros((pings.num_rows, m), dtype=np.float32)
+    readable = np.zeros(pings.num_rows, dtype=bool)
+    for tag, where, payloads in _by_encoding(pings):
+        updates[where], readable[where] = CODECS[tag].decode(payloads, m)
+    return updates, readable
+
+
+def _by_encoding(pings: pa.Table) -> Iterator[tuple[str, NDArray[np.intp], pa.BinaryArray]]:
+    import pyarrow.compute as pc
+
+    for tag in CODECS:
+        mine = pc.fill_null(pc.equal(pings.column(UPDATE_ENCODING), tag), False).to_numpy()
+        if mine.any():
+            payloads = _masked(pings.select([UPDATE]), mine).column(UPDATE).combine_chunks()
+            yield tag, np.flatnonzero(mine), payloads.chunk(0) if hasattr(payloads, "chunk") else payloads
+
+
+def _masked(table: pa.Table, mask: NDArray[np.bool_]) -> pa.Table:
+    import pyarrow as pa
+
+    return table.filter(pa.array(mask))
