@@ -1,0 +1,20 @@
+"""Planning a study (thesis 7.4): how many users show an effect, and how many train a model."""
+
+from analysis.power.answer import answer
+from analysis.power.design import Change, Design, MeanChange, Superiority
+from analysis.power.pilot import Pilot, landed_pilot, no_pilot, pilot_from_file, pilot_from_text
+from analysis.power.report import PowerReport
+
+__all__ = [
+    "Change",
+    "Design",
+    "MeanChange",
+    "Pilot",
+    "PowerReport",
+    "Superiority",
+    "answer",
+    "landed_pilot",
+    "no_pilot",
+    "pilot_from_file",
+    "pilot_from_text",
+]

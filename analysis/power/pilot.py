@@ -1,0 +1,145 @@
+"""Where the distribution of a metric comes from: a landed pilot, a file, a statement, or nowhere."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from analysis.statistics.power import Distribution
+from analysis.study.metrics import Metric
+from analysis.study.tally import StudyTally
+from protocol.errors import FedpingError, InvalidSettings
+
+Unit = Literal["client", "ping"]
+
+MOST_VALUES = 256
+"""Distinct values that a simulation draws from; means over a client's pings may be many more (see `coarsened`)."""
+
+_EVEN = 256
+"""Values of the distribution that stands for one without ties; with so many, ties change nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """What is known of a metric before the study.
+
+    Attributes:
+        distribution: of users without the change.
+        metric: its name.
+        source: where it is from, in words.
+        unit: what one value belongs to.
+        observed: how many values it rests on; None if it was only stated.
+        alike: for pings of a landed pilot, how many times the variance of a mean over pings is that of as many
+            independent ones (the design effect).
+        has_scale: whether the values mean something; only their order does where none were given.
+    """
+
+    distribution: Distribution
+    metric: str
+    source: str
+    unit: Unit = "client"
+    observed: int | None = None
+    alike: float | None = None
+    has_scale: bool = True
+
+
+def landed_pilot(tally: StudyTally, study: str, arm: str, metric: Metric, unit: Unit) -> Pilot:
+    """Return what an arm of a counted study says of a metric.
+
+    Raises:
+        FedpingError: the arm has no two different values.
+    """
+    found = tally.arms[arm].metrics[metric.name]
+    counts = found.clients if unit == "client" else found.pings
+    if len(counts.values) < 2:
+        raise FedpingError(
+            f"arm '{arm}' of study '{study}' has {counts.n:,} values of {metric.name} by {unit}, of which no two "
+            "differ, so that no change of it can be planned; name another --arm or --metric, or widen the window"
+        )
+    plain = counts.variance / counts.n
+    return Pilot(
+        Distribution.of(counts).coarsened(MOST_VALUES),
+        metric.name,
+        f"arm '{arm}' of study '{study}', by {unit}",
+        unit,
+        counts.n,
+        found.sums.squared_error / plain if unit == "ping" else None,
+    )
+
+
+def pilot_from_file(path: Path, metric: str, unit: Unit) -> Pilot:
+    """Read a distribution: a CSV of value,count, with or without a heading, or TOML with ``values`` and ``counts``.
+
+    Raises:
+        InvalidSettings: the file is not there, or is no such file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the distribution file {path}: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSettings(f"the distribution file {path} is not UTF-8 text; save it as UTF-8") from error
+    rows = _toml_rows(text, path) if path.suffix == ".toml" else _csv_rows(text)
+    return _stated(rows, f"the file {path}", metric, unit)
+
+
+def pilot_from_text(text: str, metric: str, unit: Unit) -> Pilot:
+    """Read a distribution from "0:120,1:60,2:20"; raises :class:`InvalidSettings`."""
+    rows = [part.split(":") for part in text.split(",") if part.strip()]
+    return _stated(rows, "--counts", metric, unit)
+
+
+def no_pilot(metric: str, unit: Unit) -> Pilot:
+    """Return the cautious case: values of which no two are equal, and of which only the order counts."""
+    even = Distribution(np.arange(float(_EVEN)), np.full(_EVEN, 1 / _EVEN))
+    return Pilot(even, metric, "no distribution", unit, has_scale=False)
+
+
+def _csv_rows(text: str) -> list[list[str]]:
+    rows = [row for row in csv.reader(text.splitlines()) if row and not row[0].lstrip().startswith("#")]
+    return rows[1:] if rows and [cell.strip().lower() for cell in rows[0]] == ["value", "count"] else rows
+
+
+def _toml_rows(text: str, path: Path) -> list[list[Any]]:
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(f"the distribution file {path} is not valid TOML: {error}") from error
+    values, counts = said.get("values"), said.get("counts")
+    if not isinstance(values, list) or not isinstance(counts, list) or len(values) != len(counts):
+        raise InvalidSettings(
+            f"the distribution file {path} has to give values = [...] and counts = [...] of the same length"
+        )
+    return [list(pair) for pair in zip(values, counts, strict=True)]
+
+
+def _stated(rows: Iterable[list[Any]], source: str, metric: str, unit: Unit) -> Pilot:
+    found: dict[float, float] = {}
+    for row in rows:
+        value, count = _number_pair(row, source)
+        found[value] = found.get(value, 0.0) + count
+    values = sorted(value for value, count in found.items() if count > 0)
+    if len(values) < 2:
+        raise InvalidSettings(f"{source} gives no two different values, so that no change of them can be planned")
+    weights = np.array([found[value] for value in values])
+    distribution = Distribution(np.array(values), weights / weights.sum())
+    return Pilot(distribution.coarsened(MOST_VALUES), metric, source, unit)
+
+
+def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
+    try:
+        value, count = (float(cell) for cell in row)
+    except (TypeError, ValueError) as error:
+        said = ",".join(map(str, row))
+        raise InvalidSettings(f"'{said}' in {source} is no value with its count, such as 3,120 or 3:120") from error
+    if not (np.isfinite(value) and np.isfinite(count)) or count < 0:
+        raise InvalidSettings(
+            f"the value {value:g} with the count {count:g} in {source} cannot be: values are finite, counts at least 0"
+        )
+    return value, count

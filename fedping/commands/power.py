@@ -1,0 +1,235 @@
+"""`fedping power`: how many users a study needs, to show an effect and to train a model (thesis 7.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fedping.options import json_option, landing_option, store_option
+from fedping.progress import status
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from analysis.power import Change, Pilot
+    from analysis.study import Window
+
+WIDTH_OF_A_FILE = 120
+"""Columns, where the output goes to no terminal."""
+
+_TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@click.group()
+def power() -> None:
+    """How many users a study needs: to show an effect, and to train a model."""
+
+
+def _pilot_options(command: _Command) -> _Command:
+    """Add the options that say where the metric's distribution is from."""
+    options = (
+        click.option("--arm", help="Of the landed pilot: whose values are those without the change."),
+        click.option("--metric", default="num_chars_typed", show_default=True, help="Of the pilot; else only a name."),
+        click.option(
+            "--unit",
+            type=click.Choice(["client", "ping"]),
+            default="client",
+            show_default=True,
+            help="What one value belongs to; the verdict of 'fedping analyze' counts clients.",
+        ),
+        click.option("--from-iteration", type=int, help="Of the pilot: first model version whose pings count."),
+        click.option("--to-iteration", type=int, help="Of the pilot: last model version whose pings count."),
+        click.option("--since", type=_TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
+        click.option("--until", type=_TIMES, help="Of the pilot: only pings received before this time (UTC)."),
+        click.option("--master", help="Spark's master URL, to count the pilot; else local[*]."),
+        click.option("--values", type=click.Path(path_type=Path), help="A file: CSV of value,count, or TOML."),
+        click.option("--counts", help="The distribution itself, as 0:120,1:60,2:20; counts may be shares."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@power.command()
+@click.argument("study", required=False)
+@_pilot_options
+@click.option("--change", help="The effect: the mean changes by so much, as -0.15, or by percent of it, as -3%.")
+@click.option("--superiority", type=float, help="The effect: how often a user with the change has the larger value.")
+@click.option(
+    "--users", type=click.IntRange(1), help="Enrolled in all arms (or pings): asks for power or least effect."
+)
+@click.option("--table", help="Numbers of enrolled users for the table of power, as 10000,20000,50000.")
+@click.option("--power", "wanted", type=float, default=0.8, show_default=True, help="The chance of finding the effect.")
+@click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm in all tests.")
+@click.option("--tests", type=click.IntRange(1), default=1, show_default=True, help="How many tests share alpha.")
+@click.option(
+    "--shares", default="50/50", show_default=True, help="Of the arms; the first is compared with the second."
+)
+@click.option("--exposed", type=float, default=1.0, show_default=True, help="Part of the enrolled that is compared.")
+@click.option("--simulations", type=click.IntRange(100, 1_000_000), default=4000, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the simulation.")
+@store_option
+@landing_option
+@json_option
+def effect(
+    study: str | None,
+    arm: str | None,
+    metric: str,
+    unit: str,
+    from_iteration: int | None,
+    to_iteration: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    master: str | None,
+    values: Path | None,
+    counts: str | None,
+    change: str | None,
+    superiority: float | None,
+    users: int | None,
+    table: str | None,
+    wanted: float,
+    alpha: float,
+    tests: int,
+    shares: str,
+    exposed: float,
+    simulations: int,
+    seed: int,
+    store_path: Path,
+    landing: Path,
+    as_json: bool,
+) -> None:
+    """Say how many users SHOW an effect with the Mann-Whitney test, by formula and by simulation.
+
+    With --users instead of an effect: the least effect that so many show. With both: the power. What users do without
+    the change comes from the pilot STUDY that has landed, from --values, or from --counts.
+    """
+    import msgspec
+
+    from analysis.power import Design, answer
+    from analysis.study import Window
+
+    planned = Design(
+        shares=tuple(_numbers(shares, "/", "--shares")),
+        exposed=exposed,
+        alpha=alpha,
+        tests=tests,
+        power=wanted,
+        studies=simulations,
+        seed=seed,
+    )
+    asked = _change(change, superiority)
+    rows = [int(number) for number in _numbers(table, ",", "--table")]
+    if asked is None and users is None:
+        raise InvalidSettings(
+            "say which effect is to be shown, with --change or --superiority, or how many users there are, with --users"
+        )
+    window = Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until))
+    with status("reading the pilot") as tell:
+        pilot = _pilot(study, arm, metric, unit, window, values, counts, store_path, landing, master, tell)
+        report = answer(pilot, planned, asked, users, rows, tell)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+        return
+    from analysis.power.terminal import print_power
+
+    print_power(report, _console())
+
+
+def _pilot(
+    study: str | None,
+    arm: str | None,
+    metric: str,
+    unit: Any,
+    window: Window,
+    values: Path | None,
+    counts: str | None,
+    store_path: Path,
+    landing: Path,
+    master: str | None,
+    tell: Callable[[str], None],
+) -> Pilot:
+    from analysis.power import no_pilot, pilot_from_file, pilot_from_text
+
+    if sum(source is not None for source in (study, values, counts)) > 1:
+        raise InvalidSettings("a distribution comes from one place; give a STUDY, or --values, or --counts")
+    if values is not None:
+        return pilot_from_file(values, metric, unit)
+    if counts is not None:
+        return pilot_from_text(counts, metric, unit)
+    if study is None:
+        return no_pilot(metric, unit)
+    return _landed(study, arm, metric, unit, window, store_path, landing, master, tell)
+
+
+def _landed(
+    name: str,
+    arm: str | None,
+    metric_name: str,
+    unit: Any,
+    window: Window,
+    store_path: Path,
+    landing: Path,
+    master: str | None,
+    tell: Callable[[str], None],
+) -> Pilot:
+    from analysis.power import landed_pilot
+    from analysis.study import count_study, metric_named
+    from analysis.study.window import window_folders
+    from fedping.commands.analyze import SECOND_COMPILER
+    from model_store.store import open_store
+    from server_jobs.spark.session import spark_session
+    from server_jobs.spark.settings import SparkSettings
+
+    study, metric = open_store(store_path).study(name), metric_named(metric_name)
+    if arm is None:
+        raise InvalidSettings(
+            f"say which arm of study '{name}' shows what users do without the change, with --arm; it has "
+            f"{', '.join(one.name for one in study.arms)}"
+        )
+    chosen = study.arm(arm).name
+    window_folders(landing, study, window)  # says that there is nothing before seconds go into starting Spark
+    settings = SparkSettings(master=master, app_name="fedping-power", driver_java_options=SECOND_COMPILER)
+    tell("starting Spark")
+    with spark_session(settings) as session:
+        tell("counting the pilot's pings")
+        tally = count_study(session, landing, study, (metric,), window)
+    return landed_pilot(tally, name, chosen, metric, unit)
+
+
+def _change(change: str | None, superiority: float | None) -> Change | None:
+    from analysis.power import MeanChange, Superiority
+
+    if change is not None and superiority is not None:
+        raise InvalidSettings("an effect is stated in one way; give --change or --superiority, not both")
+    if change is not None:
+        return MeanChange.parse(change)
+    return None if superiority is None else Superiority(superiority)
+
+
+def _numbers(given: str | None, separator: str, option: str) -> list[float]:
+    try:
+        found = [float(part) for part in (given or "").split(separator) if part.strip()]
+    except ValueError as error:
+        raise InvalidSettings(
+            f"'{given}' is no list of numbers for {option}; see 'fedping power effect --help'"
+        ) from error
+    if any(not 0 < number < float("inf") for number in found):
+        raise InvalidSettings(f"every number of {option} is above 0; '{given}' has one that is not")
+    return found
+
+
+def _milliseconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=WIDTH_OF_A_FILE)
