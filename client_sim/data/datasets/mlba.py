@@ -1,0 +1,43 @@
+"""Data sets of the book "Machine Learning for Business Analytics" (Shmueli et al.), which come with mlba."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_sim.data.datasets.csv_columns import Columns, matrix, read_columns
+from client_sim.data.datasets.installed import file_of
+from client_sim.data.table import Table, Target, table
+
+PURPOSES = ("NEW_CAR", "USED_CAR", "FURNITURE", "RADIO/TV", "EDUCATION", "RETRAINING")
+
+
+def table_file(name: str) -> Columns:
+    """Return the columns of one of the package's tables."""
+    return read_columns(file_of("mlba", f"csvFiles/{name}.csv.gz"))
+
+
+def credit() -> Table:
+    """Return 1,000 German credits by 30 attributes of the loan and who took it; class 1 is default, 30 % of them.
+
+    The natural key is what the loan was for, one of seven: lenders for cars, for furniture and so on see different
+    people. Attributes lie as they do in the package: categories as numbers.
+    """
+    columns = table_file("GermanCredit")
+    names = [name for name in columns if name not in ("OBS#", "RESPONSE")]
+    for_what = matrix(columns, list(PURPOSES))
+    purpose = np.where(for_what.any(axis=1), np.array(PURPOSES)[for_what.argmax(axis=1)], "OTHER")
+    return table(
+        matrix(columns, names),
+        1 - columns["RESPONSE"],
+        features=tuple(names),
+        target=Target("default", ("repaid", "default")),
+        key=purpose,
+    )
+
+
+def spambase() -> Table:
+    """Return 4,601 e-mails by 57 frequencies of words, signs and runs of capitals; class 1 is spam, 39 % of them."""
+    columns = table_file("Spambase")
+    names = [name for name in columns if name != "Spam"]
+    target = Target("spam", ("wanted", "spam"))
+    return table(matrix(columns, names), columns["Spam"], features=tuple(names), target=target)

@@ -1,0 +1,163 @@
+"""The examples of a fleet, client after client in one array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from client_sim.data.table import Table, Target, check_examples, table
+from client_sim.learning.batch import Clients, Examples, FloatArray
+from protocol.errors import FedpingError
+
+
+@dataclass(frozen=True)
+class ExampleData:
+    """Examples of K clients: a :class:`client_sim.learning.ClientData` of :class:`client_sim.learning.Examples`.
+
+    Attributes:
+        x: features, client after client, shape (N, d).
+        y: targets, shape (N,).
+        weight: how much each example counts, shape (N,); usually 1.
+        offsets: client k has the rows from ``offsets[k]`` up to ``offsets[k + 1]``, shape (K + 1,).
+        features: the features' names, d of them.
+        target: what y is.
+        ids: each client's number, shape (K,), which it keeps when others are left out; random keys are made from it.
+        natural_keys: who each client is by nature, such as a user or a country, shape (K,), or None.
+
+    Raises:
+        FedpingError: shapes differ, a value is not finite, or a weight is negative.
+    """
+
+    x: FloatArray
+    y: NDArray[Any]
+    weight: FloatArray
+    offsets: NDArray[np.int64]
+    features: tuple[str, ...]
+    target: Target
+    ids: NDArray[np.int64]
+    natural_keys: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_examples(self.x, self.y, self.features, self.target)
+        if self.weight.shape != self.y.shape or not (np.isfinite(self.weight).all() and (self.weight >= 0).all()):
+            raise FedpingError("each example needs a weight, a finite number of at least 0")
+        ends = self.offsets
+        if ends[0] != 0 or ends[-1] != len(self.y) or (np.diff(ends) < 0).any():
+            raise FedpingError(f"the offsets of the clients do not divide {len(self.y)} examples")
+        if self.ids.shape != (len(self),):
+            raise FedpingError(f"{len(self)} clients have {len(self.ids)} numbers; give each client one")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many examples each client has, shape (K,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def client_of(self) -> Clients:
+        """The position of the client that has each row, shape (N,)."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def batch(self, clients: Clients) -> Examples:
+        """Return all the examples of these clients, as wide as the longest; padding is 0."""
+        clients = np.asarray(clients, dtype=np.intp)
+        first, sizes = self.offsets[clients], self.sizes[clients]
+        width = int(sizes.max(initial=0))
+        if width and (first == first[0] + width * np.arange(len(clients))).all() and (sizes == width).all():
+            return self._neighbours(int(first[0]), len(clients), width)
+        position = np.arange(width)
+        rows, absent = first[:, None] + position, position >= sizes[:, None]
+        return Examples(*(_padded(column, rows, absent) for column in (self.x, self.y, self.weight)))
+
+    def _neighbours(self, first: int, count: int, width: int) -> Examples:
+        """Return clients of equal size that lie side by side, without copying them."""
+        rows = slice(first, first + count * width)
+        return Examples(
+            _locked(self.x[rows].reshape(count, width, -1)),
+            _locked(self.y[rows].reshape(count, width)),
+            _locked(self.weight[rows].reshape(count, width)),
+        )
+
+    def select(self, clients: Clients) -> ExampleData:
+        """Return the data of some clients alone, in this order; they keep their numbers."""
+        sizes = self.sizes[clients]
+        offsets = _offsets(sizes)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][clients] - offsets[:-1], sizes)
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            weight=self.weight[rows],
+            offsets=offsets,
+            ids=self.ids[clients],
+            natural_keys=None if self.natural_keys is None else self.natural_keys[clients],
+        )
+
+    def only(self, rows: NDArray[np.bool_]) -> ExampleData:
+        """Return all clients with some of their examples, by a mask of shape (N,); a client may be left with none."""
+        offsets = _offsets(np.bincount(self.client_of[rows], minlength=len(self)))
+        return replace(self, x=self.x[rows], y=self.y[rows], weight=self.weight[rows], offsets=offsets)
+
+    def pooled(self) -> ExampleData:
+        """Return everybody's examples as those of a single client: what a centralised learner would have."""
+        return replace(self, offsets=np.array([0, len(self.y)]), ids=np.zeros(1, np.int64), natural_keys=None)
+
+    def as_table(self) -> Table:
+        """Return the examples as one table, in order; its key is the clients' natural keys."""
+        key = None if self.natural_keys is None else self.natural_keys[self.client_of]
+        return Table(self.x, self.y, self.features, self.target, key)
+
+
+def example_data(
+    x: ArrayLike,
+    y: ArrayLike,
+    sizes: ArrayLike,
+    *,
+    features: tuple[str, ...] | None = None,
+    target: Target | None = None,
+    natural_keys: NDArray[Any] | None = None,
+) -> ExampleData:
+    """Return the data of clients that have so many rows each of x (N, d) and y (N,), one client after the other."""
+    return of_clients(table(x, y, features=features, target=target), np.asarray(sizes), natural_keys)
+
+
+def of_clients(rows: Table, sizes: NDArray[Any], natural_keys: NDArray[Any] | None = None) -> ExampleData:
+    """Return a table's rows as those of clients, one after the other; each row weighs 1."""
+    return ExampleData(
+        x=rows.x,
+        y=rows.y,
+        weight=np.ones(len(rows)),
+        offsets=_offsets(sizes),
+        features=rows.features,
+        target=rows.target,
+        ids=np.arange(len(sizes)),
+        natural_keys=natural_keys,
+    )
+
+
+def of_one(rows: Table) -> ExampleData:
+    """Return a table as the data of a single client, such as a test set that the server holds."""
+    return of_clients(rows, np.array([len(rows)]))
+
+
+def _offsets(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _padded(column: NDArray[Any], rows: NDArray[Any], absent: NDArray[np.bool_]) -> NDArray[Any]:
+    if not len(column):
+        return np.zeros(rows.shape + column.shape[1:], column.dtype)
+    taken = np.take(column, rows, axis=0, mode="clip")
+    taken[absent] = 0
+    return taken
+
+
+def _locked(view: NDArray[Any]) -> NDArray[Any]:
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,69 @@
+"""How a table is divided among clients: pure functions of the table, the settings and a seed.
+
+To add a way: its settings in `settings.py`, a function that says whose each row is, and a line in ``_OWNERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from client_sim.data.partition.at_random import Owner, fixed_size, iid, power_law, random_sizes
+from client_sim.data.partition.by_key import by_key, keys_of_clients
+from client_sim.data.partition.by_label import dirichlet, labels, shards
+from client_sim.data.partition.parts import Parts, parts_of
+from client_sim.data.partition.settings import (
+    ByKey,
+    Dirichlet,
+    FixedSize,
+    Iid,
+    Labels,
+    Partition,
+    PowerLaw,
+    RandomSizes,
+    Shards,
+)
+from client_sim.data.seeds import generator
+from client_sim.data.table import Table
+
+_OWNERS: dict[type[Partition], Callable[[Table, Any, np.random.Generator], Owner]] = {
+    Iid: iid,
+    Shards: shards,
+    Labels: labels,
+    Dirichlet: dirichlet,
+    ByKey: by_key,
+    PowerLaw: power_law,
+    RandomSizes: random_sizes,
+    FixedSize: fixed_size,
+}
+
+
+def partition(table: Table, settings: Partition, seed: int) -> Parts:
+    """Return whose each row of a table is.
+
+    Raises:
+        FedpingError: the table cannot be divided so: too few rows, no classes, no natural key.
+    """
+    owner = _OWNERS[type(settings)](table, settings, generator(seed, "partition"))
+    if isinstance(settings, ByKey):
+        keys = keys_of_clients(table, settings)
+        return parts_of(owner, len(keys), settings.least, keys)
+    clients = int(owner.max()) + 1 if isinstance(settings, FixedSize) else settings.clients
+    return parts_of(owner, clients, settings.least)
+
+
+__all__ = [
+    "ByKey",
+    "Dirichlet",
+    "FixedSize",
+    "Iid",
+    "Labels",
+    "Partition",
+    "Parts",
+    "PowerLaw",
+    "RandomSizes",
+    "Shards",
+    "partition",
+]

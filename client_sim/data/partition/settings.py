@@ -1,0 +1,95 @@
+"""The ways to divide a table among clients, as settings.
+
+Every way takes ``least``: a client with fewer examples than that is dropped with its rows, and both are counted in
+:class:`client_sim.data.partition.Parts`. Nothing else leaves out a row, except :class:`FixedSize`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+from protocol.spec import Positive
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Iid(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="iid"):
+    """At random, in sizes that differ by one at most: everybody's data are like everybody else's."""
+
+    clients: Count
+    least: Count = 1
+
+
+class Shards(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="shards"):
+    """Rows sorted by label, cut into shards of like size, and ``shards`` of them dealt to each client.
+
+    That is the pathological case of McMahan et al. (2017): most clients see as many labels as they have shards.
+    """
+
+    clients: Count
+    shards: Count = 2
+    least: Count = 1
+
+
+class Labels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="labels"):
+    """Each client has examples of just ``labels`` labels; a label's rows are dealt evenly to those who have it.
+
+    Labels are given out so that each has as many clients as any other, or one fewer.
+    """
+
+    clients: Count
+    labels: Count = 2
+    least: Count = 1
+
+
+class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="dirichlet"):
+    """Each label's rows are divided by shares drawn from Dirichlet(α) (Yurochkin et al. 2019).
+
+    The smaller ``alpha``, the fewer labels a client has and the more the clients' sizes differ; many clients of a small
+    α have nothing at all and are dropped.
+    """
+
+    clients: Count
+    alpha: Positive = 0.5
+    least: Count = 1
+
+
+class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="key"):
+    """By the natural key of the rows, such as a user or a country: one client a key, in the order of the keys.
+
+    With ``pieces`` each key's rows are dealt at random to so many clients.
+    """
+
+    pieces: Count = 1
+    least: Count = 1
+
+
+class PowerLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="power_law"):
+    """At random, in sizes that fall as 1/rank^exponent: few clients have much, many have little, at least one."""
+
+    clients: Count
+    exponent: Positive = 1.0
+    least: Count = 1
+
+
+class RandomSizes(
+    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="random_sizes"
+):
+    """At random, in sizes whose shares are drawn from Dirichlet(α), at least one; the smaller α, the less even."""
+
+    clients: Count
+    alpha: Positive = 1.0
+    least: Count = 1
+
+
+class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="fixed_size"):
+    """At random, ``examples`` a client; as many ``clients`` as rows suffice for, if None. Other rows are left out."""
+
+    examples: Count
+    clients: Count | None = None
+    least: Count = 1
+
+
+Partition: TypeAlias = Iid | Shards | Labels | Dirichlet | ByKey | PowerLaw | RandomSizes | FixedSize

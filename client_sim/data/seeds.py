@@ -1,0 +1,10 @@
+"""Random numbers from a seed and a purpose, so that what draws for one purpose leaves the others as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def generator(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
+    """Return the generator of a seed for a purpose, such as the sample of round ``number``; both are at least 0."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(*purpose.encode(), number)))

@@ -1,0 +1,104 @@
+"""Examples as one table, before they are anybody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from client_sim.learning.batch import FloatArray
+from protocol.errors import FedpingError
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted: the class of an example, or a number.
+
+    Attributes:
+        name: of the column.
+        classes: the classes' names in the order of their numbers; empty where the target is a number.
+    """
+
+    name: str = "y"
+    classes: tuple[str, ...] = ()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the target is a class."""
+        return bool(self.classes)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Examples with features and a target, in rows.
+
+    Attributes:
+        x: features, shape (N, d), all finite.
+        y: targets, shape (N,): float64, or int64 from 0 to the number of classes - 1.
+        features: the features' names, d of them.
+        target: what y is.
+        key: whose each row is by nature, such as its user or country, shape (N,); None if nobody knows.
+
+    Raises:
+        FedpingError: shapes differ, a value is not finite, or a class has no name.
+    """
+
+    x: FloatArray
+    y: NDArray[Any]
+    features: tuple[str, ...]
+    target: Target = Target()
+    key: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_examples(self.x, self.y, self.features, self.target)
+        if self.key is not None and len(self.key) != len(self.y):
+            raise FedpingError(f"a table of {len(self.y)} rows has {len(self.key)} natural keys; give one a row")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def rows(self, which: NDArray[Any]) -> Table:
+        """Return some of the rows: by position, in that order, or by a mask, shape (N,)."""
+        key = None if self.key is None else self.key[which]
+        return Table(self.x[which], self.y[which], self.features, self.target, key)
+
+
+def table(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    features: tuple[str, ...] | None = None,
+    target: Target | None = None,
+    key: NDArray[Any] | None = None,
+) -> Table:
+    """Return a table of any arrays; features without names are x0, x1 and so on, a target without one is a number."""
+    numbers = np.ascontiguousarray(x, dtype=np.float64)
+    if numbers.ndim != 2:
+        raise FedpingError(f"features have {numbers.ndim} dimensions; give a matrix of examples by features")
+    target = target or Target()
+    targets = np.ascontiguousarray(y, dtype=np.int64 if target.is_class else np.float64)
+    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key)
+
+
+def feature_names(count: int) -> tuple[str, ...]:
+    """Return names for features that have none."""
+    return tuple(f"x{number}" for number in range(count))
+
+
+def check_examples(x: FloatArray, y: NDArray[Any], features: tuple[str, ...], target: Target) -> None:
+    """Raise :class:`FedpingError` unless these arrays are rows of examples with these features and this target."""
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise FedpingError(f"features of shape {x.shape} and targets of shape {y.shape} are not rows of one table")
+    if len(features) != x.shape[1]:
+        raise FedpingError(f"{x.shape[1]} features have {len(features)} names; name each of them once")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise FedpingError(
+            f"the examples of '{target.name}' have values that are not finite numbers; fill or drop their rows first"
+        )
+    if target.is_class and len(y) and not (y.min() >= 0 and y.max() < len(target.classes)):
+        raise FedpingError(
+            f"the target '{target.name}' has {len(target.classes)} classes, but numbers from {y.min()} to {y.max()}; "
+            "number the classes from 0"
+        )
