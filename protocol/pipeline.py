@@ -26,13 +26,107 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
     rate_rounding: Literal["none", "half_even", "half_up"] = "none"
 
 
+Decay: TypeAlias = Literal["none", "1/sqrt(t)", "1/t"]
+"""What a rate is multiplied by in the t-th round that takes a step, counted from 1: by 1, 1/√t or 1/t."""
+
+Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
+"""How much of an average is kept when a new value comes in."""
+
+FromZero: TypeAlias = Annotated[float, Meta(ge=0, le=1e30)]
+
+
 class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimizer", tag="gradient_descent"):
-    """A step of ``rate`` times the mean update; the plain baseline (thesis 2.2)."""
+    """A step of ``rate`` times the mean update (thesis 2.2), whose rate may fall from round to round.
+
+    On the movements of local training that is FedAvg with a server rate: 1 takes the mean of the clients' models
+    (McMahan et al. 2017).
+    """
 
     rate: Positive = 1.0
+    decay: Decay = "none"
 
 
-Optimizer: TypeAlias = RProp | GradientDescent
+class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="momentum"):
+    """The heavy ball (Polyak 1964): a velocity, of which ``beta`` is kept and to which rate times mean update is added.
+
+    The step is the velocity; with ``nesterov`` it is the velocity as the same update once more would make it (Nesterov
+    1983). On the movements of local training it is FedAvgM (Hsu et al. 2019).
+    """
+
+    rate: Positive = 1.0
+    decay: Decay = "none"
+    beta: Share = 0.9
+    nesterov: bool = False
+
+
+class Adam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adam"):
+    """Adam (Kingma and Ba 2015): the running mean of the updates over the root of the running mean of their squares.
+
+    ``beta1`` and ``beta2`` are how much of the two means is kept, ``epsilon`` is added to the root, ``initial`` is what
+    the mean of the squares begins with. Without ``bias_correction``, with ``epsilon`` τ and ``initial`` τ², it is the
+    FedAdam of Reddi et al. 2021.
+
+    Raises:
+        InvalidSettings: the bias is corrected of a mean that does not begin at zero.
+    """
+
+    rate: Positive = 0.001
+    decay: Decay = "none"
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Positive = 1e-8
+    bias_correction: bool = True
+    initial: FromZero = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_correcting_a_start(self.bias_correction, self.initial)
+
+
+class Yogi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="yogi"):
+    """Yogi (Zaheer et al. 2018): Adam, but that what it divides by comes nearer to each new square by a bounded amount.
+
+    The settings are those of :class:`Adam`, the defaults those of the paper. With ``epsilon`` τ and ``initial`` τ² it
+    is the FedYogi of Reddi et al. 2021.
+
+    Raises:
+        InvalidSettings: the bias is corrected of a mean that does not begin at zero.
+    """
+
+    rate: Positive = 0.01
+    decay: Decay = "none"
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Positive = 1e-3
+    bias_correction: bool = False
+    initial: FromZero = 1e-6
+
+    def __post_init__(self) -> None:
+        _refuse_correcting_a_start(self.bias_correction, self.initial)
+
+
+class Adagrad(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adagrad"):
+    """Adagrad (Duchi et al. 2011): the update over the root of the sum of all squares, so that every rate only falls.
+
+    With ``beta1`` above 0 the running mean of the updates takes their place. With ``epsilon`` τ and ``initial`` τ² it
+    is the FedAdagrad of Reddi et al. 2021.
+    """
+
+    rate: Positive = 0.01
+    decay: Decay = "none"
+    beta1: Share = 0.0
+    epsilon: Positive = 1e-8
+    initial: FromZero = 0.0
+
+
+Optimizer: TypeAlias = RProp | GradientDescent | Momentum | Adam | Yogi | Adagrad
+
+
+def _refuse_correcting_a_start(bias_correction: bool, initial: float) -> None:
+    if bias_correction and initial > 0:
+        raise InvalidSettings(
+            f"bias_correction makes up for a mean that began at zero, but 'initial' is {initial:g}; set initial = 0 or "
+            "bias_correction = false"
+        )
 
 
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,11 +9,14 @@ import numpy as np
 
 from model_store.version import Aggregate, LinkState, Version, first_version
 from protocol.digest import digest_of
-from protocol.pipeline import GradientDescent, Pipeline, RProp
+from protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Pipeline, RProp, Yogi
 from protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
 from protocol.study import Line, Study
+from server_jobs.optimize.adagrad import adagrad
+from server_jobs.optimize.adam import adam
 from server_jobs.optimize.gradient_descent import gradient_descent
 from server_jobs.optimize.mean import mean
+from server_jobs.optimize.momentum import momentum
 from server_jobs.optimize.non_negative import non_negative
 from server_jobs.optimize.ordered_cutoffs import ordered_cutoffs
 from server_jobs.optimize.rprop import rprop
@@ -24,12 +27,17 @@ from server_jobs.optimize.transformation import (
     state_from_document,
     state_to_document,
 )
+from server_jobs.optimize.yogi import yogi
 
 LinkMaker: TypeAlias = Callable[[Any, ModelSpec], Transformation[Arrays]]
 
 OPTIMIZERS: Mapping[type, LinkMaker] = {
     RProp: rprop,
     GradientDescent: gradient_descent,
+    Momentum: momentum,
+    Adam: adam,
+    Yogi: yogi,
+    Adagrad: adagrad,
 }
 
 CONSTRAINTS: Mapping[type, LinkMaker] = {

@@ -1,0 +1,15 @@
+"""Adagrad (Duchi et al. 2011), and FedAdagrad on the mean movement (Reddi et al. 2021)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol.pipeline import Adagrad
+from protocol.spec import ModelSpec
+from server_jobs.optimize.adaptive import adaptive
+from server_jobs.optimize.transformation import Arrays, Transformation
+
+
+def adagrad(settings: Adagrad, _: ModelSpec) -> Transformation[Arrays]:
+    """Return the link with v ← v + Δ²; its state is that of :mod:`server_jobs.optimize.adaptive`."""
+    return adaptive(settings, np.add)

@@ -1,0 +1,71 @@
+"""What Adam, Adagrad and Yogi share: a mean of the updates, divided weight by weight by a root of their squares.
+
+Reddi et al. 2021, algorithm 2, with the mean update (of gradients or of movements) as Δ:
+
+    m_t = β1 m_(t-1) + (1 - β1) Δ_t
+    v_t = how each of them gathers the squares Δ_t²
+    step = η_t m_t / (√v_t + ε)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from protocol.spec import ModelSpec
+from server_jobs.optimize.rate import Rated, rate_at
+from server_jobs.optimize.transformation import Arrays, Transformation, Vector
+
+
+class Adaptive(Rated, Protocol):
+    """Settings that the three have in common."""
+
+    @property
+    def beta1(self) -> float:
+        """How much of the mean update is kept."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """Added to the root; τ of Reddi et al."""
+        ...
+
+    @property
+    def initial(self) -> float:
+        """What the squares begin with."""
+        ...
+
+
+def adaptive(
+    settings: Adaptive, gathered: Callable[[Vector, Vector], Vector], unbiased: tuple[float, float] | None = None
+) -> Transformation[Arrays]:
+    """Return the link.
+
+    State: ``mean`` and ``square``, shape (m,), m and v; ``round``, the number of steps taken, length 1; with bias
+    correction ``powers``, β1^t and β2^t, length 2, which are multiplied on from round to round because products are
+    the same on every machine, and powers are not.
+
+    Args:
+        settings: rate, decay, β1, ε and the first v.
+        gathered: from v and the new squares to the next v.
+        unbiased: β1 and β2, to divide m by 1 - β1^t and v by 1 - β2^t; None to leave them as they are.
+    """
+
+    def init(spec: ModelSpec) -> Arrays:
+        state = {"mean": np.zeros(spec.m), "square": np.full(spec.m, settings.initial), "round": np.zeros(1)}
+        return state if unbiased is None else {**state, "powers": np.ones(2)}
+
+    def update(step: Vector, state: Arrays, _: Vector) -> tuple[Vector, Arrays]:
+        t = state["round"] + 1.0
+        mean = settings.beta1 * state["mean"] + (1 - settings.beta1) * step
+        square = gathered(state["square"], step * step)
+        after = {"mean": mean, "square": square, "round": t}
+        if unbiased is not None:
+            powers = state["powers"] * np.array(unbiased)
+            after["powers"] = powers
+            mean, square = mean / (1 - powers[0]), square / (1 - powers[1])
+        return rate_at(settings, float(t[0])) * mean / (np.sqrt(square) + settings.epsilon), after
+
+    return Transformation(init, update)
