@@ -5,6 +5,7 @@ The loss of version n is measured on the pings that train version n + 1, before 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +46,9 @@ def arm_curves(store: ModelStore, study: str, line: str) -> dict[str, ArmCurve]:
     for number in store.iterations(study, line)[1:]:
         version = store.version(study, line, number)
         for name, summary in version.lineage.arms.items():
-            if name in rows and summary.loss is not None and summary.rank_selected is not None:
-                rows[name].append((number - 1, summary.loss, summary.rank_selected, summary.pings))
+            if name in rows and summary.loss is not None:
+                rank = math.nan if summary.rank_selected is None else summary.rank_selected
+                rows[name].append((number - 1, summary.loss, rank, summary.pings))
     return {name: ArmCurve(*map(tuple, zip(*points, strict=True))) for name, points in rows.items() if points}
 
 

@@ -108,7 +108,7 @@ def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str
 def compare_sizes(where: Path, sizes: list[int], repeats: int, seed: int, engine: Engine) -> Iterator[Row]:
     for pings in sizes:
         files, rules = landed(where, pings, M, seed), _rules(M)
-        by_ping = Rules(m=M, iteration=0, arms=rules.arms, submits=rules.submits, weighting="ping")
+        by_ping = Rules(m=M, iteration=0, arms=rules.arms, submits=rules.submits, weighting="ping", pings=rules.pings)
         ways: dict[str, Callable[[], object]] = {
             "spark": partial(aggregate, engine, files, pings, rules),
             "numpy": partial(aggregate, NumpyEngine(), files, pings, rules),

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask, Response, request
 
 from server_jobs.ingest.admission.body import read_body
-from server_jobs.ingest.admission.decoding import decode_ping
-from server_jobs.ingest.admission.rules import check_document_kind
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE
 from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.edge.services import Services
@@ -31,11 +29,11 @@ class PlainFlask(Edge):
         @self.route("/submit/<study>/<doc_type>/<doc_version>/<document_id>", methods=["POST", "PUT"])
         def submit(study: str, doc_type: str, doc_version: str, document_id: str) -> Response:
             rules = services.catalogue.rules(study)
-            check_document_kind(study, doc_type, doc_version)
+            rules.check_kind(doc_type, doc_version)
             document = document_id_in(document_id)
-            ping = decode_ping(read_body(request.environ, limits.ping_bytes, limits.ping_bytes))
+            ping = rules.decoding.ping(read_body(request.environ, limits.ping_bytes, limits.ping_bytes))
             record = record_of(rules, document, ping, int(time.time() * 1000))
-            services.journal.append(encode_records([record]), 1)
+            services.journals.of(rules.document).append(encode_records([record]), 1)
             return Response(ACCEPTED_ONE.body, content_type="application/json")
 
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:

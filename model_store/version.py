@@ -25,7 +25,8 @@ class Aggregate(Struct, frozen=True, kw_only=True):
     """What a round's usable pings came to.
 
     ``mean`` is the weighted mean update, ``m2`` the weighted sum of squared deviations from it, both of length m;
-    ``weight`` is the sum of the weights, which is the number of clients or of pings as the pipeline's weighting says.
+    ``weight`` is the sum of the weights, which is the number of clients, of pings or of examples as the pipeline's
+    weighting says.
     """
 
     pings: int
@@ -36,13 +37,14 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 
 
 class ArmSummary(Struct, frozen=True, kw_only=True):
-    """How one arm fared while the parent version was current (validation by thesis 3.4): a mean is over pings.
+    """How one arm fared while the parent version was current (validation by thesis 3.4).
 
-    ``loss`` and ``rank_selected`` are means over the interactions that ended with a selection; null without any.
+    ``loss`` and ``rank_selected`` are means over all the examples behind the arm's pings, null without any; an
+    interaction that ended with a selection is one example. ``rank_selected`` is null where nothing is ranked.
     """
 
     pings: int
-    selections: int
+    examples: int
     loss: float | None
     rank_selected: float | None
 

@@ -1,4 +1,4 @@
-"""The Arrow schema of a landed ping, derived from :class:`protocol.ping.LandedPing`, field by field.
+"""The Arrow schema of a landed ping: :class:`protocol.ping.LandedPing` with the payload of its type, field by field.
 
 An UUID is 16 bytes, an update its tag and its payload (`protocol.update`), a repeated text a dictionary. The type of a
 number follows from the bounds that its annotation declares.
@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from protocol.ping import LandedPing
+from protocol.documents import FRECENCY_UPDATE, DocumentType
+from protocol.ping import LandedPing, UpdatePayload
 
 UPDATE_ENCODING = "update_encoding"
 UPDATE = "update"
@@ -22,18 +23,17 @@ FORMAT = b"1"
 
 
 @functools.cache
-def landed_schema() -> pa.Schema:
-    """Return the schema of every Parquet file in a landing folder."""
-    return pa.schema(list(_fields(LandedPing)), metadata={FORMAT_KEY: FORMAT})
+def landed_schema(document: DocumentType = FRECENCY_UPDATE) -> pa.Schema:
+    """Return the schema of every Parquet file of a study that takes pings of this type."""
+    return pa.schema(list(_fields(LandedPing, document.payload)), metadata={FORMAT_KEY: FORMAT})
 
 
-def _fields(struct: type[msgspec.Struct]) -> Iterator[pa.Field]:
+def _fields(struct: type[msgspec.Struct], payload: type[UpdatePayload]) -> Iterator[pa.Field]:
     info = msgspec.inspect.type_info(struct)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
         if field.name == "payload":
-            assert isinstance(field.type, msgspec.inspect.StructType)
-            yield from _fields(field.type.cls)
+            yield from _fields(payload, payload)
         elif field.name == UPDATE:
             yield pa.field(UPDATE_ENCODING, pa.dictionary(pa.int32(), pa.string()))
             yield pa.field(UPDATE, pa.binary())

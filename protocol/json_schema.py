@@ -12,18 +12,24 @@ from pathlib import Path
 
 import msgspec
 
+from protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from protocol.model import ModelDocument
-from protocol.ping import BatchedPing, Ping
 from protocol.spec import ModelSpec
 from protocol.study import Study
 
 DOCUMENTS: dict[str, type[msgspec.Struct]] = {
-    "ping": Ping,
-    "batched-ping": BatchedPing,
+    "ping": FRECENCY_UPDATE.ping,
+    "batched-ping": FRECENCY_UPDATE.batched,
+    "model-ping": MODEL_UPDATE.ping,
+    "batched-model-ping": MODEL_UPDATE.batched,
     "model": ModelDocument,
     "spec": ModelSpec,
     "study": Study,
 }
+"""Every document, by the name under which its JSON Schema is published."""
+
+LANDED: dict[str, DocumentType] = {"landed": FRECENCY_UPDATE, "landed-model": MODEL_UPDATE}
+"""The types of pings, by the name under which the Arrow schema of their files is published."""
 
 
 def json_schema(document: str) -> str:
@@ -32,11 +38,17 @@ def json_schema(document: str) -> str:
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
-def arrow_schema_text() -> str:
+def schema_text(name: str) -> str:
+    """Return what is published under a name of :data:`DOCUMENTS` or :data:`LANDED`."""
+    return arrow_schema_text(LANDED[name]) if name in LANDED else json_schema(name)
+
+
+def arrow_schema_text(document: DocumentType) -> str:
     """Return the Arrow schema of a landed file, one column a line: name, type, and whether it may be null."""
     from protocol.arrow import landed_schema
 
-    rows = (f"{f.name:<48} {f.type!s:<58} {'nullable' if f.nullable else 'required'}" for f in landed_schema())
+    schema = landed_schema(document)
+    rows = (f"{f.name:<48} {f.type!s:<58} {'nullable' if f.nullable else 'required'}" for f in schema)
     return "\n".join(rows) + "\n"
 
 
@@ -45,7 +57,8 @@ def write_schemas(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in DOCUMENTS:
         (folder / f"{name}.json").write_text(json_schema(name))
-    (folder / "landed.txt").write_text(arrow_schema_text())
+    for name in LANDED:
+        (folder / f"{name}.txt").write_text(arrow_schema_text(LANDED[name]))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""The ping: what a client sends after an interaction, and the only thing that ever leaves it.
+"""The ping: what a client sends after it has learned, and the only thing that ever leaves it.
 
 Sign convention, stated here once for both sides: an update is the direction of **descent**,
 (loss(w - ε) - loss(w + ε)) / 2ε per weight. The server *adds* it.
 
-Each class below is the whole definition: the validator, the JSON Schema (`protocol.json_schema`) and the Arrow schema
-(`protocol.arrow`) are derived from it. Unknown fields are refused, so that nothing undeclared is ever stored.
+A payload below is the whole definition of a type of ping: the validator, the JSON Schema (`protocol.json_schema`) and
+the Arrow schema (`protocol.arrow`) are derived from it. `protocol.documents` lists the types. Unknown fields are
+refused, so that nothing undeclared is ever stored.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -43,7 +44,17 @@ class UpdatePayload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Update | None,
         Meta(description="the direction of descent, which the server adds; null if the arm does not submit updates"),
     ]
-    loss: Annotated[Finite, Meta(description="the loss of this interaction under the weights that ranked it")]
+    loss: Annotated[Finite, Meta(description="the client's loss under the weights that it applied")]
+
+
+class ModelPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a client learned from its own examples, whatever the model.
+
+    A client that had no example says so with ``examples`` 0, loss 0 and an update of zeros: it took part, and changes
+    nothing.
+    """
+
+    examples: Annotated[Count, Meta(description="how many examples loss and update were computed from; 0 for none")]
 
 
 class FrecencyPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,14 +83,14 @@ class FrecencyPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """One document, as it is posted to ``/submit/<study>/frecency-update/1/<document id>``.
+    """One document, as it is posted to ``/submit/<study>/<type>/<version>/<document id>``.
 
     ``client_id`` names an installation, never a person; the document id is in the path and differs for every ping.
     """
 
     client_id: Annotated[UUID, Meta(description="the installation, a UUID drawn at random at enrolment")]
-    type: Literal["frecency-update"]
-    payload: FrecencyPayload
+    type: str
+    payload: UpdatePayload
 
 
 class BatchedPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
@@ -94,8 +105,4 @@ class LandedPing(Struct, frozen=True, kw_only=True):
     document_id: UUID
     client_id: UUID
     received_at: Annotated[int, Meta(ge=0, description="when ingest took it, milliseconds since 1970, UTC")]
-    payload: FrecencyPayload
-
-
-DOC_TYPE: Final = "frecency-update"
-DOC_VERSION = "1"
+    payload: UpdatePayload

@@ -129,16 +129,21 @@ def _refuse_correcting_a_start(bias_correction: bool, initial: float) -> None:
         )
 
 
+Weighting: TypeAlias = Literal["client", "ping", "examples"]
+
+
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one round turns the pings of version n into version n + 1.
 
     ``weighting`` is what one vote is. With ``client`` every client counts once, however many pings it sent: its update
-    is the mean of its pings' updates. With ``ping`` every ping counts once.
+    is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping counts as often as
+    the examples that it was computed from, which makes the mean of gradients that of the pooled data (thesis eq. 2); an
+    interaction is one example.
     ``min_clients`` is how many different clients must have sent a usable update before a step is taken.
     """
 
     optimizer: Optimizer = RProp()
-    weighting: Literal["client", "ping"] = "client"
+    weighting: Weighting = "client"
     min_clients: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 100
 
     def __post_init__(self) -> None:

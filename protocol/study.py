@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from protocol.digest import digest_of
+from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
 from protocol.errors import InvalidSettings
 from protocol.landing import NO_LINE
 from protocol.pipeline import Pipeline
@@ -59,12 +60,15 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named study. Its shares may sum to less than 1; the clients of the remainder are not enrolled.
 
+    ``pings`` is the type of all of its pings (`protocol.documents`).
+
     Raises:
         InvalidSettings: names repeat, shares exceed 1, an arm follows a line that is not there, or a line has no arm
             that submits and could never be trained.
     """
 
     name: Name
+    pings: DocumentName = "frecency-update"
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)]
     lines: tuple[Line, ...] = ()
 
@@ -97,6 +101,11 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """SHA-256 of the whole study document."""
         return digest_of(self)
 
+    @property
+    def document(self) -> DocumentType:
+        """The type of the study's pings."""
+        return DOCUMENT_TYPES[self.pings]
+
     def arm(self, name: str) -> Arm:
         """Return the arm of this name; raises :class:`InvalidSettings` naming the arms that there are."""
         return _named(self.arms, name, "arm", self.name)
@@ -121,6 +130,7 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
     """
 
     name: Name
+    pings: DocumentName = "frecency-update"
     arms: tuple[Arm, ...]
     lines: tuple[PublicLine, ...]
 
@@ -128,7 +138,7 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
 def public_study(study: Study) -> PublicStudy:
     """Return the part of a study that clients may see."""
     lines = tuple(PublicLine(name=line.name, spec=line.spec, training=line.training) for line in study.lines)
-    return PublicStudy(name=study.name, arms=study.arms, lines=lines)
+    return PublicStudy(name=study.name, pings=study.pings, arms=study.arms, lines=lines)
 
 
 _ArmOrLine = TypeVar("_ArmOrLine", Arm, Line)

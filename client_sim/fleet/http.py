@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 
 from client_sim.fleet.transport import ACCEPTED, Delivery, Fetched, NotModified, Outcome, TransportError, Unavailable
+from protocol.documents import FRECENCY_UPDATE, DocumentType
 from protocol.model import ModelDocument
-from protocol.ping import DOC_TYPE, DOC_VERSION
 from protocol.study import PublicStudy
 
 _TRY_AGAIN = {408, 425, 429}
@@ -37,7 +37,7 @@ class HttpSettings:
 
 
 class HttpTransport:
-    """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
+    """Talks to one ingest address, such as ``http://127.0.0.1:8080``, and posts pings of one type.
 
     The session is opened at the first request, in the event loop that makes it, and serves that loop alone.
 
@@ -45,11 +45,14 @@ class HttpTransport:
         TransportError: the address is not an http or https URL.
     """
 
-    def __init__(self, address: str, settings: HttpSettings = HttpSettings()) -> None:
+    def __init__(
+        self, address: str, settings: HttpSettings = HttpSettings(), document: DocumentType = FRECENCY_UPDATE
+    ) -> None:
         if not _is_address(address):
             raise TransportError(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
         self.address = address.rstrip("/")
         self._settings = settings
+        self._path = f"{document.name}/{document.version}"
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
@@ -93,7 +96,7 @@ class HttpTransport:
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
         """See :meth:`client_sim.fleet.transport.Transport.submit`."""
-        url = f"{self.address}/submit/{study}/{DOC_TYPE}/{DOC_VERSION}/{document_id}"
+        url = f"{self.address}/submit/{study}/{self._path}/{document_id}"
         try:
             async with self._open().post(url, data=body, headers=_JSON, allow_redirects=False) as response:
                 answer = await response.read()

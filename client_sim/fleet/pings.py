@@ -9,7 +9,8 @@ import msgspec
 
 from client_sim.fleet.interactions import Interactions
 from client_sim.fleet.keystrokes import Keystrokes
-from protocol.ping import DOC_TYPE, FrecencyPayload, Ping
+from protocol.documents import FRECENCY_UPDATE
+from protocol.ping import FrecencyPayload, Ping
 
 ADDON_VERSION = "fedping-sim-1"
 
@@ -64,4 +65,4 @@ def encoded_pings(
             enter_was_pressed=1 if enter else 0,
             study_addon_version=ADDON_VERSION,
         )
-        yield _encoder.encode(Ping(client_id=client, type=DOC_TYPE, payload=payload))
+        yield _encoder.encode(Ping(client_id=client, type=FRECENCY_UPDATE.name, payload=payload))

@@ -103,7 +103,7 @@ class LineRun:
     def _look(self) -> Aggregate | None:
         """Return what the pings of the newest version have come to so far."""
         head = self._versions[-1]
-        manifest = list_landed(self._landing, self._study.name, self.name, head.iteration, head.lineage.window_end_ms)
+        manifest = list_landed(self._landing, self._study, self.name, head.iteration, head.lineage.window_end_ms)
         if manifest.rows == 0:
             return None
         rules = rules_for(self._study, self.name, head.iteration)

@@ -106,11 +106,9 @@ def show(result: RoundResult, as_json: bool) -> None:
         return
     click.echo(result.sentence)
     for name, arm in result.arms.items():
-        if arm.loss is not None and arm.rank_selected is not None:
-            click.echo(
-                f"  {name:<24} {arm.selections:>10,} selections   loss {arm.loss:10.4f}   "
-                f"selected rank {arm.rank_selected:7.4f}"
-            )
+        if arm.loss is not None:
+            rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"
+            click.echo(f"  {name:<24} {arm.examples:>10,} examples   loss {arm.loss:10.4f}{rank}")
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from protocol.json_schema import DOCUMENTS, arrow_schema_text, json_schema
+from protocol.json_schema import DOCUMENTS, LANDED, schema_text
 
 
 @click.command()
-@click.argument("document", type=click.Choice([*DOCUMENTS, "landed"]))
+@click.argument("document", type=click.Choice([*DOCUMENTS, *LANDED]))
 def schema(document: str) -> None:
-    """Print the JSON Schema of a DOCUMENT, or, for `landed`, the Arrow schema of the Parquet files."""
-    click.echo(arrow_schema_text() if document == "landed" else json_schema(document), nl=False)
+    """Print the JSON Schema of a DOCUMENT, or, for `landed` and `landed-model`, the Arrow schema of Parquet files."""
+    click.echo(schema_text(document), nl=False)

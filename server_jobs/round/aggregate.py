@@ -45,10 +45,9 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
 def _summary(partials: list[ArmPartial]) -> ArmSummary:
     loss = reduce(merged, (partial.loss for partial in partials), no_moments(1))
     rank = reduce(merged, (partial.rank_selected for partial in partials), no_moments(1))
-    chosen = loss.weight > 0
     return ArmSummary(
         pings=sum(partial.pings for partial in partials),
-        selections=round(loss.weight),
-        loss=float(loss.mean[0]) if chosen else None,
-        rank_selected=float(rank.mean[0]) if chosen else None,
+        examples=round(loss.weight),
+        loss=float(loss.mean[0]) if loss.weight else None,
+        rank_selected=float(rank.mean[0]) if rank.weight else None,
     )

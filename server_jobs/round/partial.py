@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server_jobs.round.moments import Moments, moments_of
+from protocol.documents import DocumentType
+from server_jobs.optimize.transformation import Vector
+from server_jobs.round.moments import Moments, moments_of, no_moments
 from server_jobs.round.ping_file import Rows
 from server_jobs.round.rules import Rules
 from server_jobs.round.screening import BAD_LOSS, DUPLICATE, REASONS, WRONG_VERSION
@@ -15,7 +17,10 @@ from server_jobs.round.screening import BAD_LOSS, DUPLICATE, REASONS, WRONG_VERS
 
 @dataclass(frozen=True, slots=True)
 class ArmPartial:
-    """One arm's pings, and the moments, of length 1, of what came of those that ended with a selection."""
+    """One arm's pings, and the moments, of length 1, of what came of those with an example; each example weighs 1.
+
+    ``rank_selected`` is of nothing where pings have no rank.
+    """
 
     pings: int
     loss: Moments
@@ -41,13 +46,16 @@ def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
 def arm_partials(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
     """Return each arm's outcome, in the order of the rules' arms: all arms, whether they submit updates or not."""
     valid = (found != DUPLICATE) & (found != WRONG_VERSION) & (found != BAD_LOSS)
-    return tuple(_arm_partial(rows, valid & (rows.arm == arm)) for arm in range(len(rules.arms)))
+    return tuple(_arm_partial(rows, valid & (rows.arm == arm), rules.document) for arm in range(len(rules.arms)))
 
 
-def _arm_partial(rows: Rows, mine: NDArray[np.bool_]) -> ArmPartial:
-    chosen = mine & (rows.rank >= 0)
-    return ArmPartial(int(mine.sum()), _plain_moments(rows.loss[chosen]), _plain_moments(rows.rank[chosen]))
+def _arm_partial(rows: Rows, mine: NDArray[np.bool_], document: DocumentType) -> ArmPartial:
+    examples = document.examples(rows.counted).astype(np.float64)
+    chosen = mine & (examples > 0)
+    weights = examples[chosen]
+    rank = _moments_of_column(rows.counted[chosen], weights) if document.ranked else no_moments(1)
+    return ArmPartial(int(mine.sum()), _moments_of_column(rows.loss[chosen], weights), rank)
 
 
-def _plain_moments(values: NDArray[np.generic]) -> Moments:
-    return moments_of(values.astype(np.float64)[:, None], np.ones(len(values)))
+def _moments_of_column(values: NDArray[np.generic], weights: Vector) -> Moments:
+    return moments_of(values.astype(np.float64)[:, None], weights)

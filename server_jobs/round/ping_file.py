@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+from protocol.documents import DocumentType
 from protocol.errors import FedpingError
 from protocol.landing import SHARDS, SHARDS_KEY, id_bytes
 from protocol.update import CODECS
@@ -30,14 +31,15 @@ MISSING = -2
 class Rows(NamedTuple):
     """All of some pings but their updates, one array a column, each of length k.
 
-    Ids have shape (k, 2), as two words; ``arm`` is an index into the rules' arms or UNKNOWN, ``codec`` an index into
-    :data:`TAGS`, UNKNOWN or MISSING.
+    Ids have shape (k, 2), as two words; ``counted`` is the column that tells of how many examples a ping is
+    (`protocol.documents`); ``arm`` is an index into the rules' arms or UNKNOWN, ``codec`` an index into :data:`TAGS`,
+    UNKNOWN or MISSING.
     """
 
     document: NDArray[np.uint64]
     client: NDArray[np.uint64]
     version: NDArray[np.int32]
-    rank: NDArray[np.int32]
+    counted: NDArray[np.int32]
     loss: NDArray[np.float64]
     arm: NDArray[np.int16]
     codec: NDArray[np.int16]
@@ -57,7 +59,10 @@ def _no_rows() -> Rows:
     return Rows(ids, ids, number, number, np.zeros(0), np.zeros(0, np.int16), np.zeros(0, np.int16))
 
 
-_SCREENED = ("document_id", "client_id", "model_version", "study_variation", UPDATE_ENCODING, "loss", "rank_selected")
+def _screened(document: DocumentType) -> list[str]:
+    """Return the columns that decide about a ping."""
+    ids = ["document_id", "client_id"]
+    return [*ids, "model_version", "study_variation", UPDATE_ENCODING, "loss", document.counted_by]
 
 
 class UnreadableFile(FedpingError):
@@ -107,7 +112,7 @@ class PingReader:
 
     def rows(self, group: int, rules: Rules) -> Rows:
         """Return all of a row group but the updates."""
-        table = self._file.read_row_group(group, columns=list(_SCREENED), use_threads=False)
+        table = self._file.read_row_group(group, columns=_screened(rules.document), use_threads=False)
         return joined([_rows(batch, rules) for batch in table.to_batches()])
 
     def updates(self, group: int, batch_rows: int) -> Iterator[pa.BinaryArray]:
@@ -116,11 +121,11 @@ class PingReader:
         return (batch.column(0) for batch in batches)
 
 
-def open_ping_file(path: str | Path) -> PingFile:
-    """Read a file's footer.
+def open_ping_file(path: str | Path, document: DocumentType) -> PingFile:
+    """Read the footer of a file of pings of one type.
 
     Raises:
-        UnreadableFile: the file is gone, truncated, no Parquet, or its columns are not those of landed pings.
+        UnreadableFile: the file is gone, truncated, no Parquet, or its columns are not those of such pings.
     """
     try:
         footer = pq.read_metadata(path)
@@ -131,10 +136,12 @@ def open_ping_file(path: str | Path) -> PingFile:
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise UnreadableFile(path, f"is not a whole Parquet file ({_first_line(error)})") from error
-    for name in (*_SCREENED, UPDATE):
-        expected = landed_schema().field(name)
+    for name in (*_screened(document), UPDATE):
+        expected = landed_schema(document).field(name)
         if schema.get_field_index(name) < 0 or not schema.field(name).equals(expected):
-            raise UnreadableFile(path, f"is not a file of landed pings (its column '{name}' is not {expected.type})")
+            raise UnreadableFile(
+                path, f"is not a file of landed {document.name} pings (its column '{name}' is not {expected.type})"
+            )
     return PingFile(str(path), footer)
 
 
@@ -143,7 +150,7 @@ def _rows(batch: pa.RecordBatch, rules: Rules) -> Rows:
         document=id_bytes(batch.column("document_id")).view("<u8"),
         client=id_bytes(batch.column("client_id")).view("<u8"),
         version=batch.column("model_version").to_numpy(),
-        rank=batch.column("rank_selected").to_numpy(),
+        counted=batch.column(rules.document.counted_by).to_numpy(),
         loss=batch.column("loss").to_numpy(),
         arm=_indices(batch.column("study_variation"), {name: i for i, name in enumerate(rules.arms)}),
         codec=_indices(batch.column(UPDATE_ENCODING), {tag: i for i, tag in enumerate(TAGS)}),

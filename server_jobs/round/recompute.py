@@ -56,17 +56,17 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
     if version.lineage.restored is not None:
         target = store.version(study.name, line.name, version.lineage.restored)
         return repeated(target, parent, created=created, code_version=code)
-    manifest = _kept_manifest(landing, version)
+    manifest = _kept_manifest(landing, study, version)
     rules = rules_for(study, line.name, parent.iteration)
     aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules)), rules)
     return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
 
 
-def _kept_manifest(landing: Path, version: Version) -> Manifest:
+def _kept_manifest(landing: Path, study: Study, version: Version) -> Manifest:
     """Return the manifest that a version was made from, having looked that its files are as they were."""
     lineage = version.lineage
     for file in lineage.inputs:
-        rows = open_ping_file(landing / file.path).rows
+        rows = open_ping_file(landing / file.path, study.document).rows
         if rows != file.rows:
             raise FedpingError(
                 f"{landing / file.path} has {rows:,} pings, but version {version.iteration} was computed from "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
+from protocol.pipeline import Weighting
 from protocol.study import Study
 
 
@@ -13,14 +14,20 @@ class Rules:
     """How the pings of one version are judged.
 
     ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
-    number of weights, ``iteration`` the version that the pings were ranked with.
+    number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type.
     """
 
     m: int
     iteration: int
     arms: tuple[str, ...]
     submits: tuple[bool, ...]
-    weighting: Literal["client", "ping"]
+    weighting: Weighting
+    pings: DocumentName
+
+    @property
+    def document(self) -> DocumentType:
+        """The type of the pings."""
+        return DOCUMENT_TYPES[self.pings]
 
 
 def rules_for(study: Study, line: str, iteration: int) -> Rules:
@@ -33,4 +40,5 @@ def rules_for(study: Study, line: str, iteration: int) -> Rules:
         arms=tuple(arm.name for arm in following),
         submits=tuple(arm.submits for arm in following),
         weighting=chosen.pipeline.weighting,
+        pings=study.pings,
     )

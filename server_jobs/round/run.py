@@ -59,7 +59,7 @@ def run_round(
     settings = the_study.line(line)
     store.refresh_public(study, line)
     on_step("repaired")
-    manifest = list_landed(landing, study, line, head.iteration, head.lineage.window_end_ms)
+    manifest = list_landed(landing, the_study, line, head.iteration, head.lineage.window_end_ms)
     on_step("listed")
     result = RoundResult(
         status="nothing", study=study, line=line, iteration=head.iteration, min_clients=settings.pipeline.min_clients

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.ping import NOTHING_SELECTED
 from server_jobs.optimize.transformation import Vector
 from server_jobs.round.ping_file import MISSING, UNKNOWN, Rows
 from server_jobs.round.rules import Rules
@@ -16,29 +15,30 @@ REASONS = (
     "wrong_version",
     "bad_loss",
     "other_arm",
-    "no_selection",
+    "no_example",
     "no_update",
     "bad_update",
 )
 """What can become of a ping, in the order in which it is asked: a ping has the first reason that applies."""
 
-USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_SELECTION, NO_UPDATE, BAD_UPDATE = range(len(REASONS))
+USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE = range(len(REASONS))
 
 
 def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
     """Return what becomes of each ping, as an index into :data:`REASONS`, shape (k,).
 
     ``duplicate``: an earlier row has the same document id. ``wrong_version``: the row names another version than its
-    folder. ``bad_loss``: not a finite number. ``other_arm``: the arm does not train this line. ``no_selection``: the
-    interaction ended without a choice; its zeros would dilute the mean and the loss. ``no_update``: none was sent.
+    folder. ``bad_loss``: not a finite number. ``other_arm``: the arm does not train this line. ``no_example``: the
+    interaction ended without a choice, or the client had no data; its zeros would dilute the mean and the loss.
+    ``no_update``: none was sent.
     ``bad_update``: an encoding that is not known here; payloads are judged when they are read.
     """
     # arm is an index into submits, or UNKNOWN, -1, which finds the False at the end
     submits = np.array([*rules.submits, False])
-    found = np.full(len(rows.rank), USED, dtype=np.int8)
+    found = np.full(len(rows.counted), USED, dtype=np.int8)
     found[rows.codec == UNKNOWN] = BAD_UPDATE
     found[rows.codec == MISSING] = NO_UPDATE
-    found[rows.rank <= NOTHING_SELECTED] = NO_SELECTION
+    found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
     found[~submits[rows.arm]] = OTHER_ARM
     found[~np.isfinite(rows.loss)] = BAD_LOSS
     found[rows.version != rules.iteration] = WRONG_VERSION
@@ -49,16 +49,20 @@ def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
 def vote_weights(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[Vector, int]:
     """Return the weight of each ping, shape (k,), 0 where it is not used, and the number of clients with one in use.
 
-    With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings.
+    With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
+    with one vote an example it is the ping's number of examples.
     """
     used = np.flatnonzero(found == USED)
     order, starts = _groups(rows.client[used])
     weights = np.zeros(len(found))
-    if rules.weighting == "client":
-        counts = np.diff(starts, append=len(order))
-        weights[used[order]] = np.repeat(1.0 / counts, counts)
-    else:
-        weights[used] = 1.0
+    match rules.weighting:
+        case "client":
+            counts = np.diff(starts, append=len(order))
+            weights[used[order]] = np.repeat(1.0 / counts, counts)
+        case "ping":
+            weights[used] = 1.0
+        case "examples":
+            weights[used] = rules.document.examples(rows.counted[used])
     return weights, len(starts)
 
 

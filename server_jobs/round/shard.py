@@ -73,7 +73,7 @@ def shard_partials(paths: Sequence[str], shards: Iterable[int], rules: Rules) ->
     Raises:
         UnreadableFile: a file is damaged or not of landed pings.
     """
-    pieces, rows = _screened([open_ping_file(path) for path in paths], sorted(shards), rules)
+    pieces, rows = _screened([open_ping_file(path, rules.document) for path in paths], sorted(shards), rules)
     work = {shard: _Shard(shard, rows[shard], rules) for shard in rows}
     _stream(pieces, work, rules)
     spoilt = {shard: one for shard, one in work.items() if one.unreadable}
@@ -131,7 +131,7 @@ def _screened(files: list[PingFile], shards: list[int], rules: Rules) -> tuple[l
         with file.opened() as reader:
             for group in shards if file.in_shards else range(file.footer.num_row_groups):
                 for shard, positions, rows in _by_shard(file, group, reader.rows(group, rules), shards):
-                    count = len(rows.rank)
+                    count = len(rows.counted)
                     pieces.append(Piece(shard, file, group, positions, sizes[shard], count))
                     found[shard].append(rows)
                     sizes[shard] += count

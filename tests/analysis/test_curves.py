@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> ModelStore:
     made.create_study(study, (version_0(study),))
     for i in range(4):
         arms = {
-            name: ArmSummary(pings=100, selections=90 if loss[i] else 0, loss=loss[i], rank_selected=loss[i] and 0.5)
+            name: ArmSummary(pings=100, examples=90 if loss[i] else 0, loss=loss[i], rank_selected=loss[i] and 0.5)
             for name, loss in LOSSES.items()
         }
         child = after(made.head("study", "main"))

@@ -27,8 +27,8 @@ from client_sim.fleet.transport import ACCEPTED
 from client_sim.models import decayed, losses, model_for, selected_ranks
 from client_sim.population.sample import displayed
 from client_sim.population.settings import PopulationSettings
+from protocol.documents import FRECENCY_UPDATE
 from protocol.enrolment import enrol
-from protocol.ping import Ping
 from protocol.spec import published
 from protocol.study import Arm, Study
 from tests.support.faulty_server import LANDED, faulty_server, refusal
@@ -109,7 +109,7 @@ def all_pings() -> list[PingSeen]:
     fleet = joined(transport, PopulationSettings(nothing_selected=0.3), clients=300)
     in_virtual_time(iterate(fleet))
     for body in transport.landed.values():
-        msgspec.json.decode(body, type=Ping)
+        msgspec.json.decode(body, type=FRECENCY_UPDATE.ping)
     return seen(list(transport.landed.values()))
 
 

@@ -78,7 +78,7 @@ def test_ingest_lands_the_same_rows(tmp_path: Path) -> None:
             answer = client.post(path, data=body, environ_overrides={"CONTENT_LENGTH": str(len(body))})
             assert answer.status_code == 200, answer.text
             posted += 1
-    services.journal.roll()
+    services.journals.roll()
     while Compactor(settings, Counters(settings.counters)).run_once():
         pass
     files = [file for folder in settings.landing.glob("study=*/line=*/iteration=*") for file in landed_files(folder)]

@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.ping import BatchedPing, Ping
+from protocol.documents import FRECENCY_UPDATE
+from protocol.ping import Ping
 from tests.support.pings import ping_json
 
 
 def decode(document: dict[str, Any]) -> Ping:
-    return msgspec.json.decode(json.dumps(document).encode(), type=Ping)
+    return msgspec.json.decode(json.dumps(document).encode(), type=FRECENCY_UPDATE.ping)
 
 
 def test_a_ping_of_2018_is_valid() -> None:
     ping = decode(ping_json())
     assert ping.payload.study_variation == "treatment"
-    assert msgspec.json.decode(msgspec.json.encode(ping), type=Ping) == ping
+    assert msgspec.json.decode(msgspec.json.encode(ping), type=FRECENCY_UPDATE.ping) == ping
 
 
 def test_an_arm_that_does_not_submit_sends_null() -> None:
@@ -70,9 +71,12 @@ def test_not_a_number_and_infinity_are_not_json() -> None:
         text = json.dumps(ping_json()).replace('"loss": 12.5', f'"loss": {word}')
         assert word in text
         with pytest.raises(msgspec.DecodeError):
-            msgspec.json.decode(text.encode(), type=Ping)
+            msgspec.json.decode(text.encode(), type=FRECENCY_UPDATE.ping)
 
 
 def test_a_line_of_a_batch_names_its_document() -> None:
     line = {**ping_json(), "documentId": "7d1a9a50-24e5-4cde-8be5-3e6a7a3e7e4c"}
-    assert str(msgspec.json.decode(json.dumps(line).encode(), type=BatchedPing).document_id) == line["documentId"]
+    assert (
+        str(msgspec.json.decode(json.dumps(line).encode(), type=FRECENCY_UPDATE.batched).document_id)
+        == line["documentId"]
+    )

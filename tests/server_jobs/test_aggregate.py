@@ -30,7 +30,9 @@ from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
 from tests.support.rounds import Ping, table_of, work_of
 
-RULES = Rules(m=2, iteration=0, arms=("treatment", "control"), submits=(True, False), weighting="client")
+RULES = Rules(
+    m=2, iteration=0, arms=("treatment", "control"), submits=(True, False), weighting="client", pings="frecency-update"
+)
 number = st.floats(-1000, 1000, width=32)
 
 pings = st.builds(
@@ -65,7 +67,7 @@ def fate(ping: Ping, rules: Rules) -> str:
     if not trains.get(ping.arm, False):
         return "other_arm"
     if ping.rank < 0:
-        return "no_selection"
+        return "no_example"
     if ping.bytes is None:
         return "no_update"
     good = len(ping.bytes) == 4 * rules.m and np.isfinite(np.frombuffer(ping.bytes, "<f4")).all()
@@ -96,7 +98,7 @@ def plain_aggregate(sent: Sequence[Ping], rules: Rules) -> RoundAggregate:
         chose = [p for p in mine if p.rank >= 0]
         loss = math.fsum(p.loss for p in chose) / len(chose) if chose else None
         rank = math.fsum(p.rank for p in chose) / len(chose) if chose else None
-        arms[arm] = ArmSummary(pings=len(mine), selections=len(chose), loss=loss, rank_selected=rank)
+        arms[arm] = ArmSummary(pings=len(mine), examples=len(chose), loss=loss, rank_selected=rank)
     updates = Aggregate(pings=len(used), clients=len(per_client), weight=total, mean=mean, m2=m2 or (0.0,) * rules.m)
     return RoundAggregate(counts={reason: counts[reason] for reason in REASONS}, arms=arms, updates=updates)
 
@@ -110,8 +112,8 @@ def assert_close(found: RoundAggregate, expected: RoundAggregate, scale: float) 
     spread = scale * scale * max(1.0, expected.updates.weight)
     np.testing.assert_allclose(found.updates.m2, expected.updates.m2, rtol=1e-12, atol=1e-12 * spread)
     for arm, summary in expected.arms.items():
-        assert (found.arms[arm].pings, found.arms[arm].selections) == (summary.pings, summary.selections)
-        if summary.selections:
+        assert (found.arms[arm].pings, found.arms[arm].examples) == (summary.pings, summary.examples)
+        if summary.examples:
             np.testing.assert_allclose(found.arms[arm].loss, summary.loss, rtol=1e-12, atol=1e-300)
             np.testing.assert_allclose(found.arms[arm].rank_selected, summary.rank_selected, rtol=1e-12, atol=1e-300)
 
@@ -236,7 +238,7 @@ def test_an_interaction_without_a_choice_dilutes_neither_update_nor_loss(tmp_pat
     found = aggregate(landed(tmp_path, [Ping(1, 1, (2.0, 4.0), loss=6.0, rank=1), *none]))
     assert found.updates.mean == (2.0, 4.0)
     assert (found.arms["treatment"].loss, found.arms["treatment"].rank_selected) == (6.0, 1.0)
-    assert (found.arms["treatment"].pings, found.arms["treatment"].selections) == (11, 1)
+    assert (found.arms["treatment"].pings, found.arms["treatment"].examples) == (11, 1)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arrow import landed_schema
+from protocol.documents import FRECENCY_UPDATE
 from protocol.landing import SHARDS_KEY, landed_files, partition
 from protocol.update import CODECS
 from server_jobs.ingest.compaction import compactor as compactor_module
@@ -89,7 +90,7 @@ def test_a_repeated_document_lands_once_also_across_segments(ingest: IngestApp) 
     document = str(uuid.uuid4())
     assert ingest.ping(document=document).status_code == 200
     post_batch(ingest, [batched(document), batched(document.upper()), batched()])
-    ingest.services.journal.roll()
+    ingest.services.journals.roll()
     assert ingest.ping(document=document).status_code == 200
     ingest.land()
     ids = landed_ids(ingest.settings.landing)
@@ -111,9 +112,9 @@ def fill(ingest: IngestApp, pings: int) -> list[str]:
     """Journal pings of three versions in two segments; return their ids."""
     made = [batched(model_version=k % 3 - 1) for k in range(pings)]
     post_batch(ingest, made[: pings // 2])
-    ingest.services.journal.roll()
+    ingest.services.journals.roll()
     post_batch(ingest, made[pings // 2 :])
-    ingest.services.journal.roll()
+    ingest.services.journals.roll()
     return sorted(ping["documentId"] for ping in made)
 
 
@@ -178,7 +179,7 @@ def test_a_pass_that_stopped_anywhere_is_completed_without_a_duplicate(
         segments(ingest.settings.journal, CLOSED)[0].unlink()
     # More arrives before the second attempt: retries of what has landed, in a segment that sorts before the others.
     post_batch(ingest, [batched(ids[0]), batched(ids[-1])])
-    ingest.services.journal.roll()
+    ingest.services.journals.roll()
     newest = segments(ingest.settings.journal, CLOSED)[-1]
     newest.rename(newest.with_name("0000000000001-early.closed"))
     if not same_process:
@@ -216,7 +217,7 @@ def test_a_damaged_piece_is_set_aside_and_the_rest_lands(ingest: IngestApp) -> N
     documents = [str(uuid.uuid4()) for _ in range(5)]
     for document in documents:
         assert ingest.ping(document=document).status_code == 200
-    ingest.services.journal.roll()
+    ingest.services.journals.roll()
     [path] = segments(ingest.settings.journal, CLOSED)
     data = bytearray(path.read_bytes())
     data[data.find(documents[2].encode())] ^= 1
@@ -231,7 +232,7 @@ def test_a_damaged_piece_is_set_aside_and_the_rest_lands(ingest: IngestApp) -> N
 @pytest.mark.parametrize("record", [b'{"study":"x"}\n', b"not json\n", b"[1]\n", b"\xff\xfe\n"])
 def test_a_whole_frame_that_is_no_record_is_set_aside_alone(ingest: IngestApp, record: bytes) -> None:
     ids = fill(ingest, 6)
-    ingest.services.journal.append(record, 1)
+    ingest.services.journals.of(FRECENCY_UPDATE).append(record, 1)
     document = str(uuid.uuid4())
     ingest.ping(document=document)
     ingest.land()

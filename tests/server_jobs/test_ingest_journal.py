@@ -65,7 +65,7 @@ def test_any_bytes_can_be_scanned_and_are_accounted_for(junk: bytes) -> None:
 
 
 def make_journal(folder: Path, roll_bytes: int = 10**9) -> Journal:
-    return Journal(folder, roll_bytes, Counters(folder / ".counters"))
+    return Journal(folder, roll_bytes, Counters(folder / ".counters"), "frecency-update")
 
 
 def stored(folder: Path) -> list[bytes]:
@@ -126,7 +126,7 @@ def test_a_segment_is_not_taken_from_a_living_writer_and_is_cut_once_it_died(tmp
 import os
 from pathlib import Path
 from server_jobs.ingest.journal.segment import SegmentWriter
-writer = SegmentWriter(Path({str(tmp_path)!r}), 1)
+writer = SegmentWriter(Path({str(tmp_path)!r}), 1, "frecency-update")
 writer.append(b"one\\n", 1)
 os.write(writer._file, b"FPJ1 torn")
 print("ready", flush=True)
@@ -147,7 +147,7 @@ input()
 
 
 def test_a_rolled_segment_and_one_that_vanished_are_not_abandoned(tmp_path: Path) -> None:
-    writer = SegmentWriter(tmp_path, 1)
+    writer = SegmentWriter(tmp_path, 1, "frecency-update")
     path = writer.path
     writer.append(b"one\n", 1)
     writer.roll()
@@ -218,10 +218,10 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(tmp_path: Path, 
 def test_any_text_is_one_line_of_the_journal(text: str) -> None:
     import msgspec
 
-    from protocol.ping import Ping
+    from protocol.documents import FRECENCY_UPDATE
     from server_jobs.ingest.journal.record import JournalRecord, encode_records
 
-    ping = msgspec.convert(ping_json(selected_style=text), Ping)
+    ping = msgspec.convert(ping_json(selected_style=text), FRECENCY_UPDATE.ping)
     record = JournalRecord(
         document_id=uuid.UUID(int=1),
         client_id=ping.client_id,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from protocol.documents import FRECENCY_UPDATE
 from server_jobs.ingest.settings import Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
@@ -325,7 +326,7 @@ def test_a_defect_of_ours_answers_500_and_says_nothing_of_the_ping(
     def broken(*_: Any) -> None:
         raise RuntimeError(secret)
 
-    monkeypatch.setattr(ingest.services.journal, "append", broken)
+    monkeypatch.setattr(ingest.services.journals.of(FRECENCY_UPDATE), "append", broken)
     answer = one(ingest, changed())
     assert answer.status_code == 500
     told = capsys.readouterr().err

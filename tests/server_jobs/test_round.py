@@ -65,7 +65,7 @@ def test_a_round_steps_by_the_mean_and_keeps_where_it_came_from(tmp_path: Path, 
     lineage = head.lineage
     assert lineage.counts["used"] == 10
     assert lineage.counts["other_arm"] == 4
-    assert lineage.counts["no_selection"] == 1
+    assert lineage.counts["no_example"] == 1
     assert sum(lineage.counts.values()) == 15
     np.testing.assert_allclose(lineage.aggregate.mean, mean, rtol=1e-12)
     assert (lineage.aggregate.clients, lineage.aggregate.pings, lineage.aggregate.weight) == (10, 10, 10.0)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.processes.worker import services_for
 from server_jobs.ingest.settings import IngestSettings
+from server_jobs.optimize import first_versions
 from tests.support.pings import ping_json
-from tests.support.versions import small_study, version_0
+from tests.support.versions import WHEN, small_study, version_0
 
 STUDY = "study"
 PATH = f"/submit/{STUDY}/frecency-update/1"
@@ -39,11 +41,13 @@ def replace_share(arm: Arm, share: float) -> Arm:
     return msgspec.structs.replace(arm, share=share)
 
 
-def make_store(folder: Path, m: int = 22) -> ModelStore:
-    """Make a store with :func:`ingest_study` at version 0."""
+def make_store(folder: Path, m: int = 22, others: Sequence[Study] = ()) -> ModelStore:
+    """Make a store with :func:`ingest_study`, and other studies, at version 0."""
     store = open_store(folder, create=True)
     study = ingest_study(m)
     store.create_study(study, (version_0(study),))
+    for study in others:
+        store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
     return store
 
 
@@ -68,7 +72,7 @@ class IngestApp:
 
     def land(self) -> None:
         """Roll the journal and compact until nothing is left."""
-        self.services.journal.roll()
+        self.services.journals.roll()
         compactor = Compactor(self.settings, Counters(self.settings.counters))
         while compactor.run_once():
             pass
@@ -78,9 +82,9 @@ class IngestApp:
         return totals(self.settings.counters)
 
 
-def ingest_app(folder: Path, m: int = 22, **settings: Any) -> IngestApp:
-    """Return ingest in a folder, with its own store."""
-    make_store(folder / "store", m)
+def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settings: Any) -> IngestApp:
+    """Return ingest in a folder, with its own store (:func:`make_store`)."""
+    make_store(folder / "store", m, others)
     journal = folder / "journal"
     journal.mkdir(parents=True, exist_ok=True)
     (folder / "landing").mkdir(exist_ok=True)

@@ -86,7 +86,9 @@ def store_with(where: Path, study: Study) -> ModelStore:
 
 def work_of(paths: Sequence[Path], rules: Rules) -> Work:
     """Return an engine's work on some files, in the order given."""
-    return Work(paths=tuple(map(str, paths)), rows=sum(open_ping_file(p).rows for p in paths), rules=rules)
+    return Work(
+        paths=tuple(map(str, paths)), rows=sum(open_ping_file(p, rules.document).rows for p in paths), rules=rules
+    )
 
 
 def crowd(clients: int, *, seed: int = 0, version: int = 0, m: int = 2, first_document: int = 0) -> list[Ping]:

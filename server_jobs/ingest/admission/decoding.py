@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.ping import BatchedPing, FrecencyPayload, Ping
+from protocol.documents import DOCUMENT_TYPES, DocumentType
+from protocol.ping import BatchedPing, Ping
 from server_jobs.ingest.admission.rejection import Rejection, rejection_of
 
-_ping_decoder = msgspec.json.Decoder(Ping)
-_batched_decoder = msgspec.json.Decoder(BatchedPing)
-_P = TypeVar("_P", Ping, BatchedPing)
-
-_PING_KEYS = len(Ping.__struct_fields__) + len(FrecencyPayload.__struct_fields__)
-_BATCHED_KEYS = _PING_KEYS + 1
-# Counting keys below finds repeated ones only because every field has to be there.
-assert all(f.required for struct in (BatchedPing, FrecencyPayload) for f in msgspec.structs.fields(struct))
+_P = TypeVar("_P", bound=Ping)
 
 DECODING_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError)
 """What a decoder may raise for bytes that somebody sent."""
 
 
-def decode_ping(body: bytes) -> Ping:
-    """Return the ping in a body; raises :class:`Rejection` if it is none."""
-    return _decode(_ping_decoder, body, _PING_KEYS)
+class Decoding:
+    """The decoders of one type of document."""
 
+    def __init__(self, document: DocumentType) -> None:
+        # Counting keys below finds repeated ones only because every field has to be there.
+        structs = (document.batched, document.payload)
+        assert all(field.required for struct in structs for field in msgspec.structs.fields(struct))
+        self._ping = msgspec.json.Decoder(document.ping)
+        self._batched = msgspec.json.Decoder(document.batched)
+        self._batched_keys = sum(len(struct.__struct_fields__) for struct in structs)
+        self._ping_keys = self._batched_keys - 1
 
-def decode_batched(line: bytes) -> BatchedPing:
-    """Return the ping in a line of a batch; raises :class:`Rejection` if it is none."""
-    return _decode(_batched_decoder, line, _BATCHED_KEYS)
+    def ping(self, body: bytes) -> Ping:
+        """Return the ping in a body; raises :class:`Rejection` if it is none."""
+        return _decode(self._ping, body, self._ping_keys)
 
+    def batched(self, line: bytes) -> BatchedPing:
+        """Return the ping in a line of a batch; raises :class:`Rejection` if it is none."""
+        return _decode(self._batched, line, self._batched_keys)
 
-def decode_batch(body: bytes) -> list[BatchedPing] | None:
-    """Return all the pings of a batch at once, or None if any line is not a ping: then go line by line."""
-    try:
-        pings = _batched_decoder.decode_lines(body)
-    except DECODING_ERRORS:
-        return None
-    return pings if body.count(b":") == _BATCHED_KEYS * len(pings) else None
+    def batch(self, body: bytes) -> list[BatchedPing] | None:
+        """Return all the pings of a batch at once, or None if any line is not a ping: then go line by line."""
+        try:
+            pings = self._batched.decode_lines(body)
+        except DECODING_ERRORS:
+            return None
+        return pings if body.count(b":") == self._batched_keys * len(pings) else None
 
 
 def _decode(decoder: msgspec.json.Decoder[_P], body: bytes, keys: int) -> _P:
@@ -63,3 +68,7 @@ def _refuse_repeated_keys(body: bytes) -> None:
         return found
 
     json.loads(body, object_pairs_hook=check)
+
+
+DECODINGS: Mapping[str, Decoding] = {name: Decoding(document) for name, document in DOCUMENT_TYPES.items()}
+"""The decoders of every type of document, by its name."""

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from protocol.ping import DOC_TYPE, DOC_VERSION, NO_VERSION, NOTHING_SELECTED, FrecencyPayload
+from protocol.documents import DocumentType
+from protocol.ping import NO_VERSION, UpdatePayload
 from protocol.study import Study
+from server_jobs.ingest.admission.decoding import DECODINGS, Decoding
 from server_jobs.ingest.admission.rejection import Rejection
 
 LookFrom: TypeAlias = Callable[[int], int]
@@ -31,13 +33,14 @@ class LineHead:
 class ArmRule:
     """One arm: its line, that line's newest version, and how long an update has to be (None: no update at all)."""
 
+    document: DocumentType
     study: str
     arm: str
     line: str | None
     head: LineHead | None
     m: int | None
 
-    def check(self, payload: FrecencyPayload) -> None:
+    def check(self, payload: UpdatePayload) -> None:
         """Raise :class:`Rejection` if this arm does not send such a payload."""
         self._check_version(payload.model_version)
         update = payload.update
@@ -55,10 +58,8 @@ class ArmRule:
             raise Rejection(
                 "update_length", f"the update has {len(update)} numbers and the model {self.m} weights; send {self.m}"
             )
-        elif payload.rank_selected == NOTHING_SELECTED and (any(update) or payload.loss):
-            raise Rejection(
-                "update_not_zero", "nothing was selected (rank_selected -1), so loss and update have to be zero"
-            )
+        elif not self.document.examples_of(payload) and (payload.loss or any(update)):
+            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
 
     def _check_version(self, version: int) -> None:
         """Refuse versions that nobody can have fetched: each would get a folder of its own.
@@ -80,13 +81,25 @@ class ArmRule:
 
 @dataclass(frozen=True)
 class StudyRules:
-    """A study as ingest sees it: its arms by name."""
+    """A study as ingest sees it: how its documents are read, and its arms by name."""
 
     study: Study
+    document: DocumentType
+    decoding: Decoding
     arms: dict[str, ArmRule]
     heads: dict[str, LineHead]
 
-    def admit(self, payload: FrecencyPayload) -> ArmRule:
+    def check_kind(self, name: str, version: str) -> None:
+        """Raise :class:`Rejection` if the study does not take this type and version of document."""
+        taken = self.document
+        if name != taken.name:
+            raise Rejection(
+                "unknown_type", f"study '{self.study.name}' takes documents of type {taken.name}; correct the path"
+            )
+        if version != taken.version:
+            raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
+
+    def admit(self, payload: UpdatePayload) -> ArmRule:
         """Return the rule of a payload's arm; raises :class:`Rejection` if it may not be sent."""
         rule = self.arms.get(payload.study_variation)
         if rule is None:
@@ -103,6 +116,7 @@ def study_rules(study: Study, heads: dict[str, LineHead]) -> StudyRules:
     m = {line.name: line.spec.m for line in study.lines}
     arms = {
         arm.name: ArmRule(
+            study.document,
             study.name,
             arm.name,
             arm.line,
@@ -111,12 +125,4 @@ def study_rules(study: Study, heads: dict[str, LineHead]) -> StudyRules:
         )
         for arm in study.arms
     }
-    return StudyRules(study, arms, heads)
-
-
-def check_document_kind(study: str, doc_type: str, doc_version: str) -> None:
-    """Raise :class:`Rejection` if a study does not take this type and version of document."""
-    if doc_type != DOC_TYPE:
-        raise Rejection("unknown_type", f"study '{study}' takes documents of type {DOC_TYPE}; correct the path")
-    if doc_version != DOC_VERSION:
-        raise Rejection("unknown_version", f"{DOC_TYPE} has version {DOC_VERSION} only; correct the path")
+    return StudyRules(study, study.document, DECODINGS[study.pings], arms, heads)

@@ -11,6 +11,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+from protocol.documents import DocumentType
 from protocol.update import CODECS, DenseCodec
 
 STUDY, LINE, SEGMENT = "study", "line", "segment"
@@ -19,9 +20,9 @@ _BLOCK = 256 * 1024
 
 
 @functools.cache
-def record_schema() -> pa.Schema:
+def record_schema(document: DocumentType) -> pa.Schema:
     """Return the schema of a journal line as JSON: :class:`server_jobs.ingest.journal.record.JournalRecord`."""
-    payload = [_as_json(f) for f in landed_schema() if f.name not in (*ENVELOPE, UPDATE_ENCODING)]
+    payload = [_as_json(f) for f in landed_schema(document) if f.name not in (*ENVELOPE, UPDATE_ENCODING)]
     return pa.schema(
         [
             pa.field("document_id", pa.string()),
@@ -42,8 +43,8 @@ def _as_json(field: pa.Field) -> pa.Field:
     return pa.field(field.name, field.type)
 
 
-def read_records(lines: bytes) -> pa.Table:
-    """Return JSON lines as a table: the envelope, the payload's fields, study and line.
+def read_records(lines: bytes, document: DocumentType) -> pa.Table:
+    """Return JSON lines, all of one type, as a table: the envelope, the payload's fields, study and line.
 
     Raises:
         pa.ArrowInvalid: a line is not JSON or has other fields.
@@ -52,18 +53,20 @@ def read_records(lines: bytes) -> pa.Table:
     table = pyarrow.json.read_json(
         pa.BufferReader(lines),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=_block_bytes(lines)),
-        parse_options=pyarrow.json.ParseOptions(explicit_schema=record_schema(), unexpected_field_behavior="error"),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=record_schema(document), unexpected_field_behavior="error"
+        ),
     )
     columns = {name: table.column(name) for name in (*ENVELOPE, STUDY, LINE)}
     payload = table.column("payload").combine_chunks()
     fields = dict(zip((f.name for f in payload.type), payload.flatten(), strict=True))
     records = pa.table({**columns, **fields}).combine_chunks()
-    _check_complete(records)
+    _check_complete(records, document)
     return records
 
 
-def _check_complete(records: pa.Table) -> None:
-    required = [f.name for f in landed_schema() if not f.nullable]
+def _check_complete(records: pa.Table, document: DocumentType) -> None:
+    required = [f.name for f in landed_schema(document) if not f.nullable]
     missing = [name for name in [*required, STUDY] if records.column(name).null_count]
     if missing:
         raise ValueError(f"a record has no {missing[0]}")
@@ -81,7 +84,7 @@ def _block_bytes(lines: bytes) -> int:
     return max(_BLOCK, 2 * longest)
 
 
-def landed_columns(records: pa.Table) -> pa.Table:
+def landed_columns(records: pa.Table, document: DocumentType) -> pa.Table:
     """Return records of one partition in :func:`protocol.arrow.landed_schema`."""
     update, encoding = _encoded_updates(records.column(UPDATE).combine_chunks())
     made = {
@@ -90,8 +93,9 @@ def landed_columns(records: pa.Table) -> pa.Table:
         UPDATE: update,
         UPDATE_ENCODING: encoding,
     }
-    columns = [made[f.name] if f.name in made else _cast(records.column(f.name), f) for f in landed_schema()]
-    return pa.table(columns, schema=landed_schema())
+    schema = landed_schema(document)
+    columns = [made[f.name] if f.name in made else _cast(records.column(f.name), f) for f in schema]
+    return pa.table(columns, schema=schema)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

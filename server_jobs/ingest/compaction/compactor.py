@@ -1,4 +1,4 @@
-"""One pass: some rolled segments become one Parquet file a partition, and are removed.
+"""One pass: some rolled segments of one type of document become one Parquet file a partition, and are removed.
 
 A pass may die anywhere and is then run again. Every file it wrote names its source segments in its footer, so that the
 second run leaves out, partition by partition, what the first one landed.
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from protocol.documents import DOCUMENT_TYPES
 from protocol.landing import sync_folder, write_landed
 from server_jobs.ingest.compaction.columns import SEGMENT, landed_columns, uuid_bytes
 from server_jobs.ingest.compaction.duplicates import first_of_each
@@ -22,7 +23,7 @@ from server_jobs.ingest.compaction.partitions import Part, landed_segments, part
 from server_jobs.ingest.compaction.recent import recently_landed
 from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
 from server_jobs.ingest.counters import Counters
-from server_jobs.ingest.journal.segment import CLOSED, created_ms, segments
+from server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, segments
 from server_jobs.ingest.settings import MIB, IngestSettings
 
 PASS_BYTES = 128 * MIB
@@ -41,7 +42,7 @@ class Compactor:
 
     def has_work(self) -> bool:
         """Return whether a segment has been rolled."""
-        return any(segments(self._settings.journal, CLOSED))
+        return bool(self._ready())
 
     def run_once(self) -> bool:
         """Compact what is ready, up to :data:`PASS_BYTES`; return whether there was anything.
@@ -51,7 +52,7 @@ class Compactor:
         """
         if close_abandoned(self._settings.journal):
             self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
-        chosen = _first_bytes(self._ready(), PASS_BYTES)
+        chosen = _first_bytes(_of_one_type(self._ready()), PASS_BYTES)
         if chosen:
             began = time.perf_counter()
             try:
@@ -64,8 +65,12 @@ class Compactor:
         return bool(chosen)
 
     def _ready(self) -> list[Path]:
-        """Return the closed segments, suspects first: of two equal pings the one that may have landed is to count."""
-        return sorted(segments(self._settings.journal, CLOSED), key=lambda path: path.name not in self._suspects)
+        """Return the closed segments, suspects first: of two equal pings the one that may have landed is to count.
+
+        Segments of a type that is not known here, left by a newer ingest, stay for an ingest that knows it.
+        """
+        known = (path for path in segments(self._settings.journal, CLOSED) if document_in(path) in DOCUMENT_TYPES)
+        return sorted(known, key=lambda path: path.name not in self._suspects)
 
     def _pass(self, chosen: Sequence[Path]) -> None:
         sources = [read_source(path, index) for index, path in enumerate(chosen)]
@@ -85,12 +90,13 @@ class Compactor:
         first = first_of_each(documents) & ~self._recent.holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)
+        document = DOCUMENT_TYPES[document_in(chosen[0])]
         now_ms = max(int(time.time() * 1000), *(created_ms(path) for path in chosen))
         for part in parts_of(records, self._settings.landing):
             done = self._landed_before(part, chosen)
             rows = part.rows[first[part.rows] & ~np.isin(origin[part.rows], done)]
             if len(rows):
-                write_landed(part.folder, landed_columns(records.take(pa.array(rows))), now_ms, note)
+                write_landed(part.folder, landed_columns(records.take(pa.array(rows)), document), now_ms, note)
                 self._counters.add("files", 1)
         self._recent.add(documents[first])
         return int(first.sum())
@@ -119,6 +125,11 @@ class Compactor:
         self._counters.add("duplicates", rows - landed)
         self._counters.add("quarantined", damaged)
         self._counters.add("passes", 1)
+
+
+def _of_one_type(paths: Sequence[Path]) -> list[Path]:
+    """Return the paths whose documents are of the same type as the first one's."""
+    return [path for path in paths if document_in(path) == document_in(paths[0])]
 
 
 def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:

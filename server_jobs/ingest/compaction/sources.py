@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from protocol.documents import DOCUMENT_TYPES, DocumentType
 from server_jobs.ingest.compaction.columns import SEGMENT, read_records
 from server_jobs.ingest.journal.frames import Contents, payloads, scan
-from server_jobs.ingest.journal.segment import CLOSED, OPEN, is_abandoned, segments
+from server_jobs.ingest.journal.segment import CLOSED, OPEN, document_in, is_abandoned, segments
 
 
 @dataclass(frozen=True)
@@ -49,29 +50,29 @@ def read_source(segment: Path, index: int) -> Source:
     data = segment.read_bytes()
     contents = scan(data)
     damaged = [data[start:end] for start, end in contents.damaged]
-    tables, unreadable = _tables(data, contents)
+    tables, unreadable = _tables(data, contents, DOCUMENT_TYPES[document_in(segment)])
     records = pa.concat_tables(tables) if tables else None
     if records is not None:
         records = records.append_column(SEGMENT, pa.array(np.full(records.num_rows, index, np.int32)))
     return Source(segment, records, (*damaged, *unreadable))
 
 
-def _tables(data: bytes, contents: Contents) -> tuple[list[pa.Table], list[bytes]]:
+def _tables(data: bytes, contents: Contents, document: DocumentType) -> tuple[list[pa.Table], list[bytes]]:
     """Parse all frames at once; if that fails one by one, so that a bad frame costs nothing but itself."""
     if not contents.frames:
         return [], []
     try:
-        return [read_records(b"".join(payloads(data, contents.frames)))], []
+        return [read_records(b"".join(payloads(data, contents.frames)), document)], []
     except (pa.ArrowException, ValueError):
-        return _frame_by_frame(data, contents)
+        return _frame_by_frame(data, contents, document)
 
 
-def _frame_by_frame(data: bytes, contents: Contents) -> tuple[list[pa.Table], list[bytes]]:
+def _frame_by_frame(data: bytes, contents: Contents, document: DocumentType) -> tuple[list[pa.Table], list[bytes]]:
     tables, unreadable = [], []
     for frame in contents.frames:
         payload = data[frame.start : frame.end]
         try:
-            tables.append(read_records(payload))
+            tables.append(read_records(payload, document))
         except (pa.ArrowException, ValueError):
             unreadable.append(payload)
     return tables, unreadable

@@ -34,7 +34,7 @@ def blueprint(services: Services) -> Blueprint:
     def flush() -> Response:
         """Land everything that was accepted before this request; answer when it is in Parquet (504: not in time)."""
         _refuse_strangers()
-        services.journal.roll()
+        services.journals.roll()
         request_flush(services.settings.flush_request)
         landed = wait_until_landed(services.settings.journal, _seconds())
         return _json(status_of(services) | {"flushed": landed}, 200 if landed else 504)

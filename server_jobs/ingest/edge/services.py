@@ -8,7 +8,7 @@ from model_store import ModelStore
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.counters import Counters
-from server_jobs.ingest.journal.journal import Journal
+from server_jobs.ingest.journal.journals import Journals
 from server_jobs.ingest.rejection_log import RejectionLog
 from server_jobs.ingest.settings import IngestSettings
 
@@ -20,7 +20,7 @@ class Services:
     settings: IngestSettings
     store: ModelStore
     catalogue: Catalogue
-    journal: Journal
+    journals: Journals
     counters: Counters
     rejections: RejectionLog
 

@@ -18,9 +18,8 @@ import msgspec
 
 from protocol.ping import BatchedPing, Ping
 from server_jobs.ingest.admission.body import read_body
-from server_jobs.ingest.admission.decoding import decode_batch, decode_batched, decode_ping
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.admission.rules import StudyRules, check_document_kind
+from server_jobs.ingest.admission.rules import StudyRules
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE, PREFLIGHT, Answer, batch_answer, refusal
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journal import NotStored
@@ -62,14 +61,14 @@ class Submit:
         if not 5 <= len(parts) <= 6:
             raise Rejection("path", "the path is not /submit/<study>/<type>/<version>[/<document id>]; correct it")
         rules = self._services.catalogue.rules(parts[2])
-        check_document_kind(parts[2], parts[3], parts[4])
+        rules.check_kind(parts[3], parts[4])
         return self._take_one(rules, parts[5], environ) if len(parts) == 6 else self._take_batch(rules, environ)
 
     def _take_one(self, rules: StudyRules, document: str, environ: Environ) -> Answer:
         document_id = document_id_in(document)
         body = read_body(environ, self._limits.ping_bytes, self._limits.ping_bytes)
-        ping = decode_ping(body)
-        self._store([record_of(rules, document_id, ping, _now_ms())])
+        ping = rules.decoding.ping(body)
+        self._store(rules, [record_of(rules, document_id, ping, _now_ms())])
         return ACCEPTED_ONE
 
     def _take_batch(self, rules: StudyRules, environ: Environ) -> Answer:
@@ -78,16 +77,16 @@ class Submit:
             raise Rejection("too_many_lines", f"a batch may have {self._limits.batch_lines} lines; send it in parts")
         records, rejected = records_of_batch(rules, body, _now_ms())
         if records:
-            self._store(records)
+            self._store(rules, records)
         self._services.counters.add("batches", 1)
         for _, rejection in rejected:
             self._services.refuse(rules.study.name, rejection)
         return batch_answer(len(records), rejected)
 
-    def _store(self, records: list[JournalRecord]) -> None:
+    def _store(self, rules: StudyRules, records: list[JournalRecord]) -> None:
         """Return when records are on disk; raises :class:`Rejection` if they are not."""
         try:
-            self._services.journal.append(encode_records(records), len(records))
+            self._services.journals.of(rules.document).append(encode_records(records), len(records))
         except NotStored as error:
             raise not_stored(error) from error
 
@@ -131,7 +130,7 @@ def records_of_batch(
     rules: StudyRules, body: bytes, now_ms: int
 ) -> tuple[list[JournalRecord], list[tuple[int, Rejection]]]:
     """Return the records of a batch, and its refused lines with their numbers from 1."""
-    pings = decode_batch(body)
+    pings = rules.decoding.batch(body)
     if pings is not None:
         with contextlib.suppress(Rejection):
             return [_record_of_line(rules, ping, now_ms) for ping in pings], []
@@ -146,7 +145,7 @@ def _line_by_line(
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                records.append(_record_of_line(rules, decode_batched(line), now_ms))
+                records.append(_record_of_line(rules, rules.decoding.batched(line), now_ms))
             except Rejection as rejection:
                 rejected.append((number, rejection))
     return records, rejected

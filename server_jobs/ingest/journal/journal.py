@@ -41,12 +41,13 @@ class _Batch:
 
 
 class Journal:
-    """The journal of one process, in a folder that others write to as well."""
+    """The journal of one process and one type of document, in a folder that others write to as well."""
 
-    def __init__(self, folder: Path, roll_bytes: int, counters: Counters) -> None:
+    def __init__(self, folder: Path, roll_bytes: int, counters: Counters, document: str) -> None:
         self._folder = folder
         self._roll_bytes = roll_bytes
         self._counters = counters
+        self._document = document
         self._gate = threading.Lock()
         self._disk = threading.Lock()
         self._gathering = _Batch()
@@ -90,7 +91,7 @@ class Journal:
     def _store(self, batch: _Batch) -> None:
         began = time.perf_counter()
         if self._segment is None:
-            self._segment = SegmentWriter(self._folder, int(time.time() * 1000))
+            self._segment = SegmentWriter(self._folder, int(time.time() * 1000), self._document)
         written = self._segment.append(b"".join(batch.parts), batch.rows)
         self._count(batch.rows, written, time.perf_counter() - began)
         if self._segment.size >= self._roll_bytes:

@@ -1,7 +1,9 @@
 """A segment file: one writer, held by a lock that the system takes away when the writer dies.
 
-<milliseconds>-<random>.open     being written; its lock is held as long as its writer lives
-<milliseconds>-<random>.closed   rolled: whole, waiting to be compacted
+<milliseconds>-<random>.<type>.open     being written; its lock is held as long as its writer lives
+<milliseconds>-<random>.<type>.closed   rolled: whole, waiting to be compacted
+
+The type is that of its documents; a name without one is of the time when there was one type only.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import secrets
 import time
 from pathlib import Path
 
+from protocol.documents import FRECENCY_UPDATE
 from protocol.landing import sync_folder
 from server_jobs.ingest.journal.frames import frame_header
 
@@ -29,8 +32,8 @@ class SegmentWriter:
         OSError: it cannot be made.
     """
 
-    def __init__(self, folder: Path, now_ms: int) -> None:
-        stem = f"{now_ms:013d}-{secrets.token_hex(6)}"
+    def __init__(self, folder: Path, now_ms: int, document: str) -> None:
+        stem = f"{now_ms:013d}-{secrets.token_hex(6)}.{document}"
         self.path = folder / f"{stem}{OPEN}"
         self.began = time.monotonic()
         self.size = 0
@@ -108,3 +111,8 @@ def created_ms(segment: Path) -> int:
     """Return when a segment was begun (milliseconds since 1970), read from its name; 0 for a foreign name."""
     stamp = segment.name.partition("-")[0]
     return int(stamp) if stamp.isascii() and stamp.isdigit() else 0
+
+
+def document_in(segment: Path) -> str:
+    """Return the name of the type of a segment's documents, which need not be one that is known here."""
+    return segment.stem.partition(".")[2] or FRECENCY_UPDATE.name

@@ -40,7 +40,7 @@ class Keeper(threading.Thread):
         period, stamp = self._current_period(), self._flush_stamp()
         if (period, stamp) != (self._period, self._flush_seen):
             self._period, self._flush_seen = period, stamp
-            self._services.journal.roll()
+            self._services.journals.roll()
         if time.monotonic() - self._refreshed >= REFRESH_EVERY:
             self._services.catalogue.refresh()
             self._services.rejections.flush()

@@ -15,7 +15,7 @@ from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.edge.services import Services
-from server_jobs.ingest.journal.journal import Journal
+from server_jobs.ingest.journal.journals import Journals
 from server_jobs.ingest.processes.bonds import die_with_parent, take_slot
 from server_jobs.ingest.processes.keeper import Keeper
 from server_jobs.ingest.rejection_log import RejectionLog
@@ -36,7 +36,7 @@ def services_for(settings: IngestSettings, name: str) -> Services:
         settings=settings,
         store=store,
         catalogue=Catalogue(store),
-        journal=Journal(settings.journal, settings.roll_bytes, counters),
+        journals=Journals(settings.journal, settings.roll_bytes, counters),
         counters=counters,
         rejections=RejectionLog(settings.rejected, name),
     )

@@ -1,0 +1,96 @@
+"""The types of documents that ingest takes: each defined once, here, and everything else derived from it.
+
+To add one: a payload in `protocol.ping`, an entry below, and its name in :data:`DocumentName`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from protocol.ping import NOTHING_SELECTED, BatchedPing, FrecencyPayload, ModelPayload, Ping, UpdatePayload
+
+DocumentName: TypeAlias = Literal["frecency-update", "model-update"]
+
+_P = TypeVar("_P", bound=Ping)
+
+
+@dataclass(frozen=True)
+class DocumentType:
+    """A type of ping.
+
+    Attributes:
+        name: as it stands in the path and in the ping.
+        version: as it stands in the path.
+        payload: what such a ping says.
+        counted_by: the payload's field that tells from how many examples loss and update were computed.
+        examples: that number, from the field's value, or from an array of them.
+        nothing: a ping without an example, in words.
+        ranked: whether ``counted_by`` is the selected rank, whose mean is worth telling.
+    """
+
+    name: DocumentName
+    version: str
+    payload: type[UpdatePayload]
+    counted_by: str
+    examples: Callable[[Any], Any]
+    nothing: str
+    ranked: bool = False
+
+    @cached_property
+    def ping(self) -> type[Ping]:
+        """The class of one such ping."""
+        return _with_payload(Ping, self)
+
+    @cached_property
+    def batched(self) -> type[BatchedPing]:
+        """The class of one line of a batch of such pings."""
+        return _with_payload(BatchedPing, self)
+
+    def examples_of(self, payload: UpdatePayload) -> int:
+        """Return from how many examples a payload was computed."""
+        return int(self.examples(getattr(payload, self.counted_by)))
+
+
+def _with_payload(base: type[_P], document: DocumentType) -> type[_P]:
+    """Return a class of pings that takes one type and its payload only."""
+    made: Any = msgspec.defstruct(
+        base.__name__,
+        [("type", Literal[document.name]), ("payload", document.payload)],
+        bases=(base,),
+        namespace={"__doc__": base.__doc__},
+        frozen=True,
+        forbid_unknown_fields=True,
+        kw_only=True,
+        rename="camel",
+    )
+    return made  # type: ignore[no-any-return]
+
+
+FRECENCY_UPDATE = DocumentType(
+    name="frecency-update",
+    version="1",
+    payload=FrecencyPayload,
+    counted_by="rank_selected",
+    examples=lambda rank: rank > NOTHING_SELECTED,
+    nothing=f"nothing was selected (rank_selected {NOTHING_SELECTED})",
+    ranked=True,
+)
+"""An interaction with a ranked list: one example if it ended with a selection, else none."""
+
+MODEL_UPDATE = DocumentType(
+    name="model-update",
+    version="1",
+    payload=ModelPayload,
+    counted_by="examples",
+    examples=lambda number: number,
+    nothing="there was no example (examples 0)",
+)
+"""What a client learned from its examples with any model."""
+
+DOCUMENT_TYPES: Mapping[str, DocumentType] = {each.name: each for each in (FRECENCY_UPDATE, MODEL_UPDATE)}
+"""Every type of ping, by its name."""
