@@ -1,0 +1,122 @@
+"""Who takes part in a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round).
+
+To add one: its settings in `settings.py`, a class that satisfies :class:`Sampler`, and a line in ``_SAMPLERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.sampling.by_size import BySizeSampler
+from client_sim.sampling.cluster import ClusterSampler
+from client_sim.sampling.evenly import AllSampler, BernoulliSampler, UniformSampler
+from client_sim.sampling.sampler import FullUpdate, Sampler, bias_of
+from client_sim.sampling.settings import All, Bernoulli, BySize, Cluster, Sampling, Stratified, Uniform
+from client_sim.sampling.stratified import StratifiedSampler
+from protocol.errors import InvalidSettings
+
+Sizes = NDArray[np.int64]
+Groups = NDArray[Any]
+
+
+def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | None = None) -> Sampler:
+    """Return who takes part, of clients with so many examples each.
+
+    Args:
+        settings: one of the kinds of sampling.
+        sizes: n_i, shape (clients,).
+        seed: of all rounds.
+        groups: the stratum or the cluster of each client, any names, shape (clients,); only these two kinds need them.
+
+    Raises:
+        InvalidSettings: there are fewer clients or groups than are to be drawn, no groups, or no examples.
+    """
+    if not len(sizes):
+        raise InvalidSettings("there are no clients to draw a sample from; look at how the data are divided")
+    return _SAMPLERS[type(settings)](settings, np.asarray(sizes), seed, groups)
+
+
+def _all(settings: All, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    return AllSampler(sizes)
+
+
+def _uniform(settings: Uniform, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    _enough(settings.clients, len(sizes), "clients")
+    return UniformSampler(sizes, settings.clients, seed)
+
+
+def _bernoulli(settings: Bernoulli, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    return BernoulliSampler(sizes, settings.share, seed)
+
+
+def _by_size(settings: BySize, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    _some_examples(sizes)
+    return BySizeSampler(sizes, settings.clients, seed)
+
+
+def _stratified(settings: Stratified, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    strata = _grouped(groups, sizes, "stratified", "stratum")
+    if settings.by == "clients":
+        _enough(settings.clients, len(sizes), "clients")
+    else:
+        _some_examples(sizes)
+    return StratifiedSampler(sizes, strata, settings.clients, settings.by, seed)
+
+
+def _cluster(settings: Cluster, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    clusters = _grouped(groups, sizes, "cluster", "cluster")
+    _enough(settings.clusters, len(np.unique(clusters)), "clusters")
+    return ClusterSampler(sizes, clusters, settings.clusters, seed)
+
+
+_SAMPLERS = cast(
+    "dict[type[Sampling], Callable[[Sampling, Sizes, int, Groups | None], Sampler]]",
+    {
+        All: _all,
+        Uniform: _uniform,
+        Bernoulli: _bernoulli,
+        BySize: _by_size,
+        Stratified: _stratified,
+        Cluster: _cluster,
+    },
+)
+
+
+def _enough(wanted: int, present: int, what: str) -> None:
+    if wanted > present:
+        raise InvalidSettings(
+            f"a sample of {wanted} different {what} cannot be drawn from {present}; set '{what}' to {present} at most"
+        )
+
+
+def _some_examples(sizes: Sizes) -> None:
+    if not sizes.sum():
+        raise InvalidSettings("clients cannot be drawn by their number of examples, as none has any; choose 'uniform'")
+
+
+def _grouped(groups: Groups | None, sizes: Sizes, name: str, group: str) -> Groups:
+    if groups is None or len(groups) != len(sizes):
+        raise InvalidSettings(
+            f"the sampling '{name}' needs to know the {group} of each of {len(sizes)} clients, but knows "
+            f"{0 if groups is None else len(groups)}; divide the data by a natural key, or choose another sampling"
+        )
+    return groups
+
+
+__all__ = [
+    "All",
+    "Bernoulli",
+    "BySize",
+    "Cluster",
+    "FullUpdate",
+    "Sampler",
+    "Sampling",
+    "Stratified",
+    "Uniform",
+    "bias_of",
+    "sampler_for",
+]

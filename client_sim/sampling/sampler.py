@@ -1,0 +1,68 @@
+"""What a sampler is, and of what its sample is an unbiased estimate.
+
+The full update of a fleet is the mean of all its clients' updates: over ``examples``, in which client i counts n_i/n
+times (the gradient of thesis eq. 2), or over ``client``, in which each counts once. A round has those of a sample and
+takes their mean with the pipeline's weighting. Whether its expectation is one of the two full updates depends on the
+sampler and the weighting together: clients drawn with probability n_i/n have to count once each, for else their size
+would count twice.
+
+Weightings differ for who is drawn repeatedly, and so sends several pings: it counts once with ``client``, each time with
+``ping``, and each time by its number of examples with ``examples``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import Clients
+from protocol.pipeline import Weighting
+
+FullUpdate: TypeAlias = Literal["client", "examples"]
+
+NEITHER: frozenset[FullUpdate] = frozenset()
+BOTH: frozenset[FullUpdate] = frozenset({"client", "examples"})
+
+
+class Sampler(Protocol):
+    """Who takes part in each round, a pure function of the round."""
+
+    @property
+    def name(self) -> str:
+        """What the settings call it."""
+        ...
+
+    def draw(self, round_number: int) -> Clients:
+        """Return the clients of a round, ascending; one that is drawn repeatedly is there as often."""
+        ...
+
+    def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
+        """Return which full updates the mean of a drawn sample, with this weighting, estimates without bias.
+
+        Clients' updates have to be linear in their examples' updates (thesis 3.1), as gradients are.
+        """
+        ...
+
+
+def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
+    """Return a sentence that says how to avoid it if this sampler is biased with this weighting, else None."""
+    if sampler.estimates(weighting):
+        return None
+    better = [other for other in get_args(Weighting) if sampler.estimates(other)]
+    advice = f"weight by {' or '.join(better)} instead" if better else "choose another sampling"
+    return (
+        f"the mean of a '{sampler.name}' sample weighted by {weighting} is a biased estimate of the full update, as "
+        f"clients or groups differ in size; {advice}, or accept the bias, which falls as samples grow"
+    )
+
+
+def full_update(weighting: Weighting) -> FullUpdate:
+    """Return which full update the mean of everybody's single ping is, with this weighting."""
+    return "examples" if weighting == "examples" else "client"
+
+
+def same_size(sizes: NDArray[np.int64]) -> bool:
+    """Whether all clients have equally many examples, so that both full updates are one."""
+    return bool((sizes == sizes[0]).all())
