@@ -6,8 +6,8 @@ takes their mean with the pipeline's weighting. Whether its expectation is one o
 sampler and the weighting together: clients drawn with probability n_i/n have to count once each, for else their size
 would count twice.
 
-Weightings also differ for who is drawn repeatedly, and so sends several pings: it counts once with ``client``, each time
-with ``ping``, and each time by its number of examples with ``examples``.
+Weightings also differ for who is drawn repeatedly, and so sends several pings: it counts once with ``client``, each
+time with ``ping``, and each time by its number of examples with ``examples``.
 """
 
 from __future__ import annotations
