@@ -132,6 +132,23 @@ def _refuse_correcting_a_start(bias_correction: bool, initial: float) -> None:
 Weighting: TypeAlias = Literal["client", "ping", "examples"]
 
 
+class Mean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean"):
+    """The weighted mean of the updates (thesis 7.2)."""
+
+
+class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean_of_signs"):
+    """The weighted mean of the updates' signs: its own sign is what most votes say (thesis 4.4).
+
+    With RProp that is RProp by majority. It comes to the same whether clients send their updates or only the signs of
+    them. ``zero`` is how an update counts that is zero: not at all, or upwards, as where a sign is a single bit.
+    """
+
+    zero: Literal["abstain", "up"] = "abstain"
+
+
+Combination: TypeAlias = Mean | MeanOfSigns
+
+
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one round turns the pings of version n into version n + 1.
 
@@ -139,11 +156,13 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping counts as often as
     the examples that it was computed from, which makes the mean of gradients that of the pooled data (thesis eq. 2); an
     interaction is one example.
+    ``aggregate`` is what stands for all the updates of a round.
     ``min_clients`` is how many different clients must have sent a usable update before a step is taken.
     """
 
     optimizer: Optimizer = RProp()
     weighting: Weighting = "client"
+    aggregate: Combination = Mean()
     min_clients: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 100
 
     def __post_init__(self) -> None:

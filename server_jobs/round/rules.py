@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
-from protocol.pipeline import Weighting
+from protocol.pipeline import Combination, Mean, Weighting
 from protocol.study import Study
 
 
@@ -14,7 +14,8 @@ class Rules:
     """How the pings of one version are judged.
 
     ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
-    number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type.
+    number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type,
+    ``aggregate`` what an update is taken for.
     """
 
     m: int
@@ -23,6 +24,7 @@ class Rules:
     submits: tuple[bool, ...]
     weighting: Weighting
     pings: DocumentName
+    aggregate: Combination = field(default_factory=Mean)
 
     @property
     def document(self) -> DocumentType:
@@ -41,4 +43,5 @@ def rules_for(study: Study, line: str, iteration: int) -> Rules:
         submits=tuple(arm.submits for arm in following),
         weighting=chosen.pipeline.weighting,
         pings=study.pings,
+        aggregate=chosen.pipeline.aggregate,
     )

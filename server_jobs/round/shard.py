@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from protocol.landing import shard_of
 from protocol.update import CODECS
+from server_jobs.round.contribution import contribution
 from server_jobs.round.moments import merged, moments_of, no_moments
 from server_jobs.round.partial import ShardPartial, arm_partials, counted
 from server_jobs.round.ping_file import TAGS, PingFile, Rows, UnreadableFile, joined, open_ping_file
@@ -111,6 +112,7 @@ class _Shard:
             chosen = payloads if mine.all() else payloads.filter(pa.array(mine))
             values, readable = CODECS[TAGS[codec]].decode(chosen, self._rules.m)
             if readable.all():
+                values = contribution(values, self._rules.aggregate)
                 self._moments = merged(self._moments, moments_of(values, self.weights[at[mine]]))
             else:
                 self.unreadable.append(at[mine][~readable])
