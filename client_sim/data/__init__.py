@@ -1,7 +1,9 @@
 """The data of clients: where they come from, how they are divided, split and prepared.
 
 A :class:`Table` comes from a package (:func:`load`) or a file; :func:`partition` says whose each row is;
-:class:`ExampleData` holds what every client has and hands it out in rectangles.
+:class:`ExampleData` holds what every client has and hands it out in rectangles. :func:`split` sets each client's
+validation and test examples apart. What is worked out from the training examples of all clients, such as
+:func:`standardising`, comes from sums of what they say.
 """
 
 from __future__ import annotations
@@ -21,11 +23,23 @@ from client_sim.data.partition import (
     Shards,
     partition,
 )
+from client_sim.data.preparing import (
+    Clipping,
+    Selecting,
+    Standardising,
+    balanced,
+    clipping,
+    outlier_clipping,
+    standardising,
+    without_constants,
+)
+from client_sim.data.splits import Split, folds, hold_out, split
 from client_sim.data.table import Table, Target, table
 
 __all__ = [
     "DATASETS",
     "ByKey",
+    "Clipping",
     "Dirichlet",
     "ExampleData",
     "FixedSize",
@@ -35,13 +49,24 @@ __all__ = [
     "Parts",
     "PowerLaw",
     "RandomSizes",
+    "Selecting",
     "Shards",
+    "Split",
+    "Standardising",
     "Table",
     "Target",
+    "balanced",
+    "clipping",
     "example_data",
+    "folds",
+    "hold_out",
     "load",
     "of_clients",
     "of_one",
+    "outlier_clipping",
     "partition",
+    "split",
+    "standardising",
     "table",
+    "without_constants",
 ]

@@ -8,3 +8,8 @@ import numpy as np
 def generator(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
     """Return the generator of a seed for a purpose, such as the sample of round ``number``; both are at least 0."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(*purpose.encode(), number)))
+
+
+def key(seed: int, purpose: str) -> np.uint64:
+    """Return the key of a seed for a purpose, to make clients' keys from (`client_sim.population.draws`)."""
+    return generator(seed, purpose).integers(2**64, dtype=np.uint64)

@@ -1,0 +1,101 @@
+"""What is done to clients' examples before they learn, from statistics of all that are sums over the clients.
+
+Each function of a fleet works out what to do from the examples given, which are the training examples; what comes out
+of it is then applied, by every client alike, to training, validation and test examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.data.example_data import ExampleData
+from client_sim.data.federated.classes import class_weights, client_class_counts
+from client_sim.data.federated.moments import client_moments, constant_features, merged
+from client_sim.data.federated.quantiles import client_exceeding, quantiles
+from client_sim.learning.batch import FloatArray
+from protocol.errors import FedpingError
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Features cut to a range: ``low`` and ``high``, shape (d,) each, infinite where nothing is cut."""
+
+    low: FloatArray
+    high: FloatArray
+
+    def of(self, data: ExampleData) -> ExampleData:
+        """Return the data with values outside set to the bound."""
+        return replace(data, x=np.clip(data.x, self.low, self.high))
+
+
+def clipping(train: ExampleData, high: float = 0.99, low: float | None = None) -> Clipping:
+    """Return how to cut every feature at its quantiles ``low`` (not at all if None) and ``high`` over all examples."""
+    top = quantiles(train, high)
+    return Clipping(np.full_like(top, -np.inf) if low is None else quantiles(train, low), top)
+
+
+def outlier_clipping(train: ExampleData, share: float = 0.99, times: float = 10.0) -> Clipping:
+    """Return how to cut at the quantile ``share`` just those features whose maximum is over ``times`` as large.
+
+    The server learns whether the maximum is so large, from counts of larger values, and not the maximum. Features
+    whose quantile is not positive are left alone: there the rule would make rare values vanish.
+    """
+    top = quantiles(train, share)
+    extreme = client_exceeding(train, times * top).sum(axis=0) > 0
+    return Clipping(np.full_like(top, -np.inf), np.where(extreme & (top > 0), top, np.inf))
+
+
+@dataclass(frozen=True)
+class Standardising:
+    """Features taken to mean 0 and standard deviation 1; constant ones only to 0. Shapes (d,) each."""
+
+    mean: FloatArray
+    deviation: FloatArray
+
+    def of(self, data: ExampleData) -> ExampleData:
+        """Return the data in standard units."""
+        return replace(data, x=(data.x - self.mean) / self.deviation)
+
+
+def standardising(train: ExampleData) -> Standardising:
+    """Return how to standardise, by the mean and the deviation (with 1/n) over all examples."""
+    everyone = merged(client_moments(train))
+    deviation = np.where(constant_features(everyone), 1.0, everyone.deviation[0])
+    return Standardising(everyone.mean[0], deviation)
+
+
+@dataclass(frozen=True)
+class Selecting:
+    """Some of the features alone: ``kept``, shape (d,)."""
+
+    kept: NDArray[np.bool_]
+
+    def of(self, data: ExampleData) -> ExampleData:
+        """Return the data without the others."""
+        names = tuple(name for name, kept in zip(data.features, self.kept, strict=True) if kept)
+        return replace(data, x=np.ascontiguousarray(data.x[:, self.kept]), features=names)
+
+
+def without_constants(train: ExampleData) -> Selecting:
+    """Return how to drop the features that have one value for all examples of all clients, from which none can learn.
+
+    Raises:
+        FedpingError: all of them are constant.
+    """
+    constant = constant_features(merged(client_moments(train)))
+    if constant.all():
+        raise FedpingError("every feature has the same value for all examples, so there is nothing to learn from")
+    return Selecting(~constant)
+
+
+def balanced(train: ExampleData) -> ExampleData:
+    """Return the data with each example's weight times that of its class over all clients.
+
+    Raises:
+        FedpingError: the target is a number.
+    """
+    weights = class_weights(client_class_counts(train))
+    return replace(train, weight=train.weight * weights[train.y])
