@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -50,10 +51,10 @@ def repeated(target: Version, head: Version, *, created: str, code_version: str)
     )
 
 
-def difference(old: Version, new: Version) -> list[dict[str, Any]]:
-    """Return, weight by weight in wire order, what changed between two versions of one line.
+def difference(old: Version, new: Version, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return, weight by weight in wire order, what changed between two versions of one line with weights so named.
 
     Each entry has ``name``, ``old``, ``new`` (as published) and ``change``, only for the weights that differ.
     """
-    rows = zip(old.names, old.model, new.model, strict=True)
-    return [{"name": n, "old": a, "new": b, "change": b - a} for n, a, b in rows if a != b]
+    rows = enumerate(zip(old.model, new.model, strict=True))
+    return [{"name": names[i], "old": a, "new": b, "change": b - a} for i, (a, b) in rows if a != b]

@@ -119,7 +119,7 @@ def first_version(
         parent_digest=None,
         created=created,
         spec_digest=spec.digest,
-        names=spec.names,
+        names=spec.document_names,
         model=published(spec, spec.start),
         weights=spec.start,
         state=state,

@@ -20,7 +20,10 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     iteration: Annotated[int, Meta(ge=0, description="the version's number; 0 is the start model")]
     study: Name
     line: Name
-    names: Annotated[tuple[str, ...], Meta(description="the weights' names, in the order of the wire")]
+    names: Annotated[
+        tuple[str, ...],
+        Meta(description="the weights' names, in the order of the wire; none if the spec has them in blocks"),
+    ]
     spec_digest: Annotated[str, Meta(description="SHA-256 of the model spec")]
     created: Annotated[str, Meta(description="when it was published, ISO 8601 in UTC")]
     parent: Annotated[int | None, Meta(description="the version that it was computed from; null for version 0")]

@@ -7,40 +7,54 @@ server takes from it the start values, the step sizes and the constraints. Any n
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
 from protocol.digest import digest_of
 from protocol.errors import InvalidSettings
+from protocol.weight_names import WeightNames
+from protocol.weights import (
+    MAX_WEIGHTS,
+    Block,
+    Finite,
+    Kind,
+    Name,
+    Normal,
+    Positive,
+    Start,
+    Step,
+    Uniform,
+    Weight,
+    Zeros,
+)
 
-Name: TypeAlias = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64, description="letters, digits, '_', '.' and '-'")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Block",
+    "Constraint",
+    "Finite",
+    "Kind",
+    "ModelSpec",
+    "Name",
+    "NonNegative",
+    "Normal",
+    "OrderedCutoffs",
+    "Positive",
+    "Start",
+    "Step",
+    "Steps",
+    "Uniform",
+    "Weight",
+    "Zeros",
+    "published",
+    "published_array",
 ]
-Finite: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]
-
-
-class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """The step size of one weight (thesis eq. 4), in units of that weight: where it starts, its least, its largest."""
-
-    start: Positive
-    min: Positive
-    max: Positive
-
-
-class Weight(Struct, frozen=True, forbid_unknown_fields=True):
-    """One weight: its name on the wire, its value in version 0, and how it may change.
-
-    ``kind`` says what the number means and in which unit, for people and pages; no arithmetic depends on it.
-    An ``integer`` weight is kept as a double in the optimizer's state and rounded half up when it is published.
-    """
-
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    start: Finite
-    step: Step
-    kind: Literal["cutoff", "bucket_weight", "bonus", "coefficient"] = "coefficient"
-    integer: bool = False
 
 
 class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="non_negative"):
@@ -64,12 +78,23 @@ class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 Constraint: TypeAlias = NonNegative | OrderedCutoffs
 
 
-class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model and its weights, in the order of the wire.
+class Steps(NamedTuple):
+    """The step sizes of all weights: where each starts, its least, its largest; each array of shape (m,)."""
+
+    start: NDArray[np.float64]
+    least: NDArray[np.float64]
+    largest: NDArray[np.float64]
+
+
+class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
+    """A model and its weights, in the order of the wire: first ``weights``, one by one, then those of the ``blocks``.
+
+    What follows from them is computed when it is asked for, and once. Arrays that are returned are not to be changed.
 
     Raises:
-        InvalidSettings: two weights share a name, a step's bounds do not hold its start, a constraint names a weight
-            that the spec does not have, or ordered cutoffs name one twice.
+        InvalidSettings: there is no weight or more than :data:`protocol.weights.MAX_WEIGHTS`, two share a name, a
+            step's bounds do not hold its start, a constraint names a weight that the spec does not have, or ordered
+            cutoffs name one twice.
     """
 
     name: Name
@@ -78,7 +103,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[str, bool | int | float | str],
         Meta(description="what the model itself has to know, such as its number of features; the model says which"),
     ] = {}
-    weights: Annotated[tuple[Weight, ...], Meta(min_length=1)]
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=MAX_WEIGHTS)] = ()
+    blocks: Annotated[tuple[Block, ...], Meta(max_length=10_000)] = ()
     constraints: tuple[Constraint, ...] = ()
     margin: Annotated[
         float, Meta(ge=0, le=1e30, description="Δ of the SVM loss of ranking, in points of the score (7.2)")
@@ -86,26 +112,34 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     epsilon: Annotated[float, Meta(gt=0, le=1e30, description="ε of the finite differences (7.2)")] = 1.0
 
     def __post_init__(self) -> None:
-        names = self.names
-        repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        if repeated:
-            raise InvalidSettings(f"model spec '{self.name}' has two weights named '{repeated[0]}'; rename one of them")
+        self._refuse_repeated("weights", [weight.name for weight in self.weights])
+        self._refuse_repeated("blocks", [block.name for block in self.blocks])
+        if not 1 <= self.m <= MAX_WEIGHTS:
+            raise InvalidSettings(
+                f"model spec '{self.name}' has {self.m:,} weights; give it 1 to {MAX_WEIGHTS:,}, in weights or blocks"
+            )
+        clash = next((weight.name for weight in self.weights if weight.name in WeightNames((), self.blocks)), None)
+        if clash:
+            raise InvalidSettings(f"model spec '{self.name}' names the weight '{clash}' of a block twice; rename one")
         for weight in self.weights:
-            if not weight.step.min <= weight.step.start <= weight.step.max:
-                raise InvalidSettings(
-                    f"weight '{weight.name}' of model spec '{self.name}': step.start {weight.step.start:g} is not "
-                    f"between step.min {weight.step.min:g} and step.max {weight.step.max:g}; widen the bounds"
-                )
+            weight.step.check(f"weight '{weight.name}' of model spec '{self.name}'")
+        for block in self.blocks:
+            block.step.check(f"block '{block.name}' of model spec '{self.name}'")
         for constraint in self.constraints:
-            self._check_names_of(constraint, set(names))
+            self._check_names_of(constraint)
         self._refuse_two_places_in_order()
 
-    def _check_names_of(self, constraint: Constraint, names: set[str]) -> None:
-        unknown = [n for n in getattr(constraint, "weights", ()) if n not in names]
+    def _refuse_repeated(self, what: str, names: list[str]) -> None:
+        if len(set(names)) < len(names):
+            repeated = min(name for name in names if names.count(name) > 1)
+            raise InvalidSettings(f"model spec '{self.name}' has two {what} named '{repeated}'; rename one of them")
+
+    def _check_names_of(self, constraint: Constraint) -> None:
+        unknown = [name for name in getattr(constraint, "weights", ()) if name not in self.names]
         if unknown:
             raise InvalidSettings(
                 f"a constraint of model spec '{self.name}' names the weight '{unknown[0]}', which the spec does not "
-                f"have; it has {', '.join(sorted(names)[:30])}"
+                f"have; it has {', '.join(sorted(self.names[:30]))}"
             )
 
     def _refuse_two_places_in_order(self) -> None:
@@ -117,20 +151,56 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 "may be impossible to hold together; name it once"
             )
 
-    @property
+    @cached_property
     def m(self) -> int:
         """The number of weights."""
-        return len(self.weights)
+        return len(self.weights) + sum(math.prod(block.shape) for block in self.blocks)
 
-    @property
-    def names(self) -> tuple[str, ...]:
+    @cached_property
+    def names(self) -> Sequence[str]:
         """The weights' names in the order of the wire."""
-        return tuple(weight.name for weight in self.weights)
+        single = tuple(weight.name for weight in self.weights)
+        return WeightNames(single, self.blocks) if self.blocks else single
 
     @property
+    def document_names(self) -> tuple[str, ...]:
+        """The names as documents repeat them: none where there are blocks, for the spec says them in short."""
+        return () if self.blocks else tuple(self.names)
+
+    @cached_property
     def start(self) -> tuple[float, ...]:
         """The weights of version 0."""
-        return tuple(weight.start for weight in self.weights)
+        return tuple(self.start_array.tolist())
+
+    @cached_property
+    def start_array(self) -> NDArray[np.float64]:
+        """The weights of version 0, shape (m,)."""
+        from protocol.start_values import start_values
+
+        return _joined([weight.start for weight in self.weights], [start_values(block) for block in self.blocks])
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The step sizes."""
+        return Steps(
+            self._of_each([w.step.start for w in self.weights], [b.step.start for b in self.blocks]),
+            self._of_each([w.step.min for w in self.weights], [b.step.min for b in self.blocks]),
+            self._of_each([w.step.max for w in self.weights], [b.step.max for b in self.blocks]),
+        )
+
+    @cached_property
+    def integer(self) -> NDArray[np.bool_]:
+        """Which weights are whole numbers when they are published, shape (m,)."""
+        whole = self._of_each([w.integer for w in self.weights], [b.integer for b in self.blocks]).astype(bool)
+        whole.flags.writeable = False
+        return whole
+
+    def _of_each(self, single: Sequence[float], of_blocks: Sequence[float]) -> NDArray[np.float64]:
+        """Return a number of each weight, given those of the single ones and one of each block, shape (m,)."""
+        import numpy as np
+
+        sizes = [math.prod(block.shape) for block in self.blocks]
+        return _joined(single, [np.full(size, value) for size, value in zip(sizes, of_blocks, strict=True)])
 
     @property
     def digest(self) -> str:
@@ -143,7 +213,22 @@ def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
 
     Half up, floor(x + 0.5), because it is the one rounding that every language spells alike.
     """
-    return tuple(
-        float(math.floor(value + 0.5)) if weight.integer else value
-        for weight, value in zip(spec.weights, weights, strict=True)
-    )
+    import numpy as np
+
+    return tuple(published_array(spec, np.array(weights)).tolist()) if spec.integer.any() else weights
+
+
+def published_array(spec: ModelSpec, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what :func:`published` does, for an array of shape (m,)."""
+    import numpy as np
+
+    return np.where(spec.integer, np.floor(weights + 0.5), weights)
+
+
+def _joined(single: Sequence[float], blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return numbers and arrays of numbers as one array that nobody can change."""
+    import numpy as np
+
+    joined = np.concatenate([np.array(single, dtype=np.float64), *blocks])
+    joined.flags.writeable = False
+    return joined

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
 
 from msgspec import Meta
 
-from protocol.spec import Finite
+from protocol.weights import MAX_WEIGHTS, Finite
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-
-MAX_WEIGHTS = 2_000_000
-"""The longest update that is accepted at all, whatever a study's spec says."""
 
 DenseUpdate: TypeAlias = Annotated[tuple[Finite, ...], Meta(max_length=MAX_WEIGHTS)]
 Update: TypeAlias = DenseUpdate

@@ -60,7 +60,7 @@ class Shelf:
         spec = self.specs[line]
         if (line, document.iteration) in self._held:
             return None
-        if document.names != spec.names or len(document.model) != spec.m:
+        if document.names != spec.document_names or len(document.model) != spec.m:
             return f"version {document.iteration} of line '{line}' does not have the weights of the study's model"
         self._held[line, document.iteration] = (np.array(document.model, dtype=np.float64), etag)
         return None

@@ -75,7 +75,8 @@ def diff(study: str, line: str, old: int, new: int | None, store_path: Path, as_
 
     opened = open_store(store_path)
     later = opened.head(study, line) if new is None else opened.version(study, line, new)
-    changes = difference(opened.version(study, line, old), later)
+    names = opened.study(study).line(line).spec.names
+    changes = difference(opened.version(study, line, old), later, names)
     if as_json:
         click.echo(msgspec.json.encode(changes).decode())
         return

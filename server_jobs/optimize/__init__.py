@@ -4,7 +4,14 @@ One file, one link. To add an optimizer or a constraint: its settings in `protoc
 here that makes its link, and one line in the tables of `server_jobs.optimize.pipeline`.
 """
 
-from server_jobs.optimize.pipeline import first_versions, initial_state, next_weights, pipeline_for
+from server_jobs.optimize.pipeline import (
+    first_state,
+    first_versions,
+    initial_state,
+    next_weights,
+    pipeline_for,
+    step_arrays,
+)
 from server_jobs.optimize.transformation import (
     Arrays,
     Transformation,
@@ -19,10 +26,12 @@ __all__ = [
     "Transformation",
     "Vector",
     "chain",
+    "first_state",
     "first_versions",
     "initial_state",
     "next_weights",
     "pipeline_for",
     "state_from_document",
     "state_to_document",
+    "step_arrays",
 ]

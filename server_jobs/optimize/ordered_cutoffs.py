@@ -17,7 +17,7 @@ def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation
     published, which rounding could otherwise bring closer together than the gap.
     """
     where = [spec.names.index(name) for name in settings.weights]
-    integer = [spec.weights[i].integer for i in where]
+    integer = spec.integer[where].tolist()
 
     def raised(step: Vector, weights: Vector) -> Vector:
         step = step.copy()

@@ -23,6 +23,7 @@ from server_jobs.optimize.rprop import rprop
 from server_jobs.optimize.transformation import (
     Arrays,
     Transformation,
+    Vector,
     chain,
     state_from_document,
     state_to_document,
@@ -58,6 +59,11 @@ def pipeline_for(spec: ModelSpec, pipeline: Pipeline) -> Transformation[tuple[Ar
     )
 
 
+def first_state(line: Line) -> tuple[Arrays, ...]:
+    """Return the state of version 0, for :func:`step_arrays`."""
+    return pipeline_for(line.spec, line.pipeline).init(line.spec)
+
+
 def initial_state(spec: ModelSpec, pipeline: Pipeline) -> tuple[LinkState, ...]:
     """Return the state of version 0, as a version keeps it."""
     return state_to_document(pipeline_for(spec, pipeline).init(spec))
@@ -82,8 +88,22 @@ def first_versions(study: Study, *, created: str, code_version: str) -> tuple[Ve
 def next_weights(
     line: Line, weights: tuple[float, ...], state: tuple[LinkState, ...], aggregate: Aggregate
 ) -> tuple[tuple[float, ...], tuple[LinkState, ...]]:
-    """Return the weights and the state that follow from one round's aggregate; pure, and the whole of a step."""
+    """Return the weights and the state that follow from one round's aggregate, as versions keep them; pure."""
     before = np.array(weights, dtype=np.float64)
-    chosen = pipeline_for(line.spec, line.pipeline)
-    step, after = chosen.update(mean(aggregate), state_from_document(state), before)
-    return tuple((before + step).tolist()), state_to_document(after)
+    there, after = step_arrays(line, before, state_from_document(state), mean(aggregate))
+    return tuple(there.tolist()), state_to_document(after)
+
+
+def step_arrays(
+    line: Line, weights: Vector, state: tuple[Arrays, ...], direction: Vector
+) -> tuple[Vector, tuple[Arrays, ...]]:
+    """Return the weights and the state that follow from a round's mean update; pure, and the whole of a step.
+
+    Args:
+        line: says which links.
+        weights: the optimizer's doubles, shape (m,).
+        state: of the chain, as :func:`first_state` or an earlier step returned it.
+        direction: the mean update, a direction of descent, shape (m,).
+    """
+    step, after = pipeline_for(line.spec, line.pipeline).update(direction, state, weights)
+    return weights + step, after

@@ -18,11 +18,10 @@ def rprop(settings: RProp, spec: ModelSpec) -> Transformation[Arrays]:
 
     No weight backtracking: after a turn the step is taken, with the smaller size. A zero update leaves its weight.
     """
-    least = np.array([weight.step.min for weight in spec.weights])
-    largest = np.array([weight.step.max for weight in spec.weights])
+    first, least, largest = spec.steps
 
     def init(_: ModelSpec) -> Arrays:
-        return {"rate": np.array([weight.step.start for weight in spec.weights]), "sign": np.zeros(spec.m)}
+        return {"rate": first, "sign": np.zeros(spec.m)}
 
     def update(step: Vector, state: Arrays, _: Vector) -> tuple[Vector, Arrays]:
         sign = np.sign(step)

@@ -104,7 +104,7 @@ def next_version(
         parent_digest=parent.digest,
         created=created,
         spec_digest=line.spec.digest,
-        names=line.spec.names,
+        names=line.spec.document_names,
         model=published(line.spec, weights),
         weights=weights,
         state=state,

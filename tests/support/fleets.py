@@ -71,7 +71,7 @@ def document(study: Study | PublicStudy, line: str, iteration: int) -> ModelDocu
         iteration=iteration,
         study=study.name,
         line=line,
-        names=spec.names,
+        names=spec.document_names,
         spec_digest=spec.digest,
         created=WHEN,
         parent=iteration - 1 if iteration else None,
