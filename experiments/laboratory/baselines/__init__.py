@@ -1,0 +1,1 @@
+"""What a federated run is held against: pooled data, each client alone, and the start model."""

@@ -1,0 +1,26 @@
+"""How good a model is, from absolute counts that clients could send: never from their examples.
+
+Every client comes to a row of numbers that may be added up (a :class:`Tally`): the cells of its confusion matrix, its
+squared errors, its scores in bins. The metrics are a function of such a row, so the same function gives the metrics of
+the whole fleet (from the sum of the rows) and those of each client (from its own row).
+"""
+
+from __future__ import annotations
+
+from experiments.laboratory.evaluation.classification import Classification
+from experiments.laboratory.evaluation.clustering import Clustering
+from experiments.laboratory.evaluation.ranking import Ranking
+from experiments.laboratory.evaluation.regression import Regression
+from experiments.laboratory.evaluation.tally import HIGHER_IS_BETTER, Metrics, Tally, better, higher_is_better
+
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "Classification",
+    "Clustering",
+    "Metrics",
+    "Ranking",
+    "Regression",
+    "Tally",
+    "better",
+    "higher_is_better",
+]

@@ -1,0 +1,91 @@
+"""Evaluating a whole fleet: block by block, counts are summed and each client's metrics kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning import ClientData, Model
+from client_sim.learning.batch import Clients, FloatArray
+from experiments.laboratory.evaluation.tally import Metrics, Tally, higher_is_better
+
+EXAMPLES_AT_A_TIME = 2**15
+"""Of a block of clients, padding counted: what bounds the memory of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How good a model is.
+
+    Attributes:
+        total: the metrics of all clients' counts together, and the mean ``loss`` by examples.
+        clients: the same of each client that has examples, shape (clients,), by name.
+    """
+
+    total: dict[str, float]
+    clients: Metrics
+
+    def mean(self) -> dict[str, float]:
+        """Return the mean over the clients; those for whom a metric is undefined are left out."""
+        return {name: _mean(values) for name, values in self.clients.items()}
+
+    def worst(self, share: float = 0.1) -> dict[str, float]:
+        """Return the mean over the worst ``share`` of the clients, at least one, for each metric by itself."""
+        return {name: _mean(_worst(name, values, share)) for name, values in self.clients.items()}
+
+
+def evaluate(model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any]) -> Evaluated:
+    """Return how good weights are, on the examples of all clients.
+
+    Args:
+        model: predicts.
+        tally: counts.
+        weights: shape (m,), or each client's own, shape (clients, m).
+        data: the clients' examples; each counts once. A client without examples counts for nothing.
+    """
+    found = [_block(model, tally, weights, data, block) for block in blocks(data.sizes)]
+    if not found:
+        return Evaluated({}, {})
+    counts = np.sum([row.sum(axis=0) for row, _, _ in found], axis=0)
+    sizes = np.concatenate([size for _, size, _ in found])
+    clients = {name: np.concatenate([part[name] for _, _, part in found]) for name in found[0][2]}
+    total = {name: float(value) for name, value in tally.metrics(counts).items()}
+    total["loss"] = float((clients["loss"] * sizes).sum() / sizes.sum())
+    return Evaluated(total, clients)
+
+
+def _block(
+    model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any], clients: Clients
+) -> tuple[FloatArray, FloatArray, Metrics]:
+    """Return a block's counts, its clients' numbers of examples, and their metrics."""
+    batch = data.batch(clients)
+    own = weights if weights.ndim == 1 else weights[clients]
+    counts = tally.counts(model.predict(own, batch), batch.y, batch.weight > 0)
+    metrics = {**tally.metrics(counts), "loss": model.losses(own, batch)}
+    return counts, data.sizes[clients].astype(np.float64), metrics
+
+
+def blocks(sizes: NDArray[np.int64], most: int = EXAMPLES_AT_A_TIME) -> Iterator[Clients]:
+    """Yield the clients that have examples in blocks of bounded size, clients of like sizes together."""
+    order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] > 0]
+    high = len(order)
+    while high:
+        count = max(1, min(high, most // int(sizes[order[high - 1]])))
+        yield order[high - count : high]
+        high -= count
+
+
+def _worst(name: str, values: FloatArray, share: float) -> FloatArray:
+    known = np.sort(values[~np.isnan(values)])
+    count = max(1, round(share * len(known)))
+    return known[:count] if higher_is_better(name) else known[::-1][:count]
+
+
+def _mean(values: FloatArray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,18 @@
+"""A laboratory experiment as one file: what is trained, on which data, how, how often, and compared with what."""
+
+from __future__ import annotations
+
+from experiments.laboratory.settings.experiment import Experiment, Run, experiment_of
+from experiments.laboratory.settings.file import experiment_from_toml, raw_from_toml
+from experiments.laboratory.settings.setup import EarlyStopping, Evaluation, Setup
+
+__all__ = [
+    "EarlyStopping",
+    "Evaluation",
+    "Experiment",
+    "Run",
+    "Setup",
+    "experiment_from_toml",
+    "experiment_of",
+    "raw_from_toml",
+]

@@ -1,0 +1,110 @@
+"""An experiment: variants of one setup, each trained once a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from experiments.laboratory.settings.merging import Raw, merged, nested
+from experiments.laboratory.settings.setup import Setup
+from protocol.digest import digest_of
+from protocol.errors import InvalidSettings
+from protocol.spec import Name
+
+DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
+"""What a laboratory assumes where a study would not: nobody's privacy is at stake, so one client is enough."""
+
+ONLY_VARIANT = "federated"
+
+T = TypeVar("T")
+
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One variant with one seed: the unit of work."""
+
+    variant: str
+    seed: int
+    setup: Setup
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """A whole experiment: ``seeds`` are the repetitions, ``variants`` what is compared, by name in the file's order."""
+
+    name: Name
+    seeds: tuple[Seed, ...]
+    variants: dict[str, Setup]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all the settings."""
+        return digest_of(self)
+
+    def runs(self) -> list[Run]:
+        """Return all runs, variant by variant within a seed, so that whoever watches sees comparisons early."""
+        return [Run(name, seed, setup) for seed in self.seeds for name, setup in self.variants.items()]
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    """What a file says beside the setup."""
+
+    name: Name | None = None
+    seeds: Annotated[int, Meta(ge=1, le=10_000)] | Annotated[tuple[Seed, ...], Meta(min_length=1)] = 1
+    variants: tuple[dict[str, Any], ...] = ()
+
+
+def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experiment:
+    """Return the experiment that tables describe.
+
+    Args:
+        raw: the tables, as TOML gives them.
+        name: of the experiment, where the tables give none.
+        folder: which paths in the tables are relative to.
+
+    Raises:
+        InvalidSettings: they say something that cannot be meant; the sentence says where.
+    """
+    head = _converted(raw, _Head, "")
+    base = merged(DEFAULTS, {key: value for key, value in raw.items() if key not in _Head.__struct_fields__})
+    seeds = tuple(range(1, head.seeds + 1)) if isinstance(head.seeds, int) else head.seeds
+    repeated = [seed for seed in seeds if seeds.count(seed) > 1]
+    if repeated:
+        raise InvalidSettings(f"seed {repeated[0]} is listed twice; a repetition with the same seed tells nothing new")
+    variants = _variants(base, head.variants)
+    own = _converted(head.name or name, Name, "the experiment's name (in the file, or the file's own): ")
+    return Experiment(name=own, seeds=seeds, variants={each: setup.at(folder) for each, setup in variants.items()})
+
+
+def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setup]:
+    if not variants:
+        return {ONLY_VARIANT: _converted(base, Setup, "")}
+    found: dict[str, Setup] = {}
+    for number, variant in enumerate(variants, 1):
+        name = variant.get("name")
+        if not isinstance(name, str):
+            raise InvalidSettings(f"variant {number} has no name; give each of [[variants]] one")
+        if "/" in name or name != name.strip() or name.startswith(".") or len(name) > 64:
+            raise InvalidSettings(
+                f"variant {number} is named '{name}', which is no name for a folder; use up to 64 letters, without '/', "
+                "and no '.' in front"
+            )
+        if name in found:
+            raise InvalidSettings(f"two variants are named '{name}'; rename one of them")
+        changes = nested({key: value for key, value in variant.items() if key != "name"})
+        found[name] = _converted(merged(base, changes), Setup, f"variant '{name}': ")
+    return found
+
+
+def _converted(value: Any, kind: type[T], where: str) -> T:
+    """Return what the tables say, or raise the one sentence that tells where they are wrong."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"{where}{error}") from error

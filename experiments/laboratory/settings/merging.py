@@ -1,0 +1,74 @@
+"""Settings laid over settings: how a variant, a sweep or the command line changes some of an experiment's."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from protocol.errors import InvalidSettings
+
+Raw: TypeAlias = dict[str, Any]
+
+CHOICES = ("algorithm", "optimizer", "partition", "sampling", "name", "constraint", "aggregate")
+"""The keys that choose what a table is of: `algorithm = "local"` has other settings than `algorithm = "gradient"`."""
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
+    """Return ``below`` with what ``above`` changes; tables are merged, all else is replaced.
+
+    A table that chooses something else, such as another optimizer, replaces the whole table, whose other settings
+    belonged to the former choice.
+    """
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _chooses_another(old, value):
+            value = merged(old, value)
+        result[key] = value
+    return result
+
+
+def _chooses_another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return any(isinstance(new.get(key), str) and new[key] != old.get(key) for key in CHOICES)
+
+
+def nested(dotted: Mapping[str, Any]) -> Raw:
+    """Return settings with keys such as "training.rate" as tables in tables.
+
+    Raises:
+        InvalidSettings: a key has an empty part, or one setting is inside another that is no table.
+    """
+    result: Raw = {}
+    for key, value in dotted.items():
+        parts = key.split(".")
+        if not all(parts):
+            raise InvalidSettings(f"'{key}' is not the name of a setting; write it as in 'training.rate'")
+        inner: Any = nested(value) if isinstance(value, Mapping) else value
+        for part in reversed(parts):
+            inner = {part: inner}
+        result = merged(result, inner)
+    return result
+
+
+def assignments(texts: Iterable[str]) -> Raw:
+    """Return the settings of texts such as "training.rate=0.1", values written as in TOML; bare words are strings.
+
+    Raises:
+        InvalidSettings: a text has no '=' or no key.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidSettings(f"'{text}' does not set anything; write it as in training.rate=0.1")
+        found[key.strip()] = toml_value(value.strip())
+    return nested(found)
+
+
+def toml_value(text: str) -> Any:
+    """Return a value written as in TOML; what is none is taken for a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,108 @@
+"""The settings of one training: everything but how often it is repeated and what it is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from client_sim.data import Iid, Partition
+from client_sim.sampling import All, Sampling
+from experiments.laboratory.settings.data import Data
+from protocol.errors import InvalidSettings
+from protocol.pipeline import Pipeline
+from protocol.training import OneGradient, Training
+
+Where: TypeAlias = Literal["memory", "files", "http"]
+BaselineName: TypeAlias = Literal["centralised", "local", "start"]
+
+
+class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When and on what a model is evaluated.
+
+    Attributes:
+        every: after how many rounds; the start model and the last one always are.
+        local: whether also on each client's own test examples: the mean over the clients, and over the worst tenth.
+        task: how predictions are judged; from the model if None.
+        metric: by which the best variant is marked; from the task if None.
+        baselines: what stands beside the federated run.
+        baseline_iterations: how many those of them that learn take at most.
+    """
+
+    every: Annotated[int, Meta(ge=1)] = 1
+    local: bool = False
+    task: Literal["classification", "regression", "ranking", "clustering"] | None = None
+    metric: str | None = None
+    baselines: tuple[BaselineName, ...] = ("centralised", "local", "start")
+    baseline_iterations: Annotated[int, Meta(ge=1)] = 500
+
+
+class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When training stops before its last round (thesis 3.4), by a metric of the clients' validation examples.
+
+    It stops when the best is ``patience`` evaluations old, or, if ``rise`` is given, as soon as the metric is worse
+    than the best by more than that share of it. The best version is what is tested in the end.
+
+    Raises:
+        InvalidSettings: neither is given.
+    """
+
+    metric: str = "loss"
+    patience: Annotated[int, Meta(ge=1)] | None = None
+    rise: Annotated[float, Meta(ge=0, le=10)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.patience is None and self.rise is None:
+            raise InvalidSettings("early stopping needs 'patience' or 'rise', or it would never stop; give one of them")
+
+
+class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One training.
+
+    Attributes:
+        model: its ``name`` and its own settings.
+        data: which examples, and what is done to them.
+        partition: which client has which.
+        training: what a client does.
+        server: what the server makes of a round's updates.
+        sampling: which clients take part in a round.
+        rounds: how many at most.
+        where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
+            (``files``), or over HTTP to an ingest that lands them (``http``).
+        engine: computes the rounds of ``files`` and ``http``.
+        evaluation: see :class:`Evaluation`.
+        early_stopping: see :class:`EarlyStopping`; none if absent.
+
+    Raises:
+        InvalidSettings: settings that exclude each other.
+    """
+
+    model: dict[str, Any]
+    data: Data
+    partition: Partition = Iid(clients=10)
+    training: Training = OneGradient()
+    server: Pipeline
+    sampling: Sampling = All()
+    rounds: Annotated[int, Meta(ge=0, le=1_000_000)]
+    where: Where = "memory"
+    engine: Literal["numpy", "spark"] = "numpy"
+    evaluation: Evaluation = Evaluation()
+    early_stopping: EarlyStopping | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model.get("name"), str):
+            raise InvalidSettings('[model] has no name; add one, such as name = "logistic_regression"')
+        if self.where == "memory" and self.engine == "spark":
+            raise InvalidSettings(
+                'where = "memory" and engine = "spark" exclude each other; set where = "files" or "http" for Spark'
+            )
+        if self.early_stopping and not self.data.validation:
+            raise InvalidSettings(
+                "[early_stopping] needs validation examples; set 'validation' in [data], such as validation = 0.2"
+            )
+
+    def at(self, folder: Path) -> Setup:
+        """Return the same with paths as seen from here, if they were relative to ``folder``."""
+        return replace(self, data=self.data.at(folder))

@@ -1,0 +1,132 @@
+"""Metrics from summed counts, against scikit-learn on the examples themselves."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, better
+from experiments.laboratory.evaluation.fleet import blocks
+
+
+def made(seed: int, clients: int = 7, most: int = 40) -> tuple[np.random.Generator, np.ndarray]:
+    """Return random numbers and which examples are there, fewer for some clients and none for one."""
+    random = np.random.default_rng(seed)
+    there = np.arange(most) < random.integers(1, most + 1, clients)[:, None]
+    there[-1] = False
+    return random, there
+
+
+@given(st.integers(0, 10_000))
+def test_two_classes_are_judged_as_by_one_who_sees_the_examples(seed: int) -> None:
+    random, there = made(seed)
+    y = random.integers(0, 2, there.shape)
+    p = 1 / (1 + np.exp(-random.normal(y - 0.5, 2)))
+    tally = Classification(2)
+    found = tally.metrics(tally.counts(p, y, there).sum(axis=0))
+    truth, chosen = y[there], p[there] > 0.5
+    assert found["accuracy"] == pytest.approx(reference.accuracy_score(truth, chosen))
+    for name in ("precision", "recall", "f1"):
+        exact = getattr(reference, f"{name}_score")(truth, chosen, zero_division=0)
+        assert found[name] == pytest.approx(exact)
+    if 0 < truth.mean() < 1:
+        assert found["auc"] == pytest.approx(reference.roc_auc_score(truth, p[there]), abs=0.02)
+    else:
+        assert np.isnan(found["auc"])
+
+
+def test_the_area_under_the_curve_is_exact_where_no_two_scores_share_a_bin() -> None:
+    y = np.array([[0, 1, 0, 1, 1, 0]])
+    p = np.array([[0.1, 0.2, 0.3, 0.4, 0.9, 0.95]])
+    tally = Classification(2)
+    found = tally.metrics(tally.counts(p, y, y >= 0))["auc"]
+    assert found == pytest.approx([reference.roc_auc_score(y[0], p[0])])
+
+
+def test_sure_and_equal_scores_keep_their_order() -> None:
+    y, there = np.array([[0, 0, 1, 1]]), np.ones((1, 4), bool)
+    tally = Classification(2)
+    assert tally.metrics(tally.counts(np.array([[0.0, 1e-9, 1 - 1e-9, 1.0]]), y, there))["auc"] == 1
+    assert tally.metrics(tally.counts(np.full((1, 4), 0.5), y, there))["auc"] == 0.5
+
+
+@given(st.integers(0, 10_000))
+def test_many_classes_are_judged_as_by_one_who_sees_the_examples(seed: int) -> None:
+    random, there = made(seed)
+    y, scores = random.integers(0, 4, there.shape), random.random((*there.shape, 4))
+    tally = Classification(4)
+    found = tally.metrics(tally.counts(scores, y, there).sum(axis=0))
+    truth, chosen = y[there], scores.argmax(axis=2)[there]
+    options = {"labels": range(4), "zero_division": 0}
+    for name in ("precision", "recall"):
+        score = getattr(reference, f"{name}_score")
+        assert found[name] == pytest.approx(score(truth, chosen, average="macro", **options))
+        assert [found[f"{name}_of_{c}"] for c in range(4)] == pytest.approx(
+            score(truth, chosen, average=None, **options)
+        )
+    assert found["f1"] == pytest.approx(reference.f1_score(truth, chosen, average="macro", **options))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 1e4]))
+def test_numbers_are_judged_as_by_one_who_sees_the_examples(seed: int, far: float) -> None:
+    random, there = made(seed)
+    y = random.normal(far, 1, there.shape)
+    predictions = y + random.normal(0.2, 1, there.shape)
+    tally = Regression(centre=far)
+    found = tally.metrics(tally.counts(predictions, y, there).sum(axis=0))
+    truth, said = y[there], predictions[there]
+    assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, said))
+    assert found["mae"] == pytest.approx(reference.mean_absolute_error(truth, said))
+    assert found["rmse"] == pytest.approx(found["mse"] ** 0.5)
+    if len(truth) > 1:
+        assert found["r2"] == pytest.approx(reference.r2_score(truth, said), rel=1e-6)
+
+
+def test_a_clients_metrics_are_those_of_its_row_alone() -> None:
+    random, there = made(3)
+    y, p = random.integers(0, 2, there.shape), random.random(there.shape)
+    tally = Classification(2)
+    rows = tally.metrics(tally.counts(p, y, there))
+    for k in range(len(there) - 1):
+        alone = {
+            name: float(value)
+            for name, value in tally.metrics(tally.counts(p[k : k + 1], y[k : k + 1], there[k : k + 1])[0]).items()
+        }
+        assert {name: rows[name][k] for name in rows} == pytest.approx(alone, nan_ok=True)
+    assert np.isnan(rows["accuracy"][-1])
+
+
+def test_ranks_count_ties_half_and_candidates_that_are_not_there_not_at_all() -> None:
+    scores = np.array([[[3.0, 1, 2, -np.inf], [1, 1, np.nan, 0], [5, 5, 5, 5]]])
+    tally = Ranking()
+    counts = tally.counts(scores, np.array([[0, 1, 2]]), np.ones((1, 3), bool))
+    assert counts.tolist() == [[3, 1, 0 + 0.5 + 1.5]]
+    assert tally.metrics(counts)["mean_rank"] == pytest.approx([2 / 3])
+
+
+def test_clusters_that_nobody_is_near_to_are_counted() -> None:
+    tally = Clustering(3)
+    counts = tally.counts(np.array([[0.0, 0, 2, 1]]), np.zeros((1, 4)), np.array([[True, True, True, False]]))
+    assert counts.tolist() == [[2, 0, 1]]
+    assert {k: v.tolist() for k, v in tally.metrics(counts).items()} == {
+        "empty_clusters": [1],
+        "largest_cluster": [2 / 3],
+    }
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200))
+def test_blocks_hold_every_client_with_examples_once_and_no_more_than_fits(sizes: list[int], most: int) -> None:
+    found = list(blocks(np.array(sizes, np.int64), most))
+    everybody = sorted(int(client) for block in found for client in block)
+    assert everybody == [client for client, size in enumerate(sizes) if size]
+    assert all(len(block) * max(sizes[client] for client in block) <= most or len(block) == 1 for block in found)
+
+
+def test_better_knows_the_direction_and_that_nothing_is_worse_than_unknown() -> None:
+    assert better("auc", 0.9, 0.8)
+    assert better("loss", 0.1, 0.2)
+    assert better("recall_of_3", 0.2, 0.1)
+    assert better("rmse", 5, np.nan)
+    assert not better("rmse", np.nan, 5)
+    assert not better("accuracy", 0.5, 0.5)

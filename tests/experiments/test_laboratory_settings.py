@@ -1,0 +1,118 @@
+"""The experiment's file: what it means, and the one sentence that says what it cannot mean."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
+from experiments.laboratory.settings.merging import assignments, merged, nested
+from protocol.errors import InvalidSettings
+from protocol.pipeline import GradientDescent, RProp
+from protocol.training import LocalSteps, OneGradient
+
+SMALL: dict[str, Any] = {"rounds": 3, "model": {"name": "logistic-regression"}, "data": {"name": "breast-cancer"}}
+
+
+def made(**changes: Any) -> Experiment:
+    return experiment_of({**SMALL, **changes}, name="small", folder=Path("here"))
+
+
+def test_what_is_not_said_is_the_plain_federated_gradient_descent() -> None:
+    experiment = made()
+    assert (experiment.name, experiment.seeds, list(experiment.variants)) == ("small", (1,), ["federated"])
+    setup = experiment.variants["federated"]
+    assert setup.training == OneGradient()
+    assert setup.server.optimizer == GradientDescent()
+    assert (setup.server.weighting, setup.server.min_clients, setup.where) == ("examples", 1, "memory")
+
+
+def test_a_number_of_seeds_is_the_seeds_from_one_on() -> None:
+    assert made(seeds=3).seeds == (1, 2, 3)
+    assert made(seeds=[7, 5]).seeds == (7, 5)
+
+
+def test_variants_change_settings_by_table_or_by_dotted_key() -> None:
+    local = {"algorithm": "local", "rate": 0.5, "steps": 4}
+    variants = [
+        {"name": "plain"},
+        {"name": "more", "training.steps": 9, "rounds": 5},
+        {"name": "other", "training": {"algorithm": "gradient"}, "server": {"optimizer": {"optimizer": "rprop"}}},
+    ]
+    experiment = made(training=local, server={"optimizer": {"rate": 0.1}, "weighting": "client"}, variants=variants)
+    plain, more, other = experiment.variants.values()
+    assert plain.training == LocalSteps(rate=0.5, steps=4)
+    assert (more.training, more.rounds) == (LocalSteps(rate=0.5, steps=9), 5)
+    assert other.training == OneGradient()
+    assert other.server.optimizer == RProp()
+    assert {each.server.weighting for each in (plain, more, other)} == {"client"}
+    assert plain.server.optimizer == GradientDescent(rate=0.1)
+
+
+def test_another_choice_replaces_the_table_and_the_same_choice_does_not() -> None:
+    below = {"training": {"algorithm": "local", "rate": 1.0, "epochs": 2}}
+    assert merged(below, {"training": {"algorithm": "local", "rate": 3.0}})["training"]["epochs"] == 2
+    assert merged(below, {"training": {"algorithm": "gradient"}})["training"] == {"algorithm": "gradient"}
+    assert below == {"training": {"algorithm": "local", "rate": 1.0, "epochs": 2}}
+
+
+def test_settings_on_the_command_line_are_written_as_in_toml() -> None:
+    assert assignments(["rounds=10", "data.name=digits", "seeds = [1, 2]", "training.rate=1e-3"]) == {
+        "rounds": 10,
+        "data": {"name": "digits"},
+        "seeds": [1, 2],
+        "training": {"rate": 0.001},
+    }
+    assert nested({"a.b": 1, "a": {"c.d": 2}}) == {"a": {"b": 1, "c": {"d": 2}}}
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('rounds = 1\n[model]\nname = "m"\n[data]\nfile = "rows.csv"\ntarget = "y"\n')
+    experiment = experiment_from_toml(path, ["rounds=2"])
+    assert experiment.name == "own"
+    assert experiment.variants["federated"].data.file == str(tmp_path / "rows.csv")
+    assert experiment.variants["federated"].rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"round": 3}, "unknown field `round`"),
+        ({"model": {"hidden": 3}}, "[model] has no name"),
+        ({"data": {"name": "a", "file": "b"}}, "either a 'name' or a 'file'"),
+        ({"data": {"file": "b.csv"}}, "needs 'target'"),
+        ({"data": {"name": "a", "test": 0.5, "validation": 0.5}}, "leave nothing to train on"),
+        ({"data": {"name": "a", "tset": 0.5}}, "unknown field `tset` - at `$.data`"),
+        ({"engine": "spark"}, "exclude each other"),
+        ({"early_stopping": {"patience": 3}}, "needs validation examples"),
+        ({"early_stopping": {}}, "needs 'patience' or 'rise'"),
+        ({"training": {"algorithm": "local", "rate": 1.0}}, "either 'epochs' or 'steps'"),
+        ({"training": {"algorithm": "global"}}, "Invalid value 'global' - at `$.training.algorithm`"),
+        ({"sampling": {"sampling": "uniform"}}, "missing required field `clients`"),
+        ({"seeds": [4, 4]}, "seed 4 is listed twice"),
+        ({"seeds": 0}, "$.seeds"),
+        ({"variants": [{"rounds": 3}]}, "variant 1 has no name"),
+        ({"variants": [{"name": "a"}, {"name": "a"}]}, "two variants are named 'a'"),
+        ({"variants": [{"name": "a/b"}]}, "without '/'"),
+        ({"variants": [{"name": "../b"}]}, "no name for a folder"),
+        ({"variants": [{"name": "a", "training.": 3}]}, "'training.' is not the name of a setting"),
+        ({"variants": [{"name": "a", "server": {"min_clients": 0}}]}, "variant 'a'"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_told_in_one_sentence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        made(**changes)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_change_that_sets_nothing_is_told() -> None:
+    with pytest.raises(InvalidSettings, match="does not set anything"):
+        assignments(["rounds"])
+
+
+def test_experiments_differ_in_their_digest_if_they_differ_at_all() -> None:
+    assert made().digest == made().digest
+    assert made().digest != made(rounds=4).digest
+    assert made().digest != made(seeds=2).digest
