@@ -1,8 +1,8 @@
 """The data of clients: where they come from, how they are divided, split and prepared.
 
-A :class:`Table` comes from a package (:func:`load`) or a file; :func:`partition` says whose each row is;
-:class:`ExampleData` holds what every client has and hands it out in rectangles. :func:`split` sets each client's
-validation and test examples apart. What is worked out from the training examples of all clients, such as
+A :class:`Table` comes from a package (:func:`load`) or a file (:func:`load_table`); :func:`partition` says whose each
+row is; :class:`ExampleData` holds what every client has and hands it out in rectangles. :func:`split` sets each
+client's validation and test examples apart. What is worked out from the training examples of all clients, such as
 :func:`standardising`, comes from sums of what they say.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from client_sim.data.datasets import DATASETS, load
 from client_sim.data.example_data import ExampleData, example_data, of_clients, of_one
+from client_sim.data.files import load_table
 from client_sim.data.partition import (
     ByKey,
     Dirichlet,
@@ -61,6 +62,7 @@ __all__ = [
     "folds",
     "hold_out",
     "load",
+    "load_table",
     "of_clients",
     "of_one",
     "outlier_clipping",

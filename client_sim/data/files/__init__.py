@@ -1,0 +1,68 @@
+"""The user's own table, from a CSV, Parquet or Arrow file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_sim.data.files import columns
+from client_sim.data.files.columns import Kind
+from client_sim.data.files.reading import read_arrow
+from client_sim.data.table import Table
+from protocol.errors import FedpingError
+
+
+def load_table(
+    path: Path | str,
+    target: str,
+    features: Sequence[str] | None = None,
+    client: str | None = None,
+    kind: Kind | None = None,
+) -> Table:
+    """Return a file's rows as examples.
+
+    Args:
+        path: of a file that ends in .csv (or .csv.gz), .parquet, .arrow or .feather, or a folder of Parquet files.
+        target: the column to predict.
+        features: the columns to predict it from, in this order; all others, in the file's order, if None. A column of
+            texts becomes one feature a category, in alphabetical order (:func:`client_sim.data.files.columns.feature`).
+        client: the column that says whose each row is: the natural key.
+        kind: whether the target is a ``class`` or a ``number``; a class if it is of texts or truth values, if None.
+
+    Raises:
+        FedpingError: the file cannot be read or has no rows, a column is missing or named twice, or holds what is no
+            number, text or truth value, or nothing.
+    """
+    read = read_arrow(Path(path))
+    used = _columns(read, target, features, client, path)
+    if not read.num_rows:
+        raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
+    parts = [columns.feature(read[name], name) for name in used]
+    y, what = columns.target(read[target], target, kind)
+    return Table(
+        x=np.column_stack([values for values, _ in parts]),
+        y=y,
+        features=tuple(name for _, names in parts for name in names),
+        target=what,
+        key=None if client is None else columns.keys(read[client], client),
+    )
+
+
+def _columns(read: Any, target: str, features: Sequence[str] | None, client: str | None, path: Path | str) -> list[str]:
+    """Return the columns of the features, having seen that all that are named are there."""
+    present: list[str] = read.column_names
+    used = list(features) if features is not None else [c for c in present if c not in (target, client)]
+    for name in [target, *([client] if client else []), *used]:
+        if present.count(name) != 1:
+            there = "no column" if name not in present else "several columns"
+            raise FedpingError(f"the file {path} has {there} '{name}'; it has {', '.join(present)}")
+    if not used:
+        raise FedpingError(f"the file {path} has no column beside the target and the client to predict from")
+    if target in used or len(set(used)) < len(used):
+        raise FedpingError(
+            f"the features {', '.join(used)} have the target '{target}' or a column twice; name other columns once"
+        )
+    return used

@@ -1,0 +1,121 @@
+"""Columns of an Arrow table as features, a target and keys."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.data.table import Target
+from client_sim.learning.batch import FloatArray
+from protocol.errors import FedpingError
+
+MOST_CATEGORIES = 1000
+"""Texts of more different values than this are taken for identifiers or prose."""
+
+Kind = Literal["class", "number"]
+
+
+def feature(column: Any, name: str) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return a column as features of shape (N, 1), or (N, categories) of texts, and their names.
+
+    Texts become one feature a category, 1 where it is the row's, in alphabetical order, named ``column=text``. Truth
+    values are 0 and 1.
+
+    Raises:
+        FedpingError: a value is missing or not finite, the type is neither a number nor a text, or there are more than
+            :data:`MOST_CATEGORIES` different texts.
+    """
+    if not _is_text(column):
+        return _numbers(column, name)[:, None], (name,)
+    names, category = _categories(column, name)
+    if len(names) > MOST_CATEGORIES:
+        raise FedpingError(
+            f"the column '{name}' has {len(names)} different texts, too many to be categories; leave it out of the "
+            "features, or name it as the client"
+        )
+    return np.eye(len(names))[category], tuple(f"{name}={text}" for text in names)
+
+
+def target(column: Any, name: str, kind: Kind | None) -> tuple[NDArray[Any], Target]:
+    """Return a column as targets, and what it is: by default a class if texts or truth values, else a number.
+
+    Classes are numbered in the order of their names, those of numbers by size.
+
+    Raises:
+        FedpingError: as :func:`feature`; texts are to be numbers; or there is only one class.
+    """
+    if kind is None:
+        kind = "class" if _is_text(column) or _is_truth(column) else "number"
+    if kind == "number":
+        return _numbers(column, name), Target(name)
+    names, numbers = _categories(column, name)
+    if len(names) < 2:
+        raise FedpingError(f"the target '{name}' is '{names[0]}' in every row, so there is nothing to predict")
+    return numbers.astype(np.int64), Target(name, tuple(map(str, names)))
+
+
+def keys(column: Any, name: str) -> NDArray[Any]:
+    """Return whose each row is; raises :class:`FedpingError` where that is missing."""
+    _check_none_missing(column, name)
+    return _plain(column)
+
+
+def _categories(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
+    """Return the sorted values of a column of any kind, as texts or numbers, and the position of each row's."""
+    if _is_text(column):
+        _check_none_missing(column, name)
+        values, category = np.unique(_plain(column).astype(str), return_inverse=True)
+        return values.tolist(), category
+    values, category = np.unique(_numbers(column, name), return_inverse=True)
+    if _is_truth(column):
+        return [("false", "true")[int(value)] for value in values], category
+    return [f"{value:.15g}" for value in values], category
+
+
+def _numbers(column: Any, name: str) -> FloatArray:
+    from pyarrow import types
+
+    _check_none_missing(column, name)
+    kind = column.type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
+        raise FedpingError(
+            f"the column '{name}' is of type {kind}, which is not a number; turn it into numbers, or leave it out"
+        )
+    numbers: FloatArray = _plain(column).astype(np.float64)
+    if not np.isfinite(numbers).all():
+        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise FedpingError(f"row {row + 1} of the column '{name}' is {numbers[row]}; fill such rows or drop them")
+    return numbers
+
+
+def _check_none_missing(column: Any, name: str) -> None:
+    if column.null_count:
+        row = column.is_null().to_numpy().argmax()
+        raise FedpingError(
+            f"row {row + 1} of the column '{name}' is missing, one of {column.null_count}; fill such rows or drop them"
+        )
+
+
+def _plain(column: Any) -> NDArray[Any]:
+    """Return an Arrow column, chunked or not, as a NumPy array."""
+    from pyarrow import types
+
+    plain: NDArray[Any] = (
+        column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
+    ).to_numpy()
+    return plain
+
+
+def _is_text(column: Any) -> bool:
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_truth(column: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_boolean(column.type))

@@ -1,0 +1,63 @@
+"""Arrow tables from files of any of the usual formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import FedpingError
+
+
+def read_arrow(path: Path) -> Any:
+    """Return a file as a :class:`pyarrow.Table`, by the end of its name; a folder is one of Parquet files.
+
+    Raises:
+        FedpingError: there is no such file, or it is not of its format.
+    """
+    import pyarrow as pa
+
+    if not path.exists():
+        raise FedpingError(f"there is no file {path}; give the path of a CSV, Parquet or Arrow file")
+    try:
+        return _reader(path)(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise FedpingError(f"the file {path} cannot be read as what its name says that it is: {reason}") from error
+
+
+def _reader(path: Path) -> Callable[[Path], Any]:
+    ending = ".parquet" if path.is_dir() else Path(path.name.removesuffix(".gz")).suffix.lower()
+    if ending not in _READERS:
+        raise FedpingError(
+            f"the name of {path} ends in none of {', '.join(_READERS)}; save the table as one of these formats"
+        )
+    return _READERS[ending]
+
+
+def _csv(path: Path) -> Any:
+    from pyarrow import csv
+
+    # An empty field is missing in a column of texts too; a text that reads like one, such as "NA", stands in quotes.
+    options = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    return csv.read_csv(path, convert_options=options)
+
+
+def _parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    return parquet.read_table(path)
+
+
+def _arrow(path: Path) -> Any:
+    from pyarrow import feather
+
+    return feather.read_table(path)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".feather": _arrow,
+}
