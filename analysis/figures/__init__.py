@@ -16,11 +16,13 @@ Every function takes ``theme`` (``LIGHT``, ``DARK``, or ``PAGE`` for a page that
 - ``draw_differences``: differences of means with their intervals
 - ``draw_superiority``: probabilities of superiority with their intervals
 - ``draw_hours``: pings by the hour or day of receipt
+- ``titled``: a figure with a title above it, to stand alone
 - ``save_figure``: a figure as a .png, .svg or .pdf file
 - ``to_svg``: a figure as an element of a page
 """
 
 from analysis.figures.by_iteration import draw_loss, draw_rank, draw_series, draw_smooth_loss, draw_typed
+from analysis.figures.canvas import titled
 from analysis.figures.intervals import draw_differences, draw_superiority
 from analysis.figures.save import save_figure, to_svg
 from analysis.figures.subsamples import draw_loss_quality, draw_sign_quality, draw_update_quality
@@ -45,5 +47,6 @@ __all__ = [
     "draw_typed",
     "draw_update_quality",
     "save_figure",
+    "titled",
     "to_svg",
 ]

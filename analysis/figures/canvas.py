@@ -41,6 +41,7 @@ def panels(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
+    figure.get_layout_engine().set(wspace=0.08)  # type: ignore[union-attr, call-arg]
     made = figure.subplots(1, columns, sharey=True, squeeze=False)
     axes: list[Axes] = list(made[0])
     for one in axes:
@@ -57,6 +58,12 @@ def _style(axes: Axes, theme: Theme) -> None:
         label.set_color(theme.ink)
         label.set_fontsize(TEXT_SIZE)
     axes.set_axisbelow(True)
+
+
+def titled(figure: Figure, title: str, *, theme: Theme) -> Figure:
+    """Write a title above a figure that is to stand alone, and return the figure."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=theme.ink)
+    return figure
 
 
 def grid_across(axes: Axes, theme: Theme) -> None:

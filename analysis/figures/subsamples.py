@@ -44,9 +44,19 @@ def _dots_and_bars(quality: SubsampleQuality, errors: NDArray[np.float64], label
     for hollow, fill in ((False, colour), (True, theme.paper)):
         here = np.flatnonzero(large == hollow)
         x, said = np.array(quality.iterations)[here], "drawn from less than twice as many pings" if hollow else None
-        axes.plot(x, means[here], "o", markersize=4.5, color=colour, markerfacecolor=fill, label=said)
+        axes.plot(
+            x, means[here], "o", markersize=4.5, color=colour, markerfacecolor=fill, label=said, clip_on=False, zorder=3
+        )
     if large.any():
-        axes.legend(loc="upper right", frameon=False, labelcolor=theme.soft, fontsize=9, handletextpad=0.2)
+        axes.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            borderaxespad=0,
+            frameon=False,
+            labelcolor=theme.soft,
+            fontsize=9,
+            handletextpad=0.2,
+        )
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     count_iterations(axes)

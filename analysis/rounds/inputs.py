@@ -12,6 +12,7 @@ from model_store.store import ModelStore
 from model_store.version import Version
 from protocol.errors import FedpingError
 from protocol.landing import id_bytes
+from protocol.study import Study
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,26 +34,28 @@ def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version
             yield version
 
 
-def round_pings(landing: Path, version: Version, columns: Sequence[str]) -> pa.Table:
+def round_pings(landing: Path, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
     """Return some columns of the pings that a version was made from, as the round counted them.
 
     A document counts once, where it is found first; pings of other versions, and those whose loss is no finite number,
     are left out. Texts come as strings.
 
     Raises:
-        FedpingError: a file that the round read is gone or damaged.
+        FedpingError: the study's pings have no such column, or a file that the round read is gone or damaged.
     """
     import pyarrow as pa
 
+    from protocol.arrow import landed_schema
+
+    schema = landed_schema(study.document)
+    if unknown := [name for name in columns if name not in schema.names]:
+        raise FedpingError(f"The pings of study '{study.name}' have no '{unknown[0]}'; theirs are {study.pings}.")
     wanted = list(dict.fromkeys([*_JUDGED, *columns]))
     paths = sorted(landing / file.path for file in version.lineage.inputs)
     parts = [_read(path, wanted) for path in paths]
-    if not parts:
-        from protocol.arrow import landed_schema
-
-        parts = [_with_strings(landed_schema().empty_table().select(wanted))]
+    parts = parts or [_with_strings(schema.empty_table().select(wanted))]
     table = pa.concat_tables(parts).combine_chunks()
-    return table.filter(pa.array(_counted(table, (version.parent or 0)))).select(list(columns))
+    return table.filter(pa.array(_counted(table, version.parent or 0))).select(list(dict.fromkeys(columns)))
 
 
 def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
@@ -62,6 +65,12 @@ def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
 
     found = pc.index_in(table.column("study_variation"), value_set=pa.array(arms, pa.string()))
     return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
+
+
+def examples_of(table: pa.Table, study: Study) -> NDArray[np.int64]:
+    """Return from how many examples each ping was computed, shape (k,): 1 or 0 for an interaction."""
+    counted = table.column(study.document.counted_by).to_numpy()
+    return np.asarray(study.document.examples(counted), dtype=np.int64)
 
 
 def id_numbers(column: pa.ChunkedArray) -> NDArray[np.void]:

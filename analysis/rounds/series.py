@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from analysis.curves import ArmCurve
-from analysis.rounds.inputs import arm_places, made_by_rounds, round_pings
+from analysis.rounds.inputs import arm_places, examples_of, made_by_rounds, round_pings
 from model_store.store import ModelStore
-from protocol.ping import NOTHING_SELECTED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,20 +42,21 @@ def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_select
 
 
 def metric_series(store: ModelStore, landing: Path, study: str, line: str, column: str) -> dict[str, Series]:
-    """Return the mean of a landed column over the interactions with a selection, by arm and iteration.
+    """Return the mean of a landed column over the pings with an example, a selection, by arm and iteration.
 
     For what the lineage does not hold, such as ``num_chars_typed``: the files that each round read are read again, one
     iteration at a time. Arms without any selection are left out.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.
-        FedpingError: a file that a round read is gone or damaged.
+        FedpingError: the study's pings have no such column, or a file that a round read is gone or damaged.
     """
-    arms = [arm.name for arm in store.study(study).arms if arm.line == line]
+    the_study = store.study(study)
+    arms = [arm.name for arm in the_study.arms if arm.line == line]
     points: dict[str, list[tuple[int, float]]] = {name: [] for name in arms}
     for version in made_by_rounds(store, study, line):
-        pings = round_pings(landing, version, ["study_variation", "rank_selected", column])
-        chose = pings.column("rank_selected").to_numpy() > NOTHING_SELECTED
+        pings = round_pings(landing, the_study, version, ["study_variation", the_study.document.counted_by, column])
+        chose = examples_of(pings, the_study) > 0
         values = pings.column(column).to_numpy()[chose]
         for name, mean in zip(arms, _means(values, arm_places(pings, arms)[chose], len(arms)), strict=True):
             if np.isfinite(mean):

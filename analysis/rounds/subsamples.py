@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.rounds.inputs import made_by_rounds
-from analysis.rounds.training import TrainingPings, Vote, training_pings
+from analysis.rounds.training import TrainingPings, training_pings
 from model_store.store import ModelStore
 
 SIZE = 2_000
@@ -68,9 +68,9 @@ def subsample_errors(
 ) -> SubsampleErrors:
     """Draw subsamples of an iteration's pings, and compare each with all of them.
 
-    Both sides are averaged as the line's round does it: the update with one vote a client (or a ping), the loss over
-    pings. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is close to them
-    for that reason alone; drawn with replacement, the pings stand for the many from which they came.
+    Both sides are averaged as the line's round does it: the update with one vote a client (a ping, an example), the
+    loss over examples. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is
+    close to them for that reason alone; drawn with replacement, the pings stand for the many from which they came.
 
     Args:
         pings: those that the round used.
@@ -84,11 +84,12 @@ def subsample_errors(
     """
     drawn = np.stack([rng.choice(len(pings), size, replace=replacement, shuffle=False) for _ in range(draws)])
     everything = np.arange(len(pings))[None]
-    update, estimates = _mean_update(pings, everything)[0], _mean_update(pings, drawn)
+    update, estimates = mean_update(pings, everything)[0], mean_update(pings, drawn)
+    losses = _mean_loss(pings, drawn) - _mean_loss(pings, everything)
     return SubsampleErrors(
         update=np.abs(estimates - update).sum(axis=1),
         signs=np.abs(np.sign(estimates) - np.sign(update)).sum(axis=1),
-        loss=np.abs(pings.losses[drawn].mean(axis=1) - pings.losses.mean()),
+        loss=np.abs(losses),
     )
 
 
@@ -132,23 +133,28 @@ def subsample_quality(
     )
 
 
-def vote_weights(clients: NDArray[np.int64], drawn: NDArray[np.intp], vote: Vote) -> Floats:
-    """Return the weight of each drawn ping in its subsample's mean, shape (draws, size); each row sums to 1.
+def vote_weights(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
+    """Return the weight of each drawn ping in its subsample's mean update, shape (draws, size); each row sums to 1.
 
     With one vote a client a ping weighs 1 / n, where n counts the client's pings in the same subsample.
     """
-    weights = np.ones(drawn.shape)
-    if vote == "client":
-        whose = clients[drawn]
-        for row, of_client in zip(weights, whose, strict=True):
-            row /= np.bincount(of_client)[of_client]
+    weights = pings.examples[drawn].astype(np.float64) if pings.vote == "examples" else np.ones(drawn.shape)
+    if pings.vote == "client":
+        for row, clients in zip(weights, pings.clients[drawn], strict=True):
+            row /= np.bincount(clients)[clients]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _mean_update(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
+def mean_update(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
     """Return the mean update of each subsample, shape (draws, m); ``drawn`` are positions, shape (draws, size)."""
-    weights = vote_weights(pings.clients, drawn, pings.vote)
+    weights = vote_weights(pings, drawn)
     return np.stack([row @ pings.updates[which] for row, which in zip(weights, drawn, strict=True)])
+
+
+def _mean_loss(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
+    """Return the mean loss of each subsample over its examples, shape (draws,)."""
+    examples = pings.examples[drawn]
+    return np.asarray((pings.losses[drawn] * examples).sum(axis=1) / examples.sum(axis=1))
 
 
 def _iterations(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[TrainingPings]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.rounds.inputs import arm_places, id_numbers, round_pings
+from analysis.rounds.inputs import arm_places, examples_of, id_numbers, round_pings
 from model_store.version import Version
 from protocol.arrow import UPDATE, UPDATE_ENCODING
-from protocol.ping import NOTHING_SELECTED
 from protocol.study import Study
 from protocol.update import CODECS
 
@@ -33,6 +32,7 @@ class TrainingPings:
         updates: shape (k, m), the direction of descent.
         losses: shape (k,), in points of the score.
         clients: shape (k,), equal where the client is the same: numbers from 0 on.
+        examples: shape (k,), from how many examples each was computed, at least 1; an interaction is one.
         vote: what one vote is in the line's rounds.
     """
 
@@ -40,6 +40,7 @@ class TrainingPings:
     updates: NDArray[np.float32]
     losses: NDArray[np.float64]
     clients: NDArray[np.int64]
+    examples: NDArray[np.int64]
     vote: Vote
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class TrainingPings:
 
 
 def training_pings(landing: Path, study: Study, version: Version) -> TrainingPings:
-    """Read the pings that a round made a version from: those of arms that submit, with a selection and an update.
+    """Read the pings that a round made a version from: those of arms that submit, with an example and an update.
 
     They are the ones that its lineage counts as ``used``. Memory is that of one iteration's updates.
 
@@ -56,10 +57,9 @@ def training_pings(landing: Path, study: Study, version: Version) -> TrainingPin
     """
     line = study.line(version.line)
     submit = [arm.name for arm in study.arms if arm.line == line.name and arm.submits]
-    columns = ["client_id", "study_variation", "rank_selected", "loss", UPDATE_ENCODING, UPDATE]
-    pings = round_pings(landing, version, columns)
-    trains = (arm_places(pings, submit) >= 0) & (pings.column("rank_selected").to_numpy() > NOTHING_SELECTED)
-    pings = _masked(pings, trains)
+    columns = ["client_id", "study_variation", study.document.counted_by, "loss", UPDATE_ENCODING, UPDATE]
+    pings = round_pings(landing, study, version, columns)
+    pings = _masked(pings, (arm_places(pings, submit) >= 0) & (examples_of(pings, study) > 0))
     updates, readable = _decoded(pings, line.spec.m)
     _, clients = np.unique(id_numbers(pings.column("client_id"))[readable], return_inverse=True)
     return TrainingPings(
@@ -67,6 +67,7 @@ def training_pings(landing: Path, study: Study, version: Version) -> TrainingPin
         updates=updates[readable],
         losses=pings.column("loss").to_numpy()[readable],
         clients=clients.astype(np.int64),
+        examples=examples_of(pings, study)[readable],
         vote=line.pipeline.weighting,
     )
 
