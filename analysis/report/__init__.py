@@ -1,6 +1,7 @@
-"""A verdict for people: on the terminal, and as one HTML file that needs nothing else."""
+"""A verdict for people: on the terminal, as one HTML file that needs nothing else, and as files of figures."""
 
+from analysis.report.files import write_figures
 from analysis.report.page import write_page
 from analysis.report.terminal import print_verdict
 
-__all__ = ["print_verdict", "write_page"]
+__all__ = ["print_verdict", "write_figures", "write_page"]

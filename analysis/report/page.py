@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis.curves import ArmCurve
-from analysis.report.figures import effects_svg, loss_svg, superiority_svg, traffic_svg
-from analysis.report.rows import arm_rows, effect_rows, p_rows, ping_rows, table_notes
+from analysis.figures import DARK, LIGHT, PAGE, to_svg
+from analysis.figures.theme import css_variables
+from analysis.report.plates import Gap, Plate, plates
+from analysis.report.rows import report_tables, table_notes, training_note
+from analysis.rounds.history import LineHistory
+from analysis.tables import to_html
 from analysis.verdict import Verdict
 from analysis.verdict.words import is_worse
 from protocol.errors import FedpingError
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
-def write_page(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]], path: Path) -> Path:
+
+def write_page(verdict: Verdict, histories: Sequence[LineHistory], path: Path) -> Path:
     """Write the report and return its path; the file appears whole or not at all.
 
     Args:
         verdict: what to report.
-        curves: by model line, the curve of every arm (`analysis.curves`); lines without rounds may be left out.
+        histories: the study's lines over their rounds; empty if there is none.
         path: the file; replaced if it is there.
 
     Raises:
@@ -28,7 +35,7 @@ def write_page(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]], p
     """
     hidden = path.with_name(f".{path.name}.tmp")
     try:
-        hidden.write_text(render_page(verdict, curves), encoding="utf-8")
+        hidden.write_text(render_page(verdict, histories), encoding="utf-8")
         os.replace(hidden, path)
     except OSError as error:
         raise FedpingError(f"cannot write the report {path}: {error.strerror}; give another --html") from error
@@ -37,7 +44,7 @@ def write_page(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]], p
     return path
 
 
-def render_page(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]]) -> str:
+def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
     """Return the report as HTML."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -45,34 +52,24 @@ def render_page(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]]) 
     folder = files("analysis.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    figures = [(title, note, Markup(svg)) for title, note, svg in _figures(verdict, curves)]
+    note = training_note(verdict.plan, histories)
     return template.render(
         verdict=verdict,
+        light=Markup(css_variables(LIGHT)),
+        dark=Markup(css_variables(DARK)),
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),
         findings=list(zip(verdict.comparisons, verdict.sentences, strict=True)),
         is_worse=is_worse,
-        figures=figures,
-        tables=[
-            ("Arms (means over clients)", arm_rows(verdict)),
-            ("One client, one value: the verdict", p_rows(verdict)),
-            ("How large, by client", effect_rows(verdict)),
-            ("One ping, one value: for comparison only", ping_rows(verdict)),
-        ],
-        notes=table_notes(verdict),
+        figures=[_figure(plate) for plate in plates(verdict, histories)],
+        tables=[(table.title, Markup(to_html(table))) for table in report_tables(verdict)],
+        notes=[note] * (note is not None) + table_notes(verdict),
     )
 
 
-def _figures(verdict: Verdict, curves: Mapping[str, Mapping[str, ArmCurve]]) -> Iterator[tuple[str, str, str]]:
-    intervals = (
-        f"Intervals are {100 * verdict.plan.confidence:.4g} % each; a filled dot is a difference that the test shows."
-    )
-    note = f"The first arm minus the second, in units of the metric, means over clients. {intervals}"
-    yield "How large are the differences?", note, effects_svg(verdict)
-    note = f"How often a random client of the first arm has the larger value. At 0.5 neither does. {intervals}"
-    yield "How often is one arm above the other?", note, superiority_svg(verdict)
-    for i, (line, arms) in enumerate(curves.items()):
-        if arms:
-            title = "Loss over the iterations" + (f", line {line}" if len(curves) > 1 else "")
-            note = "Thin: the mean of an iteration, measured before its pings train. Thick: the mean of the last five."
-            yield title, note, loss_svg(arms, f"loss-{i}", title)
-    yield "Pings over time", "By the time of receipt, UTC, each document once.", traffic_svg(verdict)
+def _figure(plate: Plate | Gap) -> tuple[str, Markup | None, str]:
+    """Return a figure's title, its drawing if there is one, and what is said below or instead of it."""
+    from markupsafe import Markup
+
+    if isinstance(plate, Gap):
+        return plate.title, None, plate.reason
+    return plate.title, Markup(to_svg(plate.draw(theme=PAGE), plate.key, plate.title, plate.said)), plate.caption

@@ -1,84 +1,74 @@
-"""The tables of a report as text, the same on the terminal and on the page."""
+"""The tables of a report, the same on the terminal and on the page."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from analysis.verdict import Comparison, Verdict
+from analysis.rounds.history import LineHistory
+from analysis.tables import Table, means_table, p_value_table
+from analysis.verdict import Comparison, Plan, Verdict
 from analysis.verdict.words import interval_text, is_worse, p_text
 
 
-class Rows(NamedTuple):
-    """A table: its heads, its cells row by row, and how many of the first columns are words, not numbers."""
+def report_tables(verdict: Verdict) -> list[Table]:
+    """Return all tables of a report, in their order."""
+    return [
+        sizes_table(verdict),
+        means_table(verdict.tally, verdict.plan.metrics),
+        findings_table(verdict),
+        effects_table(verdict),
+        p_value_table(verdict.comparisons),
+        ping_effects_table(verdict),
+    ]
 
-    heads: list[str]
-    cells: list[list[str]]
-    words: int
 
-
-def arm_rows(verdict: Verdict) -> Rows:
-    """Return an arm a row: its sizes, and the means of every metric over clients."""
-    metrics = verdict.plan.metrics
+def sizes_table(verdict: Verdict) -> Table:
+    """Return an arm a row: how many clients it has, and what they sent."""
     enrolled = ["enrolled"] if verdict.enrolled is not None else []
-    heads = ["arm", *enrolled, "clients", "exposed", "pings", "selections", *(m.title for m in metrics)]
-    cells = []
+    rows = []
     for name, arm in verdict.tally.arms.items():
         known = [f"{verdict.enrolled[name]:,.0f}"] if verdict.enrolled is not None else []
-        sizes = [f"{arm.clients:,}", f"{arm.exposed:,}", f"{arm.pings:,}", f"{arm.selections:,}"]
-        cells.append([name, *known, *sizes, *(_mean(arm.metrics[m.name].clients.mean) for m in metrics)])
-    return Rows(heads, cells, words=1)
+        rows.append((name, *known, f"{arm.clients:,}", f"{arm.exposed:,}", f"{arm.pings:,}", f"{arm.selections:,}"))
+    return Table("Arms", ("arm", *enrolled, "clients", "exposed", "pings", "selections"), tuple(rows))
 
 
-def p_rows(verdict: Verdict) -> Rows:
+def findings_table(verdict: Verdict) -> Table:
     """Return a comparison a row: what was found, and its p-values by client."""
-    heads = ["metric", "arms", "finding", "p", "Bonferroni", "Holm"]
-    cells = [
-        [
+    rows = [
+        (
             *_which(one),
             finding_text(one),
             *(p_text(p) for p in (one.clients.test.log10_p, one.log10_bonferroni, one.log10_holm)),
-        ]
+        )
         for one in verdict.comparisons
     ]
-    return Rows(heads, cells, words=3)
+    heads = ("metric", "arms", "finding", "p", "Bonferroni", "Holm")
+    return Table("One client, one value: the verdict", heads, tuple(rows), words=3)
 
 
-def effect_rows(verdict: Verdict) -> Rows:
+def effects_table(verdict: Verdict) -> Table:
     """Return a comparison a row: its effect sizes by client, and the interval of an interim look."""
     looks = ["at any look"] if verdict.plan.interim else []
-    heads = ["metric", "arms", "difference", *looks, "superiority", "shift"]
-    cells = []
+    rows = []
     for one in verdict.comparisons:
         above, sequence = one.clients.superiority, [interval_text(one.sequence)] if one.sequence else []
-        cells.append(
-            [
+        rows.append(
+            (
                 *_which(one),
                 interval_text(one.clients.difference),
                 *sequence,
                 f"{above.value:.4f} [{above.low:.4f}, {above.high:.4f}]",
                 interval_text(one.clients.shift),
-            ]
+            )
         )
-    return Rows(heads, cells, words=2)
+    heads = ("metric", "arms", "difference", *looks, "superiority", "shift")
+    return Table("How large, by client", heads, tuple(rows), words=2)
 
 
-def ping_rows(verdict: Verdict) -> Rows:
-    """Return a comparison a row, by ping."""
-    heads = ["metric", "arms", "mean of the first", "of the second", "difference", "p if pings were independent"]
-    cells = [
-        [
-            *_which(one),
-            *(f"{mean:.4f}" for mean in one.pings.means),
-            interval_text(one.pings.difference),
-            p_text(one.pings.test.log10_p),
-        ]
-        for one in verdict.comparisons
-    ]
-    return Rows(heads, cells, words=2)
-
-
-def _which(one: Comparison) -> list[str]:
-    return [one.metric.title, f"{one.pair[0]} - {one.pair[1]}"]
+def ping_effects_table(verdict: Verdict) -> Table:
+    """Return a comparison a row: the difference of means by ping, with an interval made from the clients' sums."""
+    rows = tuple((*_which(one), interval_text(one.pings.difference)) for one in verdict.comparisons)
+    return Table("How large, by ping: for comparison only", ("metric", "arms", "difference"), rows, words=2)
 
 
 def finding_text(one: Comparison) -> str:
@@ -96,10 +86,13 @@ def table_notes(verdict: Verdict) -> list[str]:
         f"{verdict.tally.duplicates:,} duplicate documents were dropped.",
         f"Intervals are {100 * plan.confidence:.4g} % each, so that all {plan.tests} hold together with "
         f"{100 * (1 - plan.alpha):g} %. The verdict takes p corrected by {plan.correction.capitalize()}.",
-        "The verdict counts each client once, because the pings of one client are not independent of each other.",
+        "The verdict counts each client once, because the pings of one client are not independent of each other. What "
+        "is by ping stands there for comparison with the study of 2018; its p-values would be right if they were.",
         "Superiority is how often a random client of the first arm has the larger value (0.5: no tendency); shift is "
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
+    if verdict.enrolled is None:
+        notes.append("How many clients were enrolled no ping tells; give it with --enrolled to see it here.")
     if verdict.tally.mixed:
         notes.append(
             f"{verdict.tally.mixed:,} clients named more than one arm; they are left out of the comparison by client."
@@ -113,5 +106,24 @@ def table_notes(verdict: Verdict) -> list[str]:
     return notes
 
 
-def _mean(value: float) -> str:
-    return "-" if value != value else f"{value:.4f}"
+def training_note(plan: Plan, histories: Sequence[LineHistory]) -> str | None:
+    """Return what to know where the window holds pings that were ranked while a line was still trained; else None."""
+    for history in histories:
+        trained = history.traffic.iterations
+        if trained and _overlaps(plan, trained[-1], history.traffic.ended_ms[-1]):
+            return (
+                f"These are not the pings of a frozen version alone: those of versions up to {trained[-1]}, which "
+                f"trained line '{history.line}', are among them. For an evaluation phase alone, give its version "
+                f"(--from-iteration {trained[-1] + 1}, if pings of it have landed) or its time (--since)."
+            )
+    return None
+
+
+def _overlaps(plan: Plan, last_trained: int, trained_until: int) -> bool:
+    by_version = plan.window.first is None or plan.window.first <= last_trained
+    by_time = plan.window.since is None or plan.window.since < trained_until
+    return by_version and by_time
+
+
+def _which(one: Comparison) -> tuple[str, str]:
+    return one.metric.title, f"{one.pair[0]} - {one.pair[1]}"

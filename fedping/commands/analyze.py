@@ -1,7 +1,8 @@
-"""`fedping analyze`: what a study showed, as a sentence, as tables, as JSON, as one HTML file."""
+"""`fedping analyze`: what a study showed, as a sentence, as tables, as JSON, as one HTML file, as figures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,9 @@ from fedping.progress import status
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from analysis.curves import ArmCurve
+    from analysis.rounds.history import LineHistory
     from analysis.study import Metric, StudyTally
-    from analysis.verdict import Plan
+    from analysis.verdict import Plan, Verdict
     from model_store.store import ModelStore
     from protocol.study import Study
 
@@ -51,6 +52,18 @@ _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 )
 @click.option("--enrolled", type=click.IntRange(min=1), help="Clients enrolled in all arms, if known; for the report.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the report's figures to this folder, each as .png and .svg.",
+)
+@click.option(
+    "--subsample",
+    type=click.IntRange(min=1),
+    default=2_000,
+    show_default=True,
+    help="For the figures: how many pings of an iteration are drawn to see how well so few do.",
+)
 @click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
 @store_option
 @landing_option
@@ -70,6 +83,8 @@ def analyze(
     planned_clients: int,
     enrolled: int | None,
     html: Path | None,
+    figures: Path | None,
+    subsample: int,
     master: str | None,
     store_path: Path,
     landing: Path,
@@ -97,10 +112,7 @@ def analyze(
         window=Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until)),
     )
     verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
-    if html:
-        from analysis.report import write_page
-
-        write_page(verdict, _curves(store, the_study), html)
+    written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample))
     if as_json:
         import json
 
@@ -114,8 +126,8 @@ def analyze(
 
     terminal = Console()
     print_verdict(verdict, terminal if terminal.is_terminal else Console(width=WIDTH_OF_A_FILE))
-    if html:
-        click.echo(f"report: {html}")
+    for line in written:
+        click.echo(line)
 
 
 def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> StudyTally:
@@ -131,10 +143,33 @@ def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> Stu
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim)
 
 
-def _curves(store: ModelStore, study: Study) -> dict[str, dict[str, ArmCurve]]:
-    from analysis.curves import arm_curves
+def _histories(store: ModelStore, landing: Path, study: Study, subsample: int) -> list[LineHistory]:
+    from analysis.rounds.history import line_history
 
-    return {line.name: arm_curves(store, study.name, line.name) for line in study.lines}
+    with status("reading the rounds again") as tell:
+        found = []
+        for line in study.lines:
+            tell(f"reading the rounds of line {line.name} again")
+            found.append(line_history(store, landing, study.name, line.name, size=subsample))
+        return found
+
+
+def _written(
+    verdict: Verdict, html: Path | None, figures: Path | None, read: Callable[[], list[LineHistory]]
+) -> list[str]:
+    """Write what was asked for, and return what to say of it; the rounds are read only if they are needed."""
+    if html is None and figures is None:
+        return []
+    from analysis.report import write_figures, write_page
+
+    histories, said = read(), []
+    if html is not None:
+        said.append(f"report: {write_page(verdict, histories, html)}")
+    if figures is not None:
+        files, gaps = write_figures(verdict, histories, figures)
+        said.append(f"figures: {len(files)} files in {figures}")
+        said += [f"not drawn: {gap.title}. {gap.reason}" for gap in gaps]
+    return said
 
 
 def _pairs(study: Study, given: str | None) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,216 @@
+"""The figures of a report, in their order: what each is called, what it says, and how it is drawn.
+
+A plate is drawn only when it is asked for, in the theme that is asked for; where the data of one are missing, a gap
+stands in its place and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from analysis import figures as draw
+from analysis.figures.intervals import difference_of, superiority_of
+from analysis.rounds import Series, SubsampleQuality, series_of
+from analysis.rounds.history import LineHistory, Missing
+from analysis.statistics import Estimate
+from analysis.verdict import Comparison, Verdict
+from analysis.verdict.words import interval_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Plate:
+    """One figure of a report.
+
+    Attributes:
+        key: what a file of it is called, without a suffix; each has its own.
+        title: its heading.
+        caption: what to know to read it.
+        said: its numbers in words, for those who do not see it.
+        draw: draws it; takes ``theme``.
+    """
+
+    key: str
+    title: str
+    caption: str
+    said: str
+    draw: Callable[..., Figure]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A figure, or some that show the same data, which cannot be drawn; ``reason`` is a sentence."""
+
+    key: str
+    title: str
+    reason: str
+
+
+def plates(verdict: Verdict, histories: Sequence[LineHistory]) -> list[Plate | Gap]:
+    """Return the figures of a report: effects, then every line over its rounds, then the pings over time.
+
+    Args:
+        verdict: what the study showed.
+        histories: the study's lines.
+    """
+    arms = [arm.name for arm in verdict.study.arms]
+    found: list[Plate | Gap] = list(_effects(verdict))
+    for history in histories:
+        found += _OfLine(history, arms, several=len(histories) > 1).plates()
+    return [*found, _hours(verdict, arms)]
+
+
+def _effects(verdict: Verdict) -> Iterator[Plate]:
+    comparisons, level = verdict.comparisons, 100 * verdict.plan.confidence
+    intervals = f"Intervals are {level:.4g} % each; a filled dot is a difference that the test shows."
+    yield Plate(
+        "differences",
+        "How large are the differences?",
+        f"The first arm minus the second, in units of the metric, means over clients. {intervals}",
+        _intervals_said(comparisons, difference_of, 3),
+        partial(draw.draw_differences, comparisons),
+    )
+    yield Plate(
+        "superiority",
+        "How often is one arm above the other?",
+        f"How often a random client of the first arm has the larger value. At 0.5 neither does. {intervals}",
+        _intervals_said(comparisons, superiority_of, 4),
+        partial(draw.draw_superiority, comparisons),
+    )
+
+
+def _hours(verdict: Verdict, arms: Sequence[str]) -> Plate:
+    by_hour = {name: arm.by_hour for name, arm in verdict.tally.arms.items()}
+    return Plate(
+        "pings-over-time",
+        "Pings over time",
+        "The pings that the verdict is from, by the time of receipt, UTC, each document once.",
+        "; ".join(f"{name}: {arm.pings:,} pings" for name, arm in verdict.tally.arms.items()),
+        partial(draw.draw_hours, by_hour, arms=arms),
+    )
+
+
+class _OfLine:
+    """The figures over the rounds of one line."""
+
+    def __init__(self, history: LineHistory, arms: Sequence[str], several: bool) -> None:
+        self._history = history
+        self._arms = arms
+        self._suffix = f"-{history.line}" if several else ""
+        self._where = f", line {history.line}" if several else ""
+
+    def plates(self) -> Iterator[Plate | Gap]:
+        """Yield them, or a single gap where the line has no rounds yet."""
+        if not self._history.traffic.iterations:
+            reason = f"Line '{self._history.line}' has no rounds yet, so there is nothing over the iterations to draw."
+            yield self._gap("rounds", "The iterations", reason)
+            return
+        yield from self._loss()
+        yield from self._users()
+        yield self._traffic()
+        yield from self._subsamples()
+
+    def _loss(self) -> Iterator[Plate | Gap]:
+        curves = self._history.curves
+        if not curves:
+            yield self._gap("loss", "Loss over the iterations", "No interaction ended with a selection yet.")
+            return
+        said = _series_said(series_of(curves, "loss"))
+        yield self._plate(
+            "loss",
+            "Loss over the iterations",
+            "The mean over each iteration's selections, measured before its pings train the next version.",
+            said,
+            partial(draw.draw_loss, curves, arms=self._arms),
+        )
+        yield self._plate(
+            "loss-smoothed",
+            "Loss over the iterations, smoothed",
+            "Each point is the mean of the last five iterations.",
+            said,
+            partial(draw.draw_smooth_loss, curves, arms=self._arms),
+        )
+
+    def _users(self) -> Iterator[Plate | Gap]:
+        typed, ranks = self._history.typed, series_of(self._history.curves, "rank_selected")
+        title = "Characters typed over the iterations, smoothed"
+        note = "Each point is the mean of the last five iterations; an iteration has few users, so this is noisy."
+        if isinstance(typed, Missing):
+            yield self._gap("characters-typed", title, typed.reason)
+        else:
+            figure = partial(draw.draw_typed, typed, arms=self._arms)
+            yield self._plate("characters-typed", title, note, _series_said(typed), figure)
+        title = "Selected rank over the iterations, smoothed"
+        if not ranks:
+            yield self._gap("selected-rank", title, "The pings of this line tell no rank.")
+        else:
+            figure = partial(draw.draw_rank, self._history.curves, arms=self._arms)
+            yield self._plate("selected-rank", title, f"0 is the top. {note}", _series_said(ranks), figure)
+
+    def _traffic(self) -> Plate:
+        traffic = self._history.traffic
+        most, least = max(traffic.total), min(traffic.total)
+        swing = f", {most / least:.1f} times as many as the quietest" if least else ""
+        said = f"The busiest iteration has {most:,} pings{swing}, which has {least:,}."
+        return self._plate(
+            "pings-by-iteration",
+            "Pings by iteration",
+            f"{said} Dotted lines are midnight, UTC.",
+            said,
+            partial(draw.draw_round_traffic, traffic, arms=self._arms),
+        )
+
+    def _subsamples(self) -> Iterator[Plate | Gap]:
+        quality = self._history.quality
+        if isinstance(quality, Missing):
+            yield self._gap("subsamples", "How well would fewer pings do?", quality.reason)
+            return
+        note = _subsample_note(quality)
+        for key, what, figure, errors in (
+            ("updates", "the update", draw.draw_update_quality, quality.update),
+            ("signs", "the signs of the update", draw.draw_sign_quality, quality.signs),
+            ("loss", "the loss", draw.draw_loss_quality, quality.loss),
+        ):
+            means = errors.mean(axis=1)
+            yield self._plate(
+                f"subsamples-{key}",
+                f"How well do {quality.size:,} pings estimate {what}?",
+                note,
+                f"Mean error from {means[0]:.3g} in the first iteration drawn to {means[-1]:.3g} in the last.",
+                partial(figure, quality),
+            )
+
+    def _plate(self, key: str, title: str, caption: str, said: str, figure: Callable[..., Figure]) -> Plate:
+        return Plate(key + self._suffix, title + self._where, caption, said, figure)
+
+    def _gap(self, key: str, title: str, reason: str) -> Gap:
+        return Gap(key + self._suffix, title + self._where, reason)
+
+
+def _subsample_note(quality: SubsampleQuality) -> str:
+    draws = quality.update.shape[1]
+    note = (
+        f"{draws} subsamples of {quality.size:,} of an iteration's pings, each compared with all of them: the mean "
+        "error, and one standard deviation to either side. Where a subsample is a large share of the pings, it is "
+        "close to them for that reason alone; those dots are hollow."
+    )
+    if not quality.skipped:
+        return note
+    few = f"{len(quality.skipped)} iterations have" if len(quality.skipped) > 1 else "One iteration has"
+    return f"{note} {few} too few pings to draw from."
+
+
+def _intervals_said(comparisons: Sequence[Comparison], estimate: Callable[[Comparison], Estimate], digits: int) -> str:
+    return "; ".join(
+        f"{one.metric.title}, {one.pair[0]} against {one.pair[1]}: {interval_text(estimate(one), digits)}"
+        for one in comparisons
+    )
+
+
+def _series_said(series: Mapping[str, Series]) -> str:
+    return "; ".join(f"{name}: from {one.values[0]:.3g} to {one.values[-1]:.3g}" for name, one in series.items())

@@ -1,0 +1,137 @@
+"""A report draws what there is, and says what is missing; nothing on its page comes from elsewhere."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.curves import ArmCurve
+from analysis.report import write_figures, write_page
+from analysis.report.page import render_page
+from analysis.report.plates import Gap, Plate, plates
+from analysis.report.rows import report_tables, table_notes, training_note
+from analysis.rounds import RoundTraffic, Series
+from analysis.rounds.history import LineHistory, Missing
+from analysis.study import Window
+from protocol.errors import FedpingError
+from tests.support.histories import CURVES, QUALITY, TRAFFIC
+from tests.support.verdicts import made_verdict
+
+VERDICT = made_verdict({"treatment": 3.0, "control": 4.0})
+WHOLE = LineHistory("main", CURVES, TRAFFIC, {"treatment": Series((0, 1), (4.0, 3.5))}, QUALITY)
+EMPTY = LineHistory("main", {}, RoundTraffic((), (), {}), Missing("No selection."), Missing("No pings."))
+KEYS = [
+    "differences",
+    "superiority",
+    "loss",
+    "loss-smoothed",
+    "characters-typed",
+    "selected-rank",
+    "pings-by-iteration",
+    "subsamples-updates",
+    "subsamples-signs",
+    "subsamples-loss",
+    "pings-over-time",
+]
+
+
+def test_a_whole_study_has_every_figure_by_a_name_of_its_own() -> None:
+    found = plates(VERDICT, [WHOLE])
+    assert [plate.key for plate in found] == KEYS
+    assert all(isinstance(plate, Plate) for plate in found)
+    several = plates(VERDICT, [WHOLE, replace(WHOLE, line="other")])
+    assert len({plate.key for plate in several}) == len(several) == 19
+    assert {"loss-main", "loss-other"} <= {plate.key for plate in several}
+
+
+def test_what_is_missing_is_a_gap_that_says_why() -> None:
+    missing = replace(WHOLE, typed=Missing("A file is gone."), quality=Missing("Too few pings."))
+    gaps = {plate.key: plate.reason for plate in plates(VERDICT, [missing]) if isinstance(plate, Gap)}
+    assert gaps == {"characters-typed": "A file is gone.", "subsamples": "Too few pings."}
+    (gap,) = [plate for plate in plates(VERDICT, [EMPTY]) if isinstance(plate, Gap)]
+    assert gap.reason.startswith("Line 'main' has no rounds yet")
+
+
+def test_pings_without_a_rank_leave_its_figure_out() -> None:
+    curves = {"treatment": ArmCurve((0, 1), (2.0, 1.0), (float("nan"),) * 2, (9, 9))}
+    found = {plate.key: plate for plate in plates(VERDICT, [replace(WHOLE, curves=curves)])}
+    assert isinstance(found["selected-rank"], Gap)
+    assert isinstance(found["loss"], Plate)
+
+
+def test_rounds_without_any_selection_leave_the_loss_out() -> None:
+    found = {plate.key: plate for plate in plates(VERDICT, [replace(WHOLE, curves={})])}
+    assert isinstance(found["loss"], Gap)
+    assert isinstance(found["pings-by-iteration"], Plate)
+
+
+def test_a_plate_says_its_numbers() -> None:
+    said = {plate.key: plate.said for plate in plates(VERDICT, [WHOLE]) if isinstance(plate, Plate)}
+    assert said["loss"] == "treatment: from 80 to 10; control: from 81 to 81"
+    assert (
+        said["pings-by-iteration"]
+        == "The busiest iteration has 15 pings, 1.9 times as many as the quietest, which has 8."
+    )
+    assert said["subsamples-updates"].endswith("from 2 in the first iteration drawn to 4 in the last.")
+
+
+def test_the_page_draws_every_figure_and_nothing_from_elsewhere() -> None:
+    page = render_page(VERDICT, [WHOLE])
+    assert page.count("<svg") == 11
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    assert "http" not in page
+    assert not re.search(r"<(script|link|img|iframe)", page)
+    assert "Not drawn." not in page
+    assert all(re.search(rf"--arm-{i}: #", page) for i in range(6))
+
+
+def test_the_page_says_what_it_does_not_draw(tmp_path: Path) -> None:
+    page = render_page(VERDICT, [EMPTY])
+    assert page.count("<svg") == 3
+    assert "Not drawn. Line &#39;main&#39; has no rounds yet" in page
+    assert write_page(VERDICT, [], tmp_path / "r.html").read_text().count("<svg") == 3
+
+
+def test_the_tables_of_2018_are_among_the_reports() -> None:
+    titles = [table.title for table in report_tables(VERDICT)]
+    assert titles[:2] == ["Arms", "Means"]
+    assert "p-values, not corrected" in titles
+
+
+def test_a_window_with_training_in_it_is_told_and_an_evaluation_is_not() -> None:
+    def note(**window: int) -> str | None:
+        return training_note(replace(VERDICT.plan, window=Window(**window)), [WHOLE])
+
+    everything = note()
+    assert everything is not None
+    assert "(--from-iteration 6, if pings of it have landed)" in everything
+    assert everything in render_page(VERDICT, [WHOLE]).replace("&#39;", "'")
+    assert note(first=5) is not None
+    assert note(first=6) is None
+    assert note(since=TRAFFIC.ended_ms[-1]) is None
+    assert note(since=TRAFFIC.ended_ms[-1] - 1) is not None
+    assert training_note(VERDICT.plan, [EMPTY]) is None
+
+
+def test_unknown_enrolment_is_told() -> None:
+    assert any("How many clients were enrolled no ping tells" in note for note in table_notes(VERDICT))
+    known = replace(VERDICT, enrolled={"treatment": 10.0, "control": 10.0})
+    assert not any("no ping tells" in note for note in table_notes(known))
+    assert report_tables(known)[0].heads[1] == "enrolled"
+
+
+def test_figures_are_files_named_by_what_they_show(tmp_path: Path) -> None:
+    written, gaps = write_figures(VERDICT, [WHOLE], tmp_path / "new" / "folder")
+    assert sorted(path.name for path in written) == sorted(f"{key}.{kind}" for key in KEYS for kind in ("png", "svg"))
+    assert gaps == []
+    assert (tmp_path / "new" / "folder" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    loss = (tmp_path / "new" / "folder" / "loss.svg").read_text()
+    assert all(f">{text}</text>" in loss for text in ("treatment", "control", "Loss over the iterations"))
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedpingError, match=r"cannot write figures to .*; give another --figures"):
+        write_figures(VERDICT, [EMPTY], tmp_path / "file" / "folder")
