@@ -7,11 +7,11 @@ it as to any address.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.curves import ArmCurve, arm_curves, draw_loss
+from analysis.curves import ArmCurve, arm_curves
 from client_sim.fleet.fleet import Fleet, join_study
 from client_sim.fleet.http import HttpTransport
 from client_sim.fleet.settings import FleetSettings
@@ -131,7 +131,7 @@ def run_demo(
                 runner.run(fleet.close())
         progress.stage = "stopping Spark and ingest"
     curves = arm_curves(store, study.name, line)
-    figure = draw_loss(curves, "Loss by arm: only the treatment arm ranks with the trained model", _picture(settings))
+    figure = _drawn(curves, study, settings.out / "loss.png")
     return DemoOutcome(
         study=study,
         line=line,
@@ -177,5 +177,9 @@ def _iteration(
     return DemoIteration(result.iteration, summary.pings.accepted, result.arms)
 
 
-def _picture(settings: DemoSettings) -> Path:
-    return settings.out / "loss.png"
+def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:
+    from analysis.figures import LIGHT, draw_loss, save_figure, titled
+
+    title = "Loss by arm: only the treatment arm ranks with the trained model"
+    figure = draw_loss(curves, arms=[arm.name for arm in study.arms])
+    return save_figure(titled(figure, title, theme=LIGHT), path)

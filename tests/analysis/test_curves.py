@@ -1,11 +1,11 @@
-"""The loss curves follow the lineage, and the figure shows every arm by name."""
+"""The loss curves follow the lineage."""
 
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from analysis.curves import ArmCurve, arm_curves, draw_loss
+from analysis.curves import ArmCurve, arm_curves
 from model_store.store import ModelStore, open_store
 from model_store.version import ArmSummary
 from tests.support.versions import after, small_study, version_0
@@ -40,13 +40,3 @@ def test_a_line_without_rounds_has_no_curves(tmp_path: Path) -> None:
     fresh = open_store(tmp_path / "fresh", create=True)
     fresh.create_study(study, (version_0(study),))
     assert arm_curves(fresh, "study", "main") == {}
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_figure_is_whole_and_names_the_arms(store: ModelStore, tmp_path: Path, suffix: str) -> None:
-    path = draw_loss(arm_curves(store, "study", "main"), "A study", tmp_path / f"loss.{suffix}")
-    assert path.stat().st_size > 5_000
-    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, "store"]
-    if suffix == "svg":
-        text = path.read_text()
-        assert all(f"<!-- {name} -->" in text for name in ("treatment", "control", "A study"))
