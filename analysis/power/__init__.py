@@ -1,4 +1,4 @@
-"""Planning a study (thesis 7.4): how many users show an effect, and how many train a model."""
+"""How many users show an effect (thesis 7.4), which power some have, and the least effect that they show."""
 
 from analysis.power.answer import answer
 from analysis.power.design import Change, Design, MeanChange, Superiority

@@ -1,4 +1,4 @@
-"""`fedping power`: how many users a study needs, to show an effect and to train a model (thesis 7.4)."""
+"""`fedping power effect`: how many users show an effect, which power some have, and the least effect that shows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,11 @@ from fedping.progress import status
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from analysis.power import Change, Pilot
     from analysis.study import Window
 
-WIDTH_OF_A_FILE = 120
-"""Columns, where the output goes to no terminal."""
-
 _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-@click.group()
-def power() -> None:
-    """How many users a study needs: to show an effect, and to train a model."""
 
 
 def _pilot_options(command: _Command) -> _Command:
@@ -56,7 +46,7 @@ def _pilot_options(command: _Command) -> _Command:
     return command
 
 
-@power.command()
+@click.command()
 @click.argument("study", required=False)
 @_pilot_options
 @click.option("--change", help="The effect: the mean changes by so much, as -0.15, or by percent of it, as -3%.")
@@ -137,8 +127,9 @@ def effect(
         click.echo(msgspec.json.encode(report).decode())
         return
     from analysis.power.terminal import print_power
+    from fedping.commands.power.console import console
 
-    print_power(report, _console())
+    print_power(report, console())
 
 
 def _pilot(
@@ -226,10 +217,3 @@ def _numbers(given: str | None, separator: str, option: str) -> list[float]:
 
 def _milliseconds(time: datetime | None) -> int | None:
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=WIDTH_OF_A_FILE)

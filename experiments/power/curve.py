@@ -1,0 +1,145 @@
+"""All the runs of a plan in one folder, and the curve that they make; a killed command goes on where it was."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from analysis.cohorts.curve import TrainingCurve, TrainingPoint, TrainingRun, headline, runs_as_csv, smallest_enough
+from analysis.cohorts.figure import draw_training
+from experiments.power.plan import TrainingPlan
+from experiments.power.run import finished, rounds_so_far, train, write_whole
+from experiments.power.validation import Validation
+from experiments.power.workers import train_side_by_side
+from protocol.digest import canonical_json
+from protocol.errors import FedpingError, InvalidSettings
+
+_OURS = {".lock", ".training.json.tmp"}
+"""What a command that was killed at its very beginning may have left."""
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far it is: rounds and runs that are done, of those of all runs."""
+
+    rounds: int
+    all_rounds: int
+    runs: int
+    all_runs: int
+
+
+Watch = Callable[[TrainingProgress], None]
+
+
+def training_curve(
+    plan: TrainingPlan, out: Path, *, within: float, processes: int = 1, watch: Watch = lambda _: None
+) -> TrainingCurve:
+    """Make what runs of a plan are not there yet, and return the curve, also in ``curve.json``, ``.svg``, ``runs.csv``.
+
+    Args:
+        plan: what to simulate. More cohorts and repetitions may be added to a folder later.
+        out: a new folder, or that of a plan of the same experiment.
+        within: how far above the best loss is near enough, in percent of it.
+        processes: how many runs go on at a time; the result does not depend on it.
+        watch: told of the progress.
+
+    Raises:
+        InvalidSettings: the folder holds something else.
+        FedpingError: another process is at work there, or a run cannot go on.
+    """
+    everything = [(cohort, number + 1) for cohort in plan.cohorts for number in range(plan.repetitions)]
+    _claim(plan, out)
+    with _alone(out):
+        _make_all(plan, out, everything, processes, watch)
+        runs = [run for cohort, number in everything if (run := finished(out, cohort, number))]
+        curve = _curve(plan, runs, within)
+        write_whole(out / "curve.json", msgspec.json.format(msgspec.json.encode(curve)))
+        write_whole(out / "runs.csv", runs_as_csv(curve.runs).encode())
+        draw_training(curve, out / "curve.svg")
+    return curve
+
+
+def _make_all(plan: TrainingPlan, out: Path, everything: list[tuple[int, int]], processes: int, watch: Watch) -> None:
+    each = plan.experiment.optimization.iterations
+
+    def look() -> None:
+        ended = {run for run in everything if finished(out, *run)}
+        rounds = sum(each if run in ended else min(each, rounds_so_far(plan, out, *run)) for run in everything)
+        watch(TrainingProgress(rounds, each * len(everything), len(ended), len(everything)))
+
+    look()
+    largest_first = sorted(everything, key=lambda run: -run[0])  # so that no process is left alone with the longest
+    if processes > 1 and len(everything) > 1:
+        waiting = [run for run in largest_first if finished(out, *run) is None]
+        train_side_by_side(plan, out, waiting, processes, look)
+    for cohort, number in largest_first:
+        train(plan, out, cohort, number, lambda _: look())
+    look()
+
+
+def _curve(plan: TrainingPlan, runs: list[TrainingRun], within: float) -> TrainingCurve:
+    points = tuple(_point(plan, cohort, [run for run in runs if run.cohort == cohort]) for cohort in plan.cohorts)
+    line = plan.study.lines[0]
+    start_loss = Validation(plan).loss(line.spec.start)
+    return TrainingCurve(
+        study=plan.study.name,
+        line=line.name,
+        iterations=plan.experiment.optimization.iterations,
+        validation_searches=plan.validation_searches,
+        start_loss=start_loss,
+        within=within,
+        enough=smallest_enough(points, within).cohort,
+        headline=headline(points, within, start_loss),
+        points=points,
+        runs=tuple(runs),
+    )
+
+
+def _point(plan: TrainingPlan, cohort: int, runs: list[TrainingRun]) -> TrainingPoint:
+    losses, clients = [run.loss for run in runs], plan.clients(cohort)
+    return TrainingPoint(
+        cohort=cohort,
+        clients_a_round=float(np.mean([run.clients_a_round for run in runs])),
+        enrolled=round(clients * plan.enrolled_share),
+        searches_a_day=clients * plan.training_share * plan.experiment.optimization.searches_per_day,
+        runs=len(runs),
+        loss=float(np.mean(losses)),
+        low=min(losses),
+        high=max(losses),
+    )
+
+
+def _claim(plan: TrainingPlan, out: Path) -> None:
+    """Make the folder this plan's, or see that it is; its cohorts and repetitions may be others."""
+    note = out / "training.json"
+    said = canonical_json(plan.experiment) + b"\n" + canonical_json(plan.study) + b"\n%d" % plan.validation_searches
+    if note.is_file():
+        if note.read_bytes() != said:
+            raise InvalidSettings(
+                f"{out} holds trainings of another experiment, or of this one with other settings; give another --out, "
+                "or the settings that it was begun with"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(file.name not in _OURS for file in out.iterdir())):
+        raise InvalidSettings(f"{out} exists and holds no trainings; give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(note, said)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep the folder for this process; the system lets go of it when the process ends, however it does."""
+    with open(out / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FedpingError(
+                f"another 'fedping power train' is at work in {out}; wait for it to end, or give another --out"
+            ) from error
+        yield

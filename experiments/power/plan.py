@@ -1,0 +1,152 @@
+"""Which trainings are simulated for `fedping power train`: cohort sizes turned into numbers of clients.
+
+A cohort is the clients whose usable pings a round gets: they are in an arm that trains, searched in the iteration,
+chose something, and held the version that the round steps from. How many that are follows from how many clients there
+are and how much they search, so the cohort is set as a planner sets it: by the number of clients. It is a mean over the
+iterations, since users are more active in some hours of the day than in others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from client_sim.population.behaving import Activity
+from experiments.simulate.settings import Experiment, FixedLength
+from protocol.errors import InvalidSettings
+from protocol.study import Arm, Study
+
+MOST_CLIENTS = 100_000_000
+"""As in an experiment's file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What to simulate: every cohort size with every repetition.
+
+    Attributes:
+        experiment: the phase of optimization alone.
+        study: the line that is trained, with the arms that train it.
+        enrolled_share: which part of the clients is enrolled in the whole study, other arms included.
+        cohorts: ascending.
+        repetitions: how many runs a cohort, each with users of its own.
+        validation_searches: over how many the final loss is taken.
+        keep_pings: whether a finished run's landed pings stay.
+    """
+
+    experiment: Experiment
+    study: Study
+    enrolled_share: float
+    cohorts: tuple[int, ...]
+    repetitions: int
+    validation_searches: int = 20_000
+    keep_pings: bool = False
+
+    def clients(self, cohort: int) -> int:
+        """Return how many clients it takes for a round to get such a cohort on average."""
+        return math.ceil(cohort / (self.training_share * searching_share(self.experiment)))
+
+    @property
+    def training_share(self) -> float:
+        """The part of all clients that is in an arm that trains."""
+        return sum(arm.share for arm in self.study.arms if arm.submits)
+
+    def run(self, cohort: int, repetition: int) -> Experiment:
+        """Return the experiment of one run; repetition 1 has the seed of the file, and each further one the next."""
+        return replace(self.experiment, clients=self.clients(cohort), seed=self.experiment.seed + repetition - 1)
+
+
+def training_plan(
+    experiment: Experiment,
+    study: Study,
+    cohorts: Sequence[int],
+    repetitions: int,
+    *,
+    line: str | None = None,
+    iterations: int | None = None,
+    validation_searches: int = 20_000,
+    keep_pings: bool = False,
+) -> TrainingPlan:
+    """Make a plan of an experiment.
+
+    Only the arms that train the line take part (and the one that early stopping looks at), for no other arm changes
+    what is learned, and a round steps however few clients it got: ``min_clients`` becomes 1.
+
+    Raises:
+        InvalidSettings: cohorts that cannot be, several lines of which none was named, or iterations that do not last a
+            fixed time, so that the number of clients would not decide how many a round gets.
+    """
+    if not cohorts or min(cohorts) < 1 or len(set(cohorts)) < len(cohorts):
+        raise InvalidSettings("cohorts are different whole numbers of at least 1; write --cohorts 50,100,200,400")
+    if not isinstance(experiment.optimization.length, FixedLength):
+        raise InvalidSettings(
+            "the experiment's iterations do not last a fixed time, so that the number of clients does not decide how "
+            'many a round gets; leave out length in [optimization], or set it to { by = "time" }'
+        )
+    wanted = iterations if iterations is not None else experiment.optimization.iterations
+    if wanted < 1:
+        raise InvalidSettings("without an iteration nothing is trained; give --iterations")
+    changed = replace(experiment, evaluation=None, optimization=replace(experiment.optimization, iterations=wanted))
+    plan = TrainingPlan(
+        experiment=changed,
+        study=_training_part(study, line, experiment),
+        enrolled_share=sum(arm.share for arm in study.arms),
+        cohorts=tuple(sorted(cohorts)),
+        repetitions=repetitions,
+        validation_searches=validation_searches,
+        keep_pings=keep_pings,
+    )
+    if (clients := plan.clients(max(cohorts))) > MOST_CLIENTS:
+        raise InvalidSettings(
+            f"a cohort of {max(cohorts):,} takes {clients:,} clients with so few searches, more than can be simulated; "
+            "give smaller --cohorts, or raise searches_per_day in the experiment"
+        )
+    return plan
+
+
+def searching_share(experiment: Experiment) -> float:
+    """Return which part of the clients of a training arm sends a usable ping in an iteration, on average.
+
+    A client's searches in an iteration are Poisson, and their mean is gamma over the clients, so that the part without
+    any is (1 + mean / shape) to the power -shape. What is left out are searches whose page was never visible, which
+    make a round's real number a little smaller; it is reported beside.
+    """
+    phase, activity, length = experiment.optimization, experiment.activity, experiment.optimization.length
+    ticks = length.ticks if isinstance(length, FixedLength) else 1
+    day, start = experiment.tick_minutes / 1440, experiment.start
+    swing = Activity(1, activity, 0, day, start.hour + start.minute / 60 + start.second / 3600).swing
+    fresh = 1 - activity.fetch_late ** np.arange(1, ticks + 1)
+    usable = phase.searches_per_day / (1 - activity.away) * day * (1 - experiment.users.nothing_selected)
+    shares = []
+    for iteration in range(phase.iterations):
+        first = iteration * ticks
+        mean = usable * sum(swing(first + i) * fresh[i] for i in range(ticks))
+        enrolled = np.mean([_rolled_out(activity.rollout_days, (first + i) * day) for i in range(ticks)])
+        there = (1 - activity.away) * enrolled
+        shares.append(there * (1 - (1 + mean / phase.activity_shape) ** -phase.activity_shape))
+    return float(np.mean(shares))
+
+
+def _rolled_out(rollout_days: float, day: float) -> float:
+    return min(1.0, day / rollout_days) if rollout_days else 1.0
+
+
+def _training_part(study: Study, name: str | None, experiment: Experiment) -> Study:
+    if name is None and len(study.lines) > 1:
+        names = ", ".join(one.name for one in study.lines)
+        raise InvalidSettings(f"study '{study.name}' trains {len(study.lines)} lines; name one of {names} with --line")
+    line = study.line(name) if name is not None else study.lines[0]
+    stopping = experiment.optimization.early_stopping
+
+    def takes_part(arm: Arm) -> bool:
+        return arm.line == line.name and (arm.submits or (stopping is not None and arm.name == stopping.arm))
+
+    return replace(
+        study,
+        arms=tuple(arm for arm in study.arms if takes_part(arm)),
+        lines=(replace(line, pipeline=replace(line.pipeline, min_clients=1)),),
+    )

@@ -1,0 +1,81 @@
+"""One training in its own folder, as `fedping simulate` makes it, and the result that it leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from analysis.cohorts.curve import TrainingRun
+from experiments.power.plan import TrainingPlan
+from experiments.power.validation import Validation
+from experiments.simulate import simulate
+from experiments.simulate.run import Progress
+from model_store.store import open_store
+
+RESULT = "result.json"
+
+
+def run_folder(out: Path, cohort: int, repetition: int) -> Path:
+    """Return the folder of one run."""
+    return out / f"cohort={cohort}" / f"repetition={repetition}"
+
+
+def finished(out: Path, cohort: int, repetition: int) -> TrainingRun | None:
+    """Return what a run came to, None if it has not ended."""
+    file = run_folder(out, cohort, repetition) / RESULT
+    return msgspec.json.decode(file.read_bytes(), type=TrainingRun) if file.is_file() else None
+
+
+def rounds_so_far(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> int:
+    """Return how many versions a run has published after version 0."""
+    versions = run_folder(out, cohort, repetition) / "store" / plan.study.name / plan.study.lines[0].name / "versions"
+    return max(0, sum(1 for _ in versions.glob("*.json")) - 1)
+
+
+def train(
+    plan: TrainingPlan, out: Path, cohort: int, repetition: int, watch: Callable[[Progress], None] = lambda _: None
+) -> TrainingRun:
+    """Make one run, or what is left of it, and return its result, which then lies in its folder.
+
+    Without ``keep_pings`` its landed pings are removed, which nothing needs once the result is there.
+    """
+    folder = run_folder(out, cohort, repetition)
+    result = finished(out, cohort, repetition)
+    if result is None:
+        if not (folder / "experiment.json").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # killed before it was claimed
+        simulate(plan.run(cohort, repetition), plan.study, folder, 1, watch)
+        result = _result(plan, folder, cohort, repetition)
+        write_whole(folder / RESULT, msgspec.json.format(msgspec.json.encode(result)))
+    if not plan.keep_pings:
+        shutil.rmtree(folder / "landing", ignore_errors=True)
+    return result
+
+
+def _result(plan: TrainingPlan, folder: Path, cohort: int, repetition: int) -> TrainingRun:
+    store, study, line = open_store(folder / "store"), plan.study.name, plan.study.lines[0].name
+    versions = [store.version(study, line, number) for number in store.iterations(study, line)]
+    aggregates = [one.lineage.aggregate for one in versions if one.lineage.origin == "round" and one.lineage.aggregate]
+    experiment = plan.run(cohort, repetition)
+    return TrainingRun(
+        cohort=cohort,
+        repetition=repetition,
+        seed=experiment.seed,
+        clients=experiment.clients,
+        rounds=len(aggregates),
+        clients_a_round=sum(one.clients for one in aggregates) / len(aggregates),
+        pings=sum(one.pings for one in aggregates),
+        version=versions[-1].iteration,
+        loss=Validation(plan).loss(versions[-1].model),
+    )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    hidden = path.with_name(f".{path.name}.tmp")
+    hidden.write_bytes(data)
+    os.replace(hidden, path)

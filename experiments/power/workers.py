@@ -1,0 +1,100 @@
+"""Runs side by side, a process each: they share nothing but the folder that each has below the same one.
+
+A worker ends when the process that started it does, however that ended, so that no run goes on unseen while the same
+command is given again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from experiments.power.plan import TrainingPlan
+from experiments.power.run import train
+from protocol.errors import FedpingError
+
+LOOKS_EVERY = 0.25
+"""Seconds between two looks at how far the runs are."""
+
+_TOLD = 3
+"""Exit code of a worker that has sent the sentence of a mistake."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    cohort: int
+    repetition: int
+    process: SpawnProcess
+    told: Connection
+
+
+def train_side_by_side(
+    plan: TrainingPlan, out: Path, runs: list[tuple[int, int]], processes: int, look: Callable[[], None]
+) -> None:
+    """Make runs (cohort, repetition), so many at a time, in the order given; ``look`` is called now and then.
+
+    Raises:
+        FedpingError: a run told a mistake, or was killed. All others are stopped, and can be gone on with.
+    """
+    waiting, working = list(runs), list[_Worker]()
+    try:
+        while waiting or working:
+            while waiting and len(working) < processes:
+                working.append(_started(plan, out, *waiting.pop(0)))
+            wait([one.process.sentinel for one in working], LOOKS_EVERY)
+            for one in [one for one in working if not one.process.is_alive()]:
+                working.remove(one)
+                _refuse_failure(one)
+            look()
+    finally:
+        for one in working:
+            one.process.kill()
+            one.process.join()
+
+
+def _started(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    told, tell = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(plan, out, cohort, repetition, tell), daemon=True)
+    process.start()
+    tell.close()
+    return _Worker(cohort, repetition, process, told)
+
+
+def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C too, and ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        train(plan, out, cohort, repetition)
+    except FedpingError as error:
+        tell.send(str(error))
+        os._exit(_TOLD)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _refuse_failure(worker: _Worker) -> None:
+    code = worker.process.exitcode
+    if code == 0:
+        return
+    where = f"cohort {worker.cohort:,}, repetition {worker.repetition}"
+    if code == _TOLD and worker.told.poll():
+        raise FedpingError(worker.told.recv())
+    if code is not None and code < 0:
+        raise FedpingError(
+            f"the run of {where} was killed by signal {-code}, perhaps for want of memory; the same command goes on "
+            "from there, with fewer --processes if need be"
+        )
+    raise RuntimeError(f"the run of {where} ended with exit code {code}; its traceback is above")

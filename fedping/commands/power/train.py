@@ -1,0 +1,148 @@
+"""`fedping power train`: how many users train a model, by simulation of the same study with several cohort sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping.options import json_option
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from experiments.power.curve import TrainingProgress, Watch
+
+FIGURES = (".svg", ".png", ".pdf")
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option("--cohorts", default="50,100,200,400,800", show_default=True, help="Clients a round gets, on average.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="Runs a cohort, each of other users."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new folder for the runs and the curve; or that of earlier ones, to go on with or add to.  "
+    "[default: power/<name of the experiment's file>]",
+)
+@click.option("--iterations", type=click.IntRange(1), help="Of the training, instead of the experiment's own number.")
+@click.option("--line", help="Which model line is trained, if the study has several.")
+@click.option(
+    "--validation-searches",
+    type=click.IntRange(100, 10_000_000),
+    default=20_000,
+    show_default=True,
+    help="Searches of users who never train, over which the final loss is the mean.",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(0, 1000),
+    default=5.0,
+    show_default=True,
+    help="How far above the best loss is near enough, in percent of it.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="Runs at a time; the result does not depend on it.  [default: as many as there are cores]",
+)
+@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve here too: .svg, .png.")
+@click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
+@json_option
+def train(
+    experiment: Path,
+    cohorts: str,
+    seeds: int,
+    out: Path | None,
+    iterations: int | None,
+    line: str | None,
+    validation_searches: int,
+    within: float,
+    processes: int | None,
+    figure: Path | None,
+    keep_pings: bool,
+    as_json: bool,
+) -> None:
+    """Say how many users TRAIN a model: the final loss of the study of EXPERIMENT against the cohort size.
+
+    A cohort is the clients whose usable pings a round gets, on average over the iterations. Every cohort is simulated
+    with several seeds, each run in a folder of its own. Killed at any moment, the same command goes on where it was.
+    """
+    import msgspec
+
+    from analysis.cohorts.figure import draw_training
+    from experiments.power import training_curve, training_plan
+    from experiments.simulate import experiment_from_toml
+
+    if figure and figure.suffix not in FIGURES:
+        raise InvalidSettings(f"no figure can be drawn into {figure}; its name has to end in .svg, .png or .pdf")
+    settings, study = experiment_from_toml(experiment)
+    plan = training_plan(
+        settings,
+        study,
+        _cohorts(cohorts),
+        seeds,
+        line=line,
+        iterations=iterations,
+        validation_searches=validation_searches,
+        keep_pings=keep_pings,
+    )
+    folder = out or Path("power") / experiment.stem
+    with _progress() as watch:
+        curve = training_curve(plan, folder, within=within, processes=processes or os.cpu_count() or 1, watch=watch)
+    if figure:
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        draw_training(curve, figure)
+    if as_json:
+        click.echo(msgspec.json.encode(curve).decode())
+        return
+    from analysis.cohorts.terminal import print_training
+    from fedping.commands.power.console import console
+
+    print_training(curve, console())
+    click.echo(f"\ncurve.json, runs.csv and curve.svg are in {folder}")
+
+
+def _cohorts(given: str) -> list[int]:
+    try:
+        return [int(part) for part in given.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidSettings(f"'{given}' is no list of cohorts; write --cohorts 50,100,200,400") from error
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """Show a bar on a terminal; elsewhere nothing, for the table tells."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("training: {task.fields[runs]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=None, runs="enrolling")
+
+        def watch(now: TrainingProgress) -> None:
+            bar.update(task, completed=now.rounds, total=now.all_rounds, runs=f"{now.runs} of {now.all_runs} runs")
+
+        yield watch
