@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
+from experiments.laboratory.settings.grid import axis, with_grid
 from experiments.laboratory.settings.merging import assignments, merged, nested
 from protocol.errors import InvalidSettings
 from protocol.pipeline import GradientDescent, RProp
@@ -116,3 +117,40 @@ def test_experiments_differ_in_their_digest_if_they_differ_at_all() -> None:
     assert made().digest == made().digest
     assert made().digest != made(rounds=4).digest
     assert made().digest != made(seeds=2).digest
+
+
+def test_a_grid_has_a_variant_at_every_point() -> None:
+    local = {"algorithm": "local", "rate": 0.5, "steps": 4}
+    raw = with_grid({**SMALL, "training": local}, ["training.rate=0.1,0.3", "sampling={sampling='uniform', clients=2}"])
+    experiment = experiment_of(raw, name="small", folder=Path())
+    assert [setup.training for setup in experiment.variants.values()] == [
+        LocalSteps(rate=0.1, steps=4),
+        LocalSteps(rate=0.3, steps=4),
+    ]
+    assert len({setup.sampling for setup in experiment.variants.values()}) == 1
+
+
+def test_a_grid_over_variants_has_each_of_them_at_every_point() -> None:
+    raw = with_grid({**SMALL, "variants": [{"name": "a"}, {"name": "b", "rounds": 7}]}, ["data.test=0.1,0.2"])
+    variants = experiment_of(raw, name="small", folder=Path()).variants
+    assert list(variants) == ["a, test=0.1", "a, test=0.2", "b, test=0.1", "b, test=0.2"]
+    assert [(setup.rounds, setup.data.test) for setup in variants.values()] == [(3, 0.1), (3, 0.2), (7, 0.1), (7, 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("rounds=1, 2", ("rounds", [1, 2])),
+        ("data.name=digits,mnist", ("data.name", ["digits", "mnist"])),
+        ("data.standardise=true,false", ("data.standardise", [True, False])),
+        ("x=[1,2],[3]", ("x", [[1, 2], [3]])),
+    ],
+)
+def test_an_axis_is_a_setting_and_its_values(text: str, found: tuple[str, list[Any]]) -> None:
+    assert axis(text) == found
+
+
+@pytest.mark.parametrize("over", [["rounds"], ["=3"], ["rounds="], ["rounds=1", "rounds=2"]])
+def test_what_is_no_grid_is_told(over: list[str]) -> None:
+    with pytest.raises(InvalidSettings, match=r"no axis|swept twice"):
+        with_grid(SMALL, over)

@@ -25,7 +25,7 @@ LossAndGradient: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the descent ended: weights (k, m), losses (k,), and whether each client's gradient had become small (k,)."""
+    """Where the descent ended: weights (k, m), losses (k,), and whether each gradient had become small (k,)."""
 
     weights: FloatArray
     losses: FloatArray
@@ -97,7 +97,7 @@ def _search(
     length = np.sqrt(_dot(direction, direction))
     step = np.where(going, 1 / np.maximum(1.0, length) if first else 1.0, 0.0)
     slope = _dot(direction, gradients)
-    rounding = 4 * np.finfo(np.float64).eps * np.abs(losses)  # near the minimum no step makes the loss visibly smaller
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(losses)  # near the end no step makes the loss visibly smaller
     for _ in range(_HALVINGS):
         there = weights + step[:, None] * direction
         losses_there, gradients_there = function(there)

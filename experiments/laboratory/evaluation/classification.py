@@ -41,7 +41,7 @@ class Classification:
         return ("accuracy", "auc", "f1") if self.classes == 2 else ("accuracy", "f1")
 
     def counts(self, predictions: FloatArray, y: NDArray[Any], there: NDArray[np.bool_]) -> FloatArray:
-        """See :meth:`Tally.counts`: the confusion matrix, row by row (truth, choice); with two classes, two histograms."""
+        """See :meth:`Tally.counts`: a confusion matrix by rows (truth, choice); of two classes, histograms."""
         truth = y.astype(np.intp)
         chosen = predictions.argmax(axis=2) if predictions.ndim == 3 else (predictions > 0.5).astype(np.intp)
         matrix = _per_client(truth * self.classes + chosen, there, self.classes**2)

@@ -92,8 +92,8 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
             raise InvalidSettings(f"variant {number} has no name; give each of [[variants]] one")
         if "/" in name or name != name.strip() or name.startswith(".") or len(name) > 64:
             raise InvalidSettings(
-                f"variant {number} is named '{name}', which is no name for a folder; use up to 64 letters, without '/', "
-                "and no '.' in front"
+                f"variant {number} is named '{name}', which is no name for a folder; use 64 letters at most, without "
+                "'/', and no '.' in front"
             )
         if name in found:
             raise InvalidSettings(f"two variants are named '{name}'; rename one of them")

@@ -10,8 +10,15 @@ from protocol.errors import InvalidSettings
 
 Raw: TypeAlias = dict[str, Any]
 
-CHOICES = ("algorithm", "optimizer", "partition", "sampling", "name", "constraint", "aggregate")
-"""The keys that choose what a table is of: `algorithm = "local"` has other settings than `algorithm = "gradient"`."""
+CHOICES = {
+    "model": "name",
+    "training": "algorithm",
+    "optimizer": "optimizer",
+    "aggregate": "by",
+    "partition": "partition",
+    "sampling": "sampling",
+}
+"""Of each table with a choice the key that makes it: `algorithm = "local"` has other settings than "gradient" has."""
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
@@ -23,14 +30,15 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _chooses_another(old, value):
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _chooses_another(key, old, value):
             value = merged(old, value)
         result[key] = value
     return result
 
 
-def _chooses_another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return any(isinstance(new.get(key), str) and new[key] != old.get(key) for key in CHOICES)
+def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    choice = CHOICES.get(table)
+    return choice is not None and choice in new and new[choice] != old.get(choice)
 
 
 def nested(dotted: Mapping[str, Any]) -> Raw:

@@ -1,0 +1,89 @@
+"""The three baselines, on the very examples and from the very start weights of the federated run.
+
+**centralised**: one learner has everybody's training examples, and minimises their loss by L-BFGS.
+**local**: each client does the same with its own alone; every example is then predicted by the model of its own client.
+**start**: nobody learns.
+
+Where there are validation examples, the version of the least validation loss is kept, of each client for itself, as
+early stopping would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from client_sim.learning import ClientData
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.baselines.minimise import minimise
+from experiments.laboratory.evaluation.fleet import blocks
+from experiments.laboratory.measuring import measure, record
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.results import MetricLog
+from experiments.laboratory.settings import Setup
+from experiments.laboratory.settings.setup import BaselineName
+from experiments.laboratory.stopping import Watchman
+from experiments.laboratory.training import Trained
+
+BYTES_AT_A_TIME = 2**28
+"""Of the weights of a block of clients with all their history of descent."""
+
+
+def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: MetricLog) -> Trained:
+    """Return what a baseline came to; its log has the start model as round 0 and the result as the last iteration."""
+    start = problem.model.start
+    weights, iterations = start, 0
+    if name == "centralised":
+        weights, iterations = _learned(
+            setup, problem, problem.pooled(problem.train), problem.pooled(problem.validation)
+        )
+        weights = weights[0]
+    elif name == "local":
+        weights, iterations = _learned(setup, problem, problem.train, problem.validation)
+    measured = measure(problem, weights, local=True)
+    record(log, iterations, measured)
+    done = Trained(log, weights, weights, Watchman(None), measured, rounds=iterations)
+    done.watchman.see(iterations, {})
+    return done
+
+
+def _learned(
+    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any]
+) -> tuple[FloatArray, int]:
+    """Return the weights that each client learns by itself, shape (clients, m), and the most iterations of any."""
+    m = problem.spec.m
+    weights = np.tile(problem.model.start, (len(train), 1))
+    most_clients = max(1, BYTES_AT_A_TIME // (8 * m * 30))
+    iterations = 0
+    for block in blocks(train.sizes):
+        for low in range(0, len(block), most_clients):
+            clients = block[low : low + most_clients]
+            weights[clients], count = _learned_by(setup, problem, train, validation, clients)
+            iterations = max(iterations, count)
+    return weights, iterations
+
+
+def _learned_by(
+    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], clients: Any
+) -> tuple[FloatArray, int]:
+    model, batch = problem.model, train.batch(clients)
+    start = np.tile(model.start, (len(clients), 1))
+    best, lowest = start.copy(), np.full(len(clients), np.inf)
+    held_out = validation.batch(clients)
+    judged = validation.sizes[clients] > 0
+
+    def keep_the_best(weights: FloatArray) -> None:
+        losses = np.where(judged, model.losses(weights, held_out), np.inf)
+        lower = losses < lowest
+        best[lower], lowest[lower] = weights[lower], losses[lower]
+
+    if judged.any():
+        keep_the_best(start)
+    found = minimise(
+        lambda weights: (model.losses(weights, batch), model.gradients(weights, batch)),
+        start,
+        most=setup.evaluation.baseline_iterations,
+        on_iteration=keep_the_best if judged.any() else lambda _: None,
+    )
+    return np.where(judged[:, None], best, found.weights), found.iterations

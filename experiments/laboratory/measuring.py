@@ -1,0 +1,39 @@
+"""Measuring a version: on the validation and on the test examples, into the log."""
+
+from __future__ import annotations
+
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.evaluation.fleet import evaluate
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.results import MetricLog, Split
+
+Measured = dict[str, dict[str, float]]
+"""By split, then by metric."""
+
+
+def measure(problem: Problem, weights: FloatArray, local: bool) -> Measured:
+    """Return the metrics of a version.
+
+    Args:
+        problem: has the examples.
+        weights: shape (m,), or each client's own, shape (clients, m).
+        local: whether also the means over the clients.
+    """
+    found: Measured = {}
+    validation = evaluate(problem.model, problem.tally, weights, problem.validation)
+    if validation.total:
+        found["validation"] = validation.total
+    test = evaluate(problem.model, problem.tally, weights, problem.test)
+    if test.total:
+        found["test"] = test.total
+        if local:
+            found |= {"local": test.mean(), "local_worst": test.worst()}
+    return found
+
+
+def record(log: MetricLog, round_: int, measured: Measured) -> None:
+    """Write what was measured into the log."""
+    split: Split
+    for split in ("validation", "test", "local", "local_worst"):
+        if split in measured:
+            log.add(round_, split, measured[split])

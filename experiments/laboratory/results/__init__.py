@@ -1,0 +1,29 @@
+"""What an experiment leaves: a folder a run, tables of all of them, and a summary.
+
+    <out>/experiment.json            the settings, and by them whose folder it is
+    <out>/runs/<variant>/<repetition>/   metrics.parquet, best.npy, last.npy (weights), run.json
+    <out>/baselines/<baseline>/<repetition>/   the same of the baselines
+    <out>/metrics.parquet            all metrics: variant, seed, fold, round, split, metric, value
+    <out>/summary.json               means with bands of the final models, and the best variant
+
+A run is finished when its run.json is there, which is written last. What is unfinished is begun again.
+"""
+
+from __future__ import annotations
+
+from experiments.laboratory.results.folder import RunFolder, claim
+from experiments.laboratory.results.log import METRICS_SCHEMA, MetricLog, Split
+from experiments.laboratory.results.outcome import Outcome
+from experiments.laboratory.results.summary import Summary, VariantSummary, summarised
+
+__all__ = [
+    "METRICS_SCHEMA",
+    "MetricLog",
+    "Outcome",
+    "RunFolder",
+    "Split",
+    "Summary",
+    "VariantSummary",
+    "claim",
+    "summarised",
+]

@@ -1,0 +1,84 @@
+"""Folders on disk: whose they are, and what is finished in them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.results.outcome import Outcome
+from experiments.laboratory.settings.experiment import Experiment
+from protocol.digest import canonical_json
+from protocol.errors import InvalidSettings
+
+
+def claim(out: Path, experiment: Experiment) -> None:
+    """Make the folder this experiment's, or see that it is.
+
+    Raises:
+        InvalidSettings: the folder holds something else, or another experiment.
+    """
+    note, said = out / "experiment.json", msgspec.json.format(canonical_json(experiment))
+    if note.is_file():
+        if note.read_bytes() != said:
+            raise InvalidSettings(
+                f"{out} holds a run of another experiment, or of this one with other settings; give another --out, or "
+                "the settings that it was begun with"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(note, lambda file: file.write_bytes(said))
+
+
+def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a hidden file, which then gets its name: nobody ever finds half of it."""
+    hidden = file.with_name(f".{file.name}.tmp")
+    write(hidden)
+    hidden.replace(file)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    def begin(self) -> None:
+        """Make it empty: what a killed run has left is of no use."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+
+    def finished(self) -> Outcome | None:
+        """Return what the run came to, or None if it has not been finished."""
+        file = self.path / "run.json"
+        return msgspec.json.decode(file.read_bytes(), type=Outcome) if file.is_file() else None
+
+    def finish(self, outcome: Outcome, metrics: pa.Table, best: FloatArray, last: FloatArray) -> None:
+        """Write what came of the run: metrics, weights of the best and of the last version, and the outcome, last."""
+        write_table(self.path / "metrics.parquet", metrics)
+        for name, weights in (("best", best), ("last", last)):
+            with open(self.path / f"{name}.npy", "wb") as sink:
+                np.save(sink, weights)
+        said = msgspec.json.format(msgspec.json.encode(outcome))
+        write_whole(self.path / "run.json", lambda file: file.write_bytes(said))
+
+    def metrics(self) -> pa.Table:
+        """Return the run's metrics."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.path / "metrics.parquet", partitioning=None)
+
+
+def write_table(file: Path, table: pa.Table) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    import pyarrow.parquet as pq
+
+    write_whole(file, lambda hidden: pq.write_table(table, hidden, compression="zstd"))

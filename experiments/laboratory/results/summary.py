@@ -1,0 +1,106 @@
+"""All runs together: each variant's mean and band, and which is the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from experiments.laboratory.bands import Band, band
+from experiments.laboratory.evaluation import better
+from experiments.laboratory.results.outcome import Outcome
+
+
+class VariantSummary(Struct, frozen=True, kw_only=True):
+    """One variant, or one baseline, over its repetitions: by split and metric the mean and its band."""
+
+    runs: int
+    rounds: Band
+    uplink_bytes: Band
+    metrics: dict[str, dict[str, Band]]
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A whole experiment.
+
+    ``metric`` of ``split`` decides which variant is ``best``; ``shown`` are the metrics for a table. Bands are 95 %
+    t intervals of the mean over seeds; the folds of a seed count as one repetition, their mean.
+    """
+
+    name: str
+    digest: str
+    seeds: tuple[int, ...]
+    metric: str
+    split: str
+    shown: tuple[str, ...]
+    best: str | None
+    variants: dict[str, VariantSummary]
+    baselines: dict[str, VariantSummary]
+
+
+def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
+    """Return the summary of one variant's runs."""
+    splits: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for split, metrics in outcome.final.items():
+            known = splits.setdefault(split, [])
+            known.extend(name for name in metrics if name not in known)
+    return VariantSummary(
+        runs=len(outcomes),
+        rounds=band(_by_seed(outcomes, lambda one: float(one.rounds))),
+        uplink_bytes=band(_by_seed(outcomes, lambda one: float(one.uplink_bytes))),
+        metrics={
+            split: {name: band(_by_seed(outcomes, _final(split, name))) for name in names}
+            for split, names in splits.items()
+        },
+    )
+
+
+def summarised(
+    name: str,
+    digest: str,
+    seeds: Sequence[int],
+    shown: Sequence[str],
+    split: str,
+    variants: Mapping[str, Sequence[Outcome]],
+    baselines: Mapping[str, Sequence[Outcome]],
+) -> Summary:
+    """Return the summary of finished runs; the first metric shown, on ``split``, decides which variant is the best."""
+    rows = {variant: variant_summary(outcomes) for variant, outcomes in variants.items()}
+    return Summary(
+        name=name,
+        digest=digest,
+        seeds=tuple(seeds),
+        metric=shown[0],
+        split=split,
+        shown=tuple(shown),
+        best=_best(rows, split, shown[0]),
+        variants=rows,
+        baselines={baseline: variant_summary(outcomes) for baseline, outcomes in baselines.items()},
+    )
+
+
+def _best(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str | None:
+    found, value = None, math.nan
+    for variant, row in rows.items():
+        mean = row.metrics.get(split, {}).get(metric, Band(None, None, 0)).mean
+        if mean is not None and better(metric, mean, value):
+            found, value = variant, mean
+    return found
+
+
+def _final(split: str, metric: str) -> Callable[[Outcome], float]:
+    def value(outcome: Outcome) -> float:
+        found = outcome.final.get(split, {}).get(metric)
+        return math.nan if found is None else found
+
+    return value
+
+
+def _by_seed(outcomes: Iterable[Outcome], value: Callable[[Outcome], float]) -> list[float]:
+    """Return one value a seed, the mean over its folds."""
+    found: dict[int, list[float]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.seed, []).append(value(outcome))
+    return [math.fsum(values) / len(values) for values in found.values()]

@@ -1,0 +1,9 @@
+"""Where a run's rounds are computed: in memory, through landed files, or over HTTP. The clients do the same in each."""
+
+from __future__ import annotations
+
+from experiments.laboratory.rounds.places import open_rounds
+from experiments.laboratory.rounds.study import LINE, study_of
+from experiments.laboratory.rounds.updates import RoundReport, Rounds, Updates
+
+__all__ = ["LINE", "RoundReport", "Rounds", "Updates", "open_rounds", "study_of"]

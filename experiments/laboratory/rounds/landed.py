@@ -1,0 +1,144 @@
+"""Rounds over landed Parquet files: the round of `server_jobs.round`, its store and engines, as an operator runs it.
+
+Time is simulated, half an hour a round, so that the same run leaves the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.rounds.study import ARM, LINE, STUDY
+from experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Updates
+from model_store.store import ModelStore, open_store
+from model_store.version import Version
+from protocol import __version__
+from protocol.arrow import landed_schema
+from protocol.documents import MODEL_UPDATE
+from protocol.landing import landed_files, partition, write_landed
+from protocol.study import Study
+from protocol.update import CODECS, DenseCodec
+from server_jobs.optimize import first_versions
+from server_jobs.round import Engine, run_round
+
+START_MS = 1_529_452_800_000
+"""When round 0 begins: 2018-06-20."""
+
+ROUND_MS = 30 * 60_000
+
+
+def landing_of(folder: Path) -> Path:
+    """Return the landing folder of a run, made if need be."""
+    (folder / "landing").mkdir(parents=True, exist_ok=True)
+    return folder / "landing"
+
+
+def store_with(study: Study, folder: Path) -> ModelStore:
+    """Return a new store in a run's folder, with the study and version 0."""
+    store = open_store(folder / "store", create=True)
+    store.create_study(study, first_versions(study, created=_iso(START_MS), code_version=__version__))
+    return store
+
+
+class LandedRounds:
+    """The rounds of one line, whose pings land as files; see :class:`experiments.laboratory.rounds.Rounds`.
+
+    A round with too few clients forgets their pings, so that every round stands alone, as in memory.
+    """
+
+    def __init__(self, store: ModelStore, landing: Path, study: Study, engine: Engine, carrier: Carrier) -> None:
+        self._store, self._landing, self._study = store, landing, study
+        self._engine, self._carrier = engine, carrier
+        self._now = START_MS
+        self._head = store.head(STUDY, LINE)
+        self._weights = carrier.fetch(self._head)
+
+    @property
+    def weights(self) -> FloatArray:
+        """See :attr:`Rounds.weights`."""
+        return self._weights
+
+    def run(self, sent: Iterable[Updates]) -> RoundReport:
+        """See :meth:`Rounds.run`."""
+        seen, version = Seen(), self._head.iteration
+        self._now += ROUND_MS
+        for number, block in enumerate(sent):
+            seen.see(block)
+            self._carrier.send(block, version, number, self._now)
+        self._carrier.all_sent()
+        result = run_round(
+            self._store,
+            self._landing,
+            STUDY,
+            LINE,
+            self._engine,
+            clock=lambda: _iso(self._now),
+            code_version=__version__,
+        )
+        if stepped := result.status == "published":
+            self._head = self._store.head(STUDY, LINE)
+            self._weights = self._carrier.fetch(self._head)
+        else:
+            for file in landed_files(partition(self._landing, STUDY, LINE, version)):
+                file.unlink()
+        return RoundReport(seen.clients, seen.pings, seen.loss, stepped)
+
+
+class FileCarrier:
+    """Writes pings as landed files, one a block, without a network; see :class:`Carrier`."""
+
+    def __init__(self, landing: Path, ids: NDArray[np.uint8]) -> None:
+        self._landing, self._ids = landing, ids
+
+    def send(self, block: Updates, version: int, number: int, landed_ms: int) -> None:
+        """See :meth:`Carrier.send`."""
+        table = landed_table(block, self._ids[block.clients], version, landed_ms)
+        folder = partition(self._landing, STUDY, LINE, version)
+        write_landed(folder, table, landed_ms, token=f"{landed_ms // ROUND_MS:08d}-{number:06d}")
+
+    def all_sent(self) -> None:
+        """See :meth:`Carrier.all_sent`."""
+
+    def fetch(self, newest: Version) -> FloatArray:
+        """See :meth:`Carrier.fetch`."""
+        return np.array(newest.model)
+
+
+def landed_table(block: Updates, ids: NDArray[np.uint8], version: int, received_ms: int) -> pa.Table:
+    """Return a block as landed pings, a row a client; ``ids`` are its clients', shape (k, 16)."""
+    k = len(block.clients)
+    documents = document_ids(ids, block.repeats, received_ms)
+    columns = {
+        "document_id": _uuids(documents),
+        "client_id": _uuids(ids),
+        "received_at": pa.array(np.full(k, received_ms)),
+        "model_version": pa.array(np.full(k, version)),
+        "study_variation": pa.DictionaryArray.from_arrays(np.zeros(k, np.int32), [ARM]),
+        "update_encoding": pa.DictionaryArray.from_arrays(np.zeros(k, np.int32), [DenseCodec.tag]),
+        "update": CODECS[DenseCodec.tag].encode(block.updates),
+        "loss": pa.array(block.losses),
+        "examples": pa.array(block.examples),
+    }
+    schema = landed_schema(MODEL_UPDATE)
+    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+
+def document_ids(ids: NDArray[np.uint8], repeats: NDArray[np.int64], received_ms: int) -> NDArray[np.uint8]:
+    """Return an id for each ping, shape (k, 16): its client's own, mixed with the round and its repeats."""
+    number = (np.int64(received_ms // ROUND_MS) << 24) + repeats
+    return np.ascontiguousarray(ids) ^ np.pad(number.astype("<i8").view(np.uint8).reshape(-1, 8), ((0, 0), (8, 0)))
+
+
+def _uuids(ids: NDArray[np.uint8]) -> pa.Array:
+    data = np.ascontiguousarray(ids)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data)])
+
+
+def _iso(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,81 @@
+"""Rounds in memory: the server's own arithmetic on arrays, without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.rounds.updates import RoundReport, Seen, Updates
+from protocol.landing import SHARDS, shard_of
+from protocol.spec import published_array
+from protocol.study import Line
+from server_jobs.optimize import first_state, step_arrays
+from server_jobs.round.contribution import contribution
+from server_jobs.round.moments import Moments, merged, moments_of, no_moments
+from server_jobs.round.shard import batch_rows
+
+
+class MemoryRounds:
+    """The rounds of one line.
+
+    Updates are merged as a round merges them: by client shard, in bounded batches, the shards in order. Where a round's
+    files are cut elsewhere, the mean may differ from theirs in its last bits.
+
+    Args:
+        line: what the server does.
+        ids: each client's id, by which it is in a shard, shape (clients, 16).
+    """
+
+    def __init__(self, line: Line, ids: NDArray[np.uint8]) -> None:
+        self._line = line
+        self._shards = shard_of(ids)
+        self._exact: FloatArray = line.spec.start_array
+        self._state = first_state(line)
+        self._weights = published_array(line.spec, self._exact)
+
+    @property
+    def weights(self) -> FloatArray:
+        """See :attr:`Rounds.weights`."""
+        return self._weights
+
+    def run(self, sent: Iterable[Updates]) -> RoundReport:
+        """See :meth:`Rounds.run`."""
+        m, seen = self._line.spec.m, Seen()
+        shards = [no_moments(m) for _ in range(SHARDS)]
+        for block in sent:
+            seen.see(block)
+            self._add(shards, block)
+        total = reduce(merged, shards, no_moments(m))
+        stepped = seen.clients >= self._line.pipeline.min_clients
+        if stepped:
+            self._exact, self._state = step_arrays(self._line, self._exact, self._state, total.mean)
+            self._weights = published_array(self._line.spec, self._exact)
+        return RoundReport(seen.clients, seen.pings, seen.loss, stepped)
+
+    def _add(self, shards: list[Moments], block: Updates) -> None:
+        votes = self._votes(block)
+        of = self._shards[block.clients]
+        size = batch_rows(self._line.spec.m)
+        for shard in np.unique(of):
+            mine = np.flatnonzero((of == shard) & (votes > 0))
+            for low in range(0, len(mine), size):
+                rows = mine[low : low + size]
+                shards[shard] = merged(shards[shard], moments_of(self._taken(block, rows), votes[rows]))
+
+    def _taken(self, block: Updates, rows: NDArray[np.intp]) -> NDArray[np.floating[Any]]:
+        return contribution(block.updates[rows], self._line.pipeline.aggregate)
+
+    def _votes(self, block: Updates) -> FloatArray:
+        """Return each ping's weight, shape (k,), as the screening of a round gives it; 0 for one without examples."""
+        match self._line.pipeline.weighting:
+            case "examples":
+                return block.examples.astype(np.float64)
+            case "ping":
+                return (block.examples > 0).astype(np.float64)
+            case "client":
+                return (block.examples > 0) / block.pings

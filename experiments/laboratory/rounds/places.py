@@ -1,0 +1,51 @@
+"""Opening the rounds of a run where its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.rounds.memory import MemoryRounds
+from experiments.laboratory.rounds.study import study_of
+from experiments.laboratory.rounds.updates import Carrier, Rounds
+from experiments.laboratory.settings import Setup
+
+
+@contextmanager
+def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds]:
+    """Yield the rounds of a run; whatever they start is stopped in the end.
+
+    Args:
+        setup: says where.
+        problem: has the model's spec and the clients' ids.
+        folder: an empty one, which gets ``store`` and ``landing`` unless the rounds are in memory.
+
+    Raises:
+        FedpingError: ingest or Spark does not start.
+    """
+    study = study_of(problem.spec, setup.training, setup.server)
+    if setup.where == "memory":
+        yield MemoryRounds(study.lines[0], problem.ids)
+        return
+    from experiments.laboratory.rounds.landed import LandedRounds, landing_of, store_with
+    from server_jobs.round import engine_named
+
+    store = store_with(study, folder)
+    with engine_named(setup.engine) as engine, _carrier(setup, folder, problem) as carrier:
+        yield LandedRounds(store, landing_of(folder), study, engine, carrier)
+
+
+@contextmanager
+def _carrier(setup: Setup, folder: Path, problem: Problem) -> Iterator[Carrier]:
+    from experiments.laboratory.rounds.landed import FileCarrier, landing_of
+
+    if setup.where == "files":
+        yield FileCarrier(landing_of(folder), problem.ids)
+        return
+    from experiments.ingest_process import ingest_process
+    from experiments.laboratory.rounds.http import HttpCarrier
+
+    with ingest_process(folder / "store", landing_of(folder), folder / "ingest.log") as ingest:
+        yield HttpCarrier(ingest, problem.ids)

@@ -1,0 +1,20 @@
+"""The study that a run would be, if it were run on users: one arm, which trains one line."""
+
+from __future__ import annotations
+
+from protocol.pipeline import Pipeline
+from protocol.spec import ModelSpec
+from protocol.study import Arm, Line, Study
+from protocol.training import Training
+
+STUDY, LINE, ARM = "laboratory", "main", "federated"
+
+
+def study_of(spec: ModelSpec, training: Training, pipeline: Pipeline) -> Study:
+    """Return the study: what an operator would create to train this model on real clients."""
+    return Study(
+        name=STUDY,
+        pings="model-update",
+        arms=(Arm(name=ARM, share=1.0, line=LINE, applies=True, submits=True),),
+        lines=(Line(name=LINE, spec=spec, training=training, pipeline=pipeline),),
+    )

@@ -1,0 +1,102 @@
+"""What the clients of a round send, a block at a time, as it would travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import Clients, FloatArray
+from model_store.version import Version
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of k pings, usually each of another client.
+
+    Attributes:
+        clients: positions among all clients, shape (k,).
+        repeats: how many pings the same client has sent before in this round, shape (k,): 0 unless it was drawn again.
+        pings: how many its client sends in all in this round, shape (k,).
+        updates: directions of descent, shape (k, m), as float32: what travels, in every way of running.
+        losses: at the fetched weights, shape (k,).
+        examples: from how many examples, shape (k,); 0 is a client that had none and changes nothing.
+    """
+
+    clients: Clients
+    repeats: NDArray[np.int64]
+    pings: NDArray[np.int64]
+    updates: NDArray[np.float32]
+    losses: FloatArray
+    examples: NDArray[np.int64]
+
+
+def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how often each of ascending clients has come before, and how often it comes in all, each shape (k,)."""
+    first = np.searchsorted(clients, clients, side="left")
+    last = np.searchsorted(clients, clients, side="right")
+    return np.arange(len(clients)) - first, last - first
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What became of a round: the clients whose updates were used, and their mean loss, by examples (thesis eq. 2).
+
+    ``pings`` is how many they sent, ``stepped`` false if the clients were too few for a step.
+    """
+
+    clients: int
+    pings: int
+    loss: float
+    stepped: bool
+
+
+class Rounds(Protocol):
+    """One model line, from round to round."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """The newest version as clients get it, shape (m,)."""
+        ...
+
+    def run(self, sent: Iterable[Updates]) -> RoundReport:
+        """Take what the clients send, and make the next version of it."""
+        ...
+
+
+class Seen:
+    """Counts the pings with examples: those that a round uses."""
+
+    def __init__(self) -> None:
+        self.clients, self.pings, self._loss, self._examples = 0, 0, 0.0, 0
+
+    def see(self, block: Updates) -> None:
+        """Take in a block."""
+        self.pings += int((block.examples > 0).sum())
+        self.clients += int(((block.examples > 0) & (block.repeats == 0)).sum())
+        self._loss += float((block.losses * block.examples).sum())
+        self._examples += int(block.examples.sum())
+
+    @property
+    def loss(self) -> float:
+        """The mean loss by examples; NaN without any."""
+        return self._loss / self._examples if self._examples else float("nan")
+
+
+class Carrier(Protocol):
+    """A way for updates to come into the landing folder, and for a model to clients."""
+
+    def send(self, block: Updates, version: int, number: int, landed_ms: int) -> None:
+        """Send the pings of a block, the ``number``-th of the round in which ``version`` is current."""
+        ...
+
+    def all_sent(self) -> None:
+        """Return when everything that was sent has landed."""
+        ...
+
+    def fetch(self, newest: Version) -> FloatArray:
+        """Return the newest version as clients get it, shape (m,)."""
+        ...

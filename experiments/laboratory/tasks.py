@@ -1,0 +1,70 @@
+"""How a model's predictions are judged."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from client_sim.data import ExampleData
+from experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, Tally
+from experiments.laboratory.settings import Setup
+from protocol.errors import InvalidSettings
+
+Task: TypeAlias = Literal["classification", "regression", "ranking", "clustering"]
+
+TASKS: dict[str, Task] = {
+    "linear-regression": "regression",
+    "logistic-regression": "classification",
+    "k-means": "clustering",
+    "svm-ranking": "ranking",
+    "frecency-2018": "ranking",
+    "linear-15": "ranking",
+}
+"""Of the models whose task does not depend on the target; the others predict what the data have: classes or numbers."""
+
+
+def tally_for(setup: Setup, train: ExampleData) -> Tally:
+    """Return how the predictions of a setup's model are counted.
+
+    Raises:
+        InvalidSettings: the model predicts classes and the target is a number, or the metric is none of the task's.
+    """
+    task = setup.evaluation.task or TASKS.get(setup.model["name"]) or _task_of(train)
+    if task == "classification" and not train.target.is_class:
+        raise InvalidSettings(
+            f"the model '{setup.model['name']}' predicts classes, but the target '{train.target.name}' is a number; "
+            "choose another model, or a target of classes"
+        )
+    return _checked(setup, _tally(task, setup, train))
+
+
+def _task_of(train: ExampleData) -> Task:
+    return "classification" if train.target.is_class else "regression"
+
+
+def _tally(task: Task, setup: Setup, train: ExampleData) -> Tally:
+    match task:
+        case "classification":
+            return Classification(len(train.target.classes))
+        case "regression":
+            return Regression(float(np.mean(train.y)) if len(train.y) else 0.0)
+        case "ranking":
+            return Ranking()
+        case "clustering":
+            return Clustering(int(setup.model.get("clusters", 0)))
+
+
+def _checked(setup: Setup, tally: Tally) -> Tally:
+    """See that the metrics that the settings name are there."""
+    stopping = setup.early_stopping
+    for metric in (setup.evaluation.metric, stopping and stopping.metric):
+        if metric and metric not in (there := metrics_of(tally)):
+            raise InvalidSettings(f"there is no metric '{metric}' here; choose one of {', '.join(there)}")
+    return tally
+
+
+def metrics_of(tally: Tally) -> list[str]:
+    """Return the names of the metrics that a tally gives, and the loss."""
+    width = tally.counts(np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 0), np.bool_)).shape[-1]
+    return [*tally.metrics(np.zeros(width)), "loss"]

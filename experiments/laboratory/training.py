@@ -1,0 +1,93 @@
+"""One run: round after round, with an eye on the validation examples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.measuring import Measured, measure, record
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.results import MetricLog, Outcome
+from experiments.laboratory.results.outcome import SplitMetrics
+from experiments.laboratory.rounds import Rounds, Updates
+from experiments.laboratory.settings import Setup
+from experiments.laboratory.stopping import Watchman
+
+OnRound: TypeAlias = Callable[[int], None]
+Sent: TypeAlias = Callable[[int, FloatArray], Iterable[Updates]]
+"""From a round's number, from 0, and the weights that clients fetch, to what they send."""
+
+
+@dataclass
+class Trained:
+    """What a run has come to so far; in the end all of it."""
+
+    log: MetricLog
+    weights: FloatArray
+    best: FloatArray
+    watchman: Watchman
+    final: Measured = field(default_factory=dict)
+    rounds: int = 0
+    updates: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def train(
+    setup: Setup, problem: Problem, rounds: Rounds, sent: Sent, log: MetricLog, on_round: OnRound = lambda _: None
+) -> Trained:
+    """Run the rounds of a setup, until the last or until it stops early, and return what it came to.
+
+    A round in which too few clients took part makes no version; it counts, and the next one begins with the same.
+    """
+    done = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping))
+    _look(setup, problem, done)
+    while done.rounds < setup.rounds and not done.watchman.stop:
+        report = rounds.run(sent(done.rounds, rounds.weights))
+        log.add(done.rounds, "train", {"loss": report.loss, "clients": report.clients})
+        done.rounds += 1
+        done.updates += report.pings
+        done.weights = rounds.weights
+        if done.rounds % setup.evaluation.every == 0 or done.rounds == setup.rounds:
+            _look(setup, problem, done)
+        on_round(done.rounds)
+    return done
+
+
+def _look(setup: Setup, problem: Problem, done: Trained) -> None:
+    """Measure the newest version; keep it if it is the best so far."""
+    measured = measure(problem, done.weights, setup.evaluation.local)
+    record(done.log, done.rounds, measured)
+    if done.watchman.see(done.rounds, measured.get("validation", {})):
+        done.best, done.final = done.weights, measured
+
+
+def outcome_of(done: Trained, setup: Setup, problem: Problem, started: float) -> Outcome:
+    """Return a finished run's outcome; ``started`` is by ``time.monotonic``."""
+    wanted = setup.evaluation.metric
+    return Outcome(
+        variant=done.log.variant,
+        seed=done.log.seed,
+        fold=done.log.fold,
+        rounds=done.rounds,
+        best_round=done.watchman.best_round,
+        final=_without_nan(done.final),
+        updates=done.updates,
+        uplink_bytes=done.updates * problem.spec.m * np.dtype(np.float32).itemsize,
+        clients=len(problem.train),
+        shown=tuple(dict.fromkeys((*([wanted] if wanted else []), *problem.tally.headline))),
+        notes=done.notes,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _without_nan(measured: Measured) -> SplitMetrics:
+    return {
+        split: {name: None if math.isnan(value) else value for name, value in metrics.items()}
+        for split, metrics in measured.items()
+    }

@@ -1,0 +1,78 @@
+"""The pieces of work of an experiment: each variant and each baseline, once a seed and fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from experiments.laboratory.results import RunFolder
+from experiments.laboratory.settings import Experiment, Setup
+from experiments.laboratory.settings.setup import BaselineName
+from protocol.digest import digest_of
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One run; two are the same only if they are one object.
+
+    Attributes:
+        name: of the variant, or of the baseline as a table shows it.
+        baseline: which, or None for a variant.
+        setup: what is run; of a baseline only what makes the problem matters.
+        seed: of everything that is drawn.
+        fold: which part of each client's examples is the test set; None without cross-validation.
+    """
+
+    name: str
+    baseline: BaselineName | None
+    setup: Setup
+    seed: int
+    fold: int | None
+
+    def folder(self, out: Path) -> RunFolder:
+        """Return where the run's results go."""
+        repetition = f"seed-{self.seed}" + ("" if self.fold is None else f"-fold-{self.fold}")
+        return RunFolder(out / ("baselines" if self.baseline else "runs") / self.name / repetition)
+
+
+def units_of(experiment: Experiment) -> list[Unit]:
+    """Return all runs of an experiment, repetition by repetition: comparisons are complete early."""
+    jobs = [(name, None, setup) for name, setup in experiment.variants.items()] + baselines_of(experiment)
+    return [
+        Unit(name, baseline, setup, seed, fold)
+        for seed in experiment.seeds
+        for name, baseline, setup in jobs
+        for fold in _folds(setup)
+    ]
+
+
+def baselines_of(experiment: Experiment) -> list[tuple[str, BaselineName | None, Setup]]:
+    """Return the baselines: once for all variants that have the same problem, else once for each problem."""
+    problems: dict[str, tuple[str, Setup]] = {}
+    for name, setup in experiment.variants.items():
+        problems.setdefault(problem_digest(setup), (name, setup))
+    alone = len(problems) == 1
+    return [
+        (baseline if alone else f"{baseline} ({name})", baseline, setup)
+        for name, setup in problems.values()
+        for baseline in setup.evaluation.baselines
+    ]
+
+
+class _ProblemSettings(msgspec.Struct, frozen=True):
+    model: dict[str, Any]
+    data: Any
+    partition: Any
+    evaluation: Any
+
+
+def problem_digest(setup: Setup) -> str:
+    """Return a digest of what the baselines depend on: model, data, partition, and how they are judged."""
+    return digest_of(_ProblemSettings(setup.model, setup.data, setup.partition, setup.evaluation))
+
+
+def _folds(setup: Setup) -> list[int | None]:
+    return [None] if setup.data.folds is None else list(range(setup.data.folds))

@@ -1,0 +1,124 @@
+"""Rounds in memory, over files and over HTTP: the same updates make the same model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.ingest_process import ingest_process
+from experiments.laboratory.rounds.http import HttpCarrier
+from experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, document_ids, landing_of, store_with
+from experiments.laboratory.rounds.memory import MemoryRounds
+from experiments.laboratory.rounds.study import LINE, STUDY, study_of
+from experiments.laboratory.rounds.updates import Rounds, Updates, repetitions
+from experiments.simulate.people import uuid_bytes
+from model_store.store import open_store
+from protocol.pipeline import Adam, GradientDescent, MeanOfSigns, Momentum, Pipeline, RProp
+from protocol.spec import ModelSpec, Step, Weight
+from protocol.study import Study
+from protocol.training import OneGradient
+from server_jobs.round.engines import engine_named
+
+M = 5
+CLIENTS = 300
+
+
+def study(pipeline: Pipeline) -> Study:
+    step = Step(start=0.1, min=1e-6, max=50.0)
+    weights = tuple(Weight(name=f"w{i}", start=0.25 * i, step=step, integer=i == 4) for i in range(M))
+    return study_of(ModelSpec(name="five", model="any", weights=weights), OneGradient(), pipeline)
+
+
+def ids() -> Any:
+    return uuid_bytes(np.arange(CLIENTS, dtype=np.uint64))
+
+
+def cohort(round_: int, weights: np.ndarray, block: int = 64) -> Iterator[Updates]:
+    """Yield updates that pull the weights to 1, with noise; some clients come again, some have no examples."""
+    random = np.random.default_rng(round_)
+    clients = np.sort(random.integers(0, CLIENTS, 200))
+    repeats, pings = repetitions(clients)
+    examples = random.integers(0, 20, CLIENTS)[clients]
+    updates = np.where(examples[:, None] > 0, (1 - weights) + random.normal(size=(200, M)), 0).astype(np.float32)
+    for low in range(0, 200, block):
+        rows = slice(low, low + block)
+        losses = np.where(examples[rows] > 0, random.random(len(clients[rows])), 0.0)
+        yield Updates(clients[rows], repeats[rows], pings[rows], updates[rows], losses, examples[rows])
+
+
+def run(rounds: Rounds, count: int = 3) -> list[Any]:
+    return [(rounds.run(cohort(number, rounds.weights)), rounds.weights.tolist()) for number in range(count)]
+
+
+PIPELINES = [
+    Pipeline(optimizer=GradientDescent(rate=0.5), weighting="examples", min_clients=1),
+    Pipeline(optimizer=Adam(rate=0.1), weighting="client", min_clients=1),
+    Pipeline(optimizer=Momentum(rate=0.1), weighting="ping", min_clients=1),
+    Pipeline(optimizer=RProp(), aggregate=MeanOfSigns(), min_clients=1),
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda each: type(each.optimizer).__name__)
+def test_files_and_memory_come_to_the_same_bits(tmp_path: Path, pipeline: Pipeline) -> None:
+    made = study(pipeline)
+    landed = landing_of(tmp_path)
+    with engine_named("numpy") as engine:
+        rounds = LandedRounds(store_with(made, tmp_path), landed, made, engine, FileCarrier(landed, ids()))
+        through_files = run(rounds)
+    assert through_files == run(MemoryRounds(made.lines[0], ids()))
+    head = open_store(tmp_path / "store").head(STUDY, LINE)
+    assert (head.iteration, list(head.model)) == (3, through_files[-1][1])
+    assert through_files[0][0].clients < through_files[0][0].pings < 200
+
+
+def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
+    made = study(PIPELINES[0])
+    landing, store = landing_of(tmp_path), store_with(made, tmp_path)
+    with engine_named("numpy") as engine, ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest:
+        over_http = run(LandedRounds(store, landing, made, engine, HttpCarrier(ingest, ids())))
+    in_memory = run(MemoryRounds(made.lines[0], ids()))
+    assert [report for report, _ in over_http] == [report for report, _ in in_memory]
+    # Ingest lands pings in files of its own making, whose parts are merged in another order.
+    np.testing.assert_allclose([w for _, w in over_http], [w for _, w in in_memory], rtol=1e-12)
+
+
+def test_a_round_with_too_few_clients_makes_no_version_and_is_forgotten(tmp_path: Path) -> None:
+    made = study(Pipeline(optimizer=GradientDescent(), weighting="examples", min_clients=100))
+    few = [next(cohort(9, np.zeros(M), block=20))]
+    landed = landing_of(tmp_path)
+    with engine_named("numpy") as engine:
+        store = store_with(made, tmp_path)
+        rounds: list[Rounds] = [
+            LandedRounds(store, landed, made, engine, FileCarrier(landed, ids())),
+            MemoryRounds(made.lines[0], ids()),
+        ]
+        for each in rounds:
+            start = each.weights
+            assert not each.run(few).stepped
+            assert not each.run([]).stepped
+            np.testing.assert_array_equal(each.weights, start)
+            assert each.run(cohort(0, start)).stepped
+    np.testing.assert_array_equal(rounds[0].weights, rounds[1].weights)
+
+
+def test_a_clients_updates_do_not_depend_on_the_blocks_that_they_come_in() -> None:
+    line = study(PIPELINES[0]).lines[0]
+    whole, cut = MemoryRounds(line, ids()), MemoryRounds(line, ids())
+    whole.run(cohort(0, whole.weights, block=200))
+    cut.run(cohort(0, cut.weights, block=7))
+    np.testing.assert_allclose(whole.weights, cut.weights, rtol=1e-12)
+
+
+def test_every_ping_has_an_id_of_its_own() -> None:
+    some = ids()[[0, 1, 1, 1, 2]]
+    repeats = np.array([0, 0, 1, 2, 0])
+    rounds = [document_ids(some, repeats, number * 1_800_000) for number in range(850_000, 850_003)]
+    assert len(np.unique(np.concatenate(rounds), axis=0)) == 15
+
+
+def test_who_is_drawn_repeatedly_is_told_apart() -> None:
+    repeats, pings = repetitions(np.array([2, 5, 5, 5, 7, 7]))
+    assert repeats.tolist() == [0, 0, 1, 2, 0, 1]
+    assert pings.tolist() == [1, 3, 3, 3, 2, 2]
