@@ -1,0 +1,52 @@
+"""What `docs/reference.md` says of partitions, samplings and data sets is what there is."""
+
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from client_sim.data import DATASETS, Partition, load
+from client_sim.sampling import Sampling, sampler_for
+
+TEXT = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
+
+
+def settings_in_toml(name: str, kinds: object) -> list[msgspec.Struct]:
+    lines = [line for line in TEXT.splitlines() if line.startswith(f"{name} = {{ {name} = ")]
+    return [msgspec.convert(tomllib.loads(line)[name], kinds) for line in lines]
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("partition", Partition), ("sampling", Sampling)])
+def test_every_kind_stands_there_with_its_defaults(name: str, kinds: object) -> None:
+    told = settings_in_toml(name, kinds)
+    assert {type(each) for each in told} == set(get_args(kinds))
+    for each in told:
+        needed = {field.name: getattr(each, field.name) for field in msgspec.structs.fields(each) if field.required}
+        assert type(each)(**needed) == each
+
+
+def test_every_data_set_stands_there_with_its_size() -> None:
+    for name in DATASETS:
+        data = load(name)
+        assert f"| `{name}` | {len(data):,} × {data.x.shape[1]} |" in TEXT
+
+
+def test_the_table_of_estimates_is_what_the_samplers_say() -> None:
+    sizes, groups = np.arange(1, 121), np.repeat(np.arange(40), 3)
+    for kind in settings_in_toml("sampling", Sampling):
+        sampler = sampler_for(kind, sizes, 0, groups)  # type: ignore[arg-type]
+        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{sampler.name}` |"))
+        cell = row.split("|")[3]
+        if sampler.name == "cluster":
+            cell = "`client`, `ping`: clients"  # its groups are equal in clients here, not in examples
+        told = {
+            weighting.strip("` "): {full.strip().replace("clients", "client")}
+            for part in cell.split(";")
+            for weightings, full in [part.split(":")]
+            for weighting in weightings.split(",")
+        }
+        for weighting in ("client", "ping", "examples"):
+            assert sampler.estimates(weighting) == told.get(weighting, set()), (sampler.name, weighting)  # type: ignore[arg-type]
