@@ -13,11 +13,21 @@ from client_sim.fleet.http import HttpSettings, HttpTransport
 from client_sim.fleet.in_process import InProcessTransport
 from client_sim.fleet.settings import FleetSettings
 from client_sim.fleet.summary import ArmSummary, FetchSummary, IterationSummary, PingSummary
-from client_sim.fleet.transport import Delivery, Fetched, NotModified, Outcome, Transport, TransportError, Unavailable
+from client_sim.fleet.transport import (
+    BatchOutcome,
+    Delivery,
+    Fetched,
+    NotModified,
+    Outcome,
+    Transport,
+    TransportError,
+    Unavailable,
+)
 
 __all__ = [
     "ArmSummary",
     "Backoff",
+    "BatchOutcome",
     "Behaviour",
     "Delivery",
     "FetchSummary",

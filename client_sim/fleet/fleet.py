@@ -24,6 +24,8 @@ from client_sim.fleet.transport import Transport
 from client_sim.population.sample import Population
 from client_sim.population.settings import PopulationSettings
 from client_sim.population.synthetic import SyntheticPopulation
+from protocol.documents import FRECENCY_UPDATE
+from protocol.errors import InvalidSettings
 from protocol.ping import NO_VERSION
 from protocol.study import PublicStudy
 
@@ -188,10 +190,16 @@ async def join_study(
 
     Raises:
         TransportError: the server cannot be reached, or has no such study; the transport is closed.
-        InvalidSettings: the study asks for a ranking model that clients do not have.
+        InvalidSettings: the study asks for a ranking model, or for a type of ping, that clients do not have.
     """
     try:
-        return Fleet(transport, await transport.fetch_study(study), settings, population_of, sleep=sleep)
+        found = await transport.fetch_study(study)
+        if found.pings != FRECENCY_UPDATE.name:
+            raise InvalidSettings(
+                f"study '{study}' takes {found.pings} pings, and simulated browsers send {FRECENCY_UPDATE.name}; "
+                "give a study of browsers, or train this one with a laboratory experiment"
+            )
+        return Fleet(transport, found, settings, population_of, sleep=sleep)
     except BaseException:
         await transport.close()
         raise

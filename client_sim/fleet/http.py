@@ -14,13 +14,23 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
-from client_sim.fleet.transport import ACCEPTED, Delivery, Fetched, NotModified, Outcome, TransportError, Unavailable
+from client_sim.fleet.transport import (
+    ACCEPTED,
+    BatchOutcome,
+    Delivery,
+    Fetched,
+    NotModified,
+    Outcome,
+    TransportError,
+    Unavailable,
+)
 from protocol.documents import FRECENCY_UPDATE, DocumentType
 from protocol.model import ModelDocument
 from protocol.study import PublicStudy
 
 _TRY_AGAIN = {408, 425, 429}
 _JSON = {"Content-Type": "application/json"}
+_LINES = {"Content-Type": "application/x-ndjson"}
 _LONGEST_REASON = 200
 _NETWORK_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 _NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # the last for JSON nested without end
@@ -34,6 +44,16 @@ class HttpSettings:
     connect_timeout: float = 5.0
     request_timeout: float = 30.0
     user_agent: str = "fedping-fleet"
+
+
+class _RefusedLine(msgspec.Struct):
+    line: int
+    reason: str
+
+
+class _BatchAnswer(msgspec.Struct):
+    accepted: int
+    rejected: list[_RefusedLine]
 
 
 class HttpTransport:
@@ -96,13 +116,29 @@ class HttpTransport:
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
         """See :meth:`client_sim.fleet.transport.Transport.submit`."""
-        url = f"{self.address}/submit/{study}/{self._path}/{document_id}"
+        return (await self._post(f"{study}/{self._path}/{document_id}", body, _JSON))[0]
+
+    async def submit_batch(self, study: str, lines: bytes) -> BatchOutcome:
+        """Make one attempt to hand over a batch: a ping a line, each with its document id, the same at every attempt.
+
+        A batch of which any line was taken is accepted; the lines that were refused are not to be sent again.
+        """
+        outcome, answer = await self._post(f"{study}/{self._path}", lines, _LINES)
         try:
-            async with self._open().post(url, data=body, headers=_JSON, allow_redirects=False) as response:
+            told = msgspec.json.decode(answer, type=_BatchAnswer)
+        except _NOT_WHAT_WAS_ASKED:
+            return BatchOutcome(outcome)
+        return BatchOutcome(outcome, told.accepted, tuple((line.line, line.reason) for line in told.rejected))
+
+    async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[Outcome, bytes]:
+        """Post to a path below /submit; return the outcome, and the answer as it came."""
+        url = f"{self.address}/submit/{path}"
+        try:
+            async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:
                 answer = await response.read()
         except _NETWORK_FAULTS as error:
-            return Outcome(Delivery.RETRY, _in_words(error))
-        return _outcome(response.status, response.headers.get("Retry-After"), answer)
+            return Outcome(Delivery.RETRY, _in_words(error)), b""
+        return _outcome(response.status, response.headers.get("Retry-After"), answer), answer
 
     async def close(self) -> None:
         """See :meth:`client_sim.fleet.transport.Transport.close`."""

@@ -41,6 +41,18 @@ ACCEPTED = Outcome(Delivery.ACCEPTED)
 
 
 @dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """The answer to one attempt at a batch: that of the request as a whole, and of its lines.
+
+    ``accepted`` is how many lines were taken, ``rejected`` those that were refused: their numbers from 1, and why.
+    """
+
+    outcome: Outcome
+    accepted: int = 0
+    rejected: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """A model document and the entity tag to ask with the next time."""
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from client_sim.fleet.pings import ADDON_VERSION
 from client_sim.population.behaving import Behaved
-from protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
-from protocol.update import CODECS, DenseCodec
+from protocol.arrow import landed_schema
+from protocol.documents import FRECENCY_UPDATE
+from protocol.landed import id_column, text_column
+from protocol.landed import landed_table as table_of
 
 _STYLES = ("", "bookmark", "favicon")
 
@@ -58,31 +60,16 @@ def landed_table(envelopes: Envelopes, behaved: Behaved) -> pa.Table:
         "enter_was_pressed": typed.enter.astype(np.int8),
     }
     made = {
-        "document_id": _ids(envelopes.document_ids),
-        "client_id": _ids(envelopes.client_ids),
-        "received_at": pa.array(envelopes.received_ms).cast(landed_schema().field("received_at").type),
-        "study_variation": _texts(np.full(count, envelopes.arm), envelopes.arms),
-        UPDATE_ENCODING: _texts(np.zeros(count), (DenseCodec.tag,), missing=seen.update is None),
-        UPDATE: pa.nulls(count, pa.binary()) if seen.update is None else CODECS[DenseCodec.tag].encode(seen.update),
+        "document_id": id_column(envelopes.document_ids),
+        "client_id": id_column(envelopes.client_ids),
+        "received_at": pa.array(envelopes.received_ms),
+        "study_variation": text_column(np.full(count, envelopes.arm), envelopes.arms),
         "frecency_scores": _scores(seen.scores, seen.shown),
-        "selected_style": _texts(np.where(selected, 2 - seen.bookmarked, 0), _STYLES),
-        "study_addon_version": _texts(np.zeros(count), (ADDON_VERSION,)),
+        "selected_style": text_column(np.where(selected, 2 - seen.bookmarked, 0), _STYLES),
+        "study_addon_version": text_column(np.zeros(count, np.int32), (ADDON_VERSION,)),
     }
-    columns = [
-        made[field.name] if field.name in made else pa.array(numbers[field.name]).cast(field.type)
-        for field in landed_schema()
-    ]
-    return pa.table(columns, schema=landed_schema())
-
-
-def _ids(ids: NDArray[np.uint8]) -> pa.Array:
-    data = np.ascontiguousarray(ids)
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data)])
-
-
-def _texts(codes: NDArray[np.generic], texts: tuple[str, ...], *, missing: bool = False) -> pa.DictionaryArray:
-    mask = np.ones(len(codes), np.bool_) if missing else None
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=mask), pa.array(texts, pa.string()))
+    columns = {**made, **{name: pa.array(values) for name, values in numbers.items()}}
+    return table_of(FRECENCY_UPDATE, columns, seen.update)
 
 
 def _scores(scores: NDArray[np.float64], shown: NDArray[np.intp]) -> pa.ListArray:

@@ -1,0 +1,79 @@
+"""Model updates as the JSON of pings, all of a cohort at once: numbers become text column by column, not one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.documents import MODEL_UPDATE
+from protocol.model_pings import ModelPings
+
+NUMBERS_AT_A_TIME = 2**22
+"""How many numbers become text at a time, unless one update has more: some 50 MB."""
+
+
+def encoded_pings(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
+    """Yield each ping's document id and its JSON, as ``POST /submit/<study>/model-update/1/<document id>`` takes it."""
+    for document, body in _encoded(pings):
+        yield document, b"{" + body
+
+
+def encoded_lines(pings: ModelPings) -> Iterator[bytes]:
+    """Yield each ping's JSON with its document id: a line of a batch, without the newline."""
+    for document, body in _encoded(pings):
+        yield b'{"documentId":"%s",%s' % (str(document).encode(), body)
+
+
+def batches(pings: ModelPings, largest: int) -> Iterator[bytes]:
+    """Yield all the pings as NDJSON in batches of at most ``largest`` bytes, or of a single ping if that has more."""
+    lines: list[bytes] = []
+    size = 0
+    for line in encoded_lines(pings):
+        if lines and size + len(line) + 1 > largest:
+            yield b"\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield b"\n".join(lines)
+
+
+def _encoded(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
+    """Yield the document id and the JSON of each ping but for its opening brace."""
+    documents, clients = (map(_uuid, ids) for ids in (pings.document_ids, pings.client_ids))
+    losses, examples = pings.losses.tolist(), pings.examples.tolist()
+    head = f'"type":"{MODEL_UPDATE.name}","payload":{{"model_version":{pings.version},"study_variation":'.encode()
+    head += msgspec.json.encode(pings.arm) + b',"update":'
+    columns = zip(documents, clients, _updates(pings), losses, examples, strict=True)
+    for document, client, update, loss, number in columns:
+        tail = b',"loss":%s,"examples":%d}}' % (msgspec.json.encode(loss), number)
+        yield document, b'"clientId":"%s",%s%s%s' % (str(client).encode(), head, update, tail)
+
+
+def _updates(pings: ModelPings) -> Iterator[bytes]:
+    """Yield each update as a JSON array of the shortest texts that lead back to the same float32."""
+    if pings.updates is None:
+        yield from (b"null" for _ in range(len(pings)))
+        return
+    rows = max(1, NUMBERS_AT_A_TIME // max(1, pings.updates.shape[1]))
+    for low in range(0, len(pings), rows):
+        yield from _arrays(pings.updates[low : low + rows])
+
+
+def _arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    k, m = numbers.shape
+    texts = pc.cast(pa.array(np.ascontiguousarray(numbers).ravel()), pa.string())
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(np.arange(k + 1, dtype=np.int32) * m), texts), ",")
+    for text in joined:
+        yield b"[%s]" % text.as_buffer().to_pybytes()
+
+
+def _uuid(data: NDArray[np.uint8]) -> UUID:
+    return UUID(bytes=data.tobytes())
