@@ -64,7 +64,7 @@ def _whisker_panel(
     axes.axvline(null, color=theme.faint, linewidth=1.5, zorder=0)
     for row, one in enumerate(comparisons):
         _whisker(axes, row, estimate(one), one.finding != "inconclusive", theme)
-        value = estimate(one).value
+        value = round(estimate(one).value, digits) + 0.0  # adding 0 takes the sign off a zero
         axes.annotate(
             f"{value:.{digits}f}" if null else f"{value:+.{digits}f}",
             (value, row),

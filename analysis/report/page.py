@@ -52,7 +52,6 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
     folder = files("analysis.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    note = training_note(verdict.plan, histories)
     return template.render(
         verdict=verdict,
         light=Markup(css_variables(LIGHT)),
@@ -62,7 +61,8 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
         is_worse=is_worse,
         figures=[_figure(plate) for plate in plates(verdict, histories)],
         tables=[(table.title, Markup(to_html(table))) for table in report_tables(verdict)],
-        notes=[note] * (note is not None) + table_notes(verdict),
+        caution=training_note(verdict.plan, histories),
+        notes=table_notes(verdict),
     )
 
 

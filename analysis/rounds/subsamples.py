@@ -68,9 +68,9 @@ def subsample_errors(
 ) -> SubsampleErrors:
     """Draw subsamples of an iteration's pings, and compare each with all of them.
 
-    Both sides are averaged as the line's round does it: the update with one vote a client (a ping, an example), the
-    loss over examples. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is
-    close to them for that reason alone; drawn with replacement, the pings stand for the many from which they came.
+    Both sides are averaged with the line's votes: the update with one a client (a ping, an example), the loss with one
+    an example. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is close to
+    them for that reason alone; drawn with replacement, the pings stand for the many from which they came.
 
     Args:
         pings: those that the round used.

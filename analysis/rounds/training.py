@@ -50,7 +50,8 @@ class TrainingPings:
 def training_pings(landing: Path, study: Study, version: Version) -> TrainingPings:
     """Read the pings that a round made a version from: those of arms that submit, with an example and an update.
 
-    They are the ones that its lineage counts as ``used``. Memory is that of one iteration's updates.
+    They are the ones that its lineage counts as ``used``, but for late pings of older versions, which a line may merge.
+    Memory is that of one iteration's updates.
 
     Raises:
         FedpingError: a file that the round read is gone or damaged.

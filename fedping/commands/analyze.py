@@ -168,7 +168,7 @@ def _written(
     if figures is not None:
         files, gaps = write_figures(verdict, histories, figures)
         said.append(f"figures: {len(files)} files in {figures}")
-        said += [f"not drawn: {gap.title}. {gap.reason}" for gap in gaps]
+        said += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
     return said
 
 

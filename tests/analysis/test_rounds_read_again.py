@@ -26,12 +26,16 @@ from analysis.rounds.history import Missing, line_history
 from analysis.rounds.subsamples import mean_update
 from experiments.simulate import experiment_from_toml, simulate
 from model_store.store import ModelStore, open_store
+from protocol.arrow import landed_schema
+from protocol.documents import MODEL_UPDATE
 from protocol.errors import FedpingError
 from protocol.landing import landed_files, partition, write_landed
 from protocol.pipeline import Pipeline
 from protocol.study import Study
+from protocol.update import CODECS
 from server_jobs.round import engine_named, run_round
-from tests.support.landed import landed_table
+from tests.support.landed import ids_column, landed_table, random_ids
+from tests.support.model_updates import STUDY, model_study
 from tests.support.rounds import WHEN, Ping, land, store_with
 from tests.support.small_experiment import experiment_file
 from tests.support.versions import small_study
@@ -90,9 +94,45 @@ def test_training_pings_average_to_the_rounds_own_mean(tmp_path: Path, weighting
     assert mean_update(pings, np.arange(6)[None])[0] == pytest.approx(version.lineage.aggregate.mean, rel=1e-12)
 
 
-def run_one_round(store: ModelStore, landing: Path) -> None:
+@pytest.mark.parametrize("weighting", ["client", "examples"])
+def test_pings_of_any_model_are_read_with_their_examples(tmp_path: Path, weighting: str) -> None:
+    study = model_study(weighting=weighting)  # type: ignore[arg-type]
+    store = store_with(tmp_path / "store", study)
+    write_landed(partition(tmp_path / "landing", STUDY, "main", 0), model_table(40), 1)
+    run_one_round(store, tmp_path / "landing", STUDY)
+    (version,) = made_by_rounds(store, STUDY, "main")
+    pings = training_pings(tmp_path / "landing", study, version)
+    assert version.lineage.aggregate is not None
+    assert len(pings) == version.lineage.counts["used"] == 30
+    assert set(pings.examples) == {1, 2, 3}
+    mean = mean_update(pings, np.arange(30)[None])[0]
+    assert mean == pytest.approx(version.lineage.aggregate.mean, rel=1e-6)
+    history = line_history(store, tmp_path / "landing", STUDY, "main", size=10)
+    assert history.typed == Missing("The pings of study 'models' have no 'num_chars_typed'; theirs are model-update.")
+    assert not isinstance(history.quality, Missing)
+    assert history.quality.pings == (30,)
+
+
+def model_table(k: int) -> pa.Table:
+    """Return pings of model updates: each client has two, and every fourth ping no example."""
+    rng, schema = np.random.default_rng(5), landed_schema(MODEL_UPDATE)
+    made = {
+        "document_id": ids_column(random_ids(rng, k)),
+        "client_id": ids_column(np.repeat(random_ids(rng, k // 2), 2, axis=0)),
+        "received_at": pa.array(np.arange(k)).cast(pa.timestamp("ms", tz="UTC")),
+        "model_version": pa.array(np.zeros(k, np.int32)),
+        "study_variation": pa.array(["treatment"] * k).dictionary_encode(),
+        "update_encoding": pa.array(["dense"] * k).dictionary_encode(),
+        "update": CODECS["dense"].encode(rng.normal(1, 1, (k, 3))),
+        "loss": pa.array(rng.exponential(1, k)),
+        "examples": pa.array((np.arange(k) % 4).astype(np.int32)),
+    }
+    return pa.table({name: made[name] for name in schema.names}, schema=schema)
+
+
+def run_one_round(store: ModelStore, landing: Path, study: str = "study") -> None:
     with engine_named("numpy") as engine:
-        result = run_round(store, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+        result = run_round(store, landing, study, "main", engine, clock=lambda: WHEN, code_version="test")
     assert result.status == "published"
 
 

@@ -237,6 +237,7 @@ def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(landi
     page = tmp_path / "report.html"
     command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(tmp_path / "store"), "--json"]
     command += ["--landing", str(landing), "--guardrails", "rank_selected", "--enrolled", "9000", "--html", str(page)]
+    command += ["--figures", str(tmp_path / "figures")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     said = json.loads(ran.stdout)
     assert "users of treatment typed fewer characters" in said["verdict"]
@@ -253,3 +254,5 @@ def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(landi
     assert all(address.startswith("#") for address in outline.addresses)
     assert "http" not in text
     assert [p.name for p in tmp_path.glob("*.html*")] == ["report.html"]
+    drawn = {f"{name}.{kind}" for name in ("differences", "superiority", "pings-over-time") for kind in ("png", "svg")}
+    assert {p.name for p in (tmp_path / "figures").iterdir()} == drawn
