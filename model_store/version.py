@@ -14,11 +14,15 @@ LinkState: TypeAlias = dict[str, tuple[float, ...]]
 """The state of one link of the server's chain: named vectors of doubles."""
 
 
-class InputFile(Struct, frozen=True):
-    """A landed file that a round read: its path below the landing folder, and its rows at that time."""
+class InputFile(Struct, frozen=True, omit_defaults=True):
+    """A landed file that a round read: its path below the landing folder, and its rows at that time.
+
+    ``age`` is by how many versions its pings are older than the round's own.
+    """
 
     path: str
     rows: int
+    age: int = 0
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
 
     ``counts`` tells every ping of the round by what became of it (``used``, ``duplicate``, ``other_arm``, …), and the
     pings of other versions that had landed since (``stale``, ``future``), which are counted and not mixed in.
+    ``ages`` splits the ``used`` by how many versions older than the parent they are, from 0 on; it is empty where
+    older pings are not merged.
     ``window_end_ms`` is the landing time (milliseconds since 1970) up to which such pings have been counted.
     """
 
@@ -63,6 +69,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     inputs: tuple[InputFile, ...] = ()
     counts: dict[str, int] = {}
     arms: dict[str, ArmSummary] = {}
+    ages: tuple[int, ...] = ()
     aggregate: Aggregate | None = None
     window_end_ms: int = 0
     restored: int | None = None

@@ -149,6 +149,17 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 Combination: TypeAlias = Mean | MeanOfSigns
 
 
+class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Asynchronous merging: what comes late still counts, and the less the older the version that it was made with.
+
+    A ping of version n - a that landed after its own round is taken in by the round on version n, if a is at most
+    ``most``, with its vote times ``weight``. The default weight is that of CO-OP (Wang 2017).
+    """
+
+    most: Annotated[int, Meta(ge=1, le=100)] = 5
+    weight: Literal["1/sqrt(1+a)", "1/(1+a)", "1"] = "1/sqrt(1+a)"
+
+
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one round turns the pings of version n into version n + 1.
 
@@ -157,12 +168,14 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     the examples that it was computed from, which makes the mean of gradients that of the pooled data (thesis eq. 2); an
     interaction is one example.
     ``aggregate`` is what stands for all the updates of a round.
+    ``staleness`` says how pings of older versions count; without it, they do not.
     ``min_clients`` is how many different clients must have sent a usable update before a step is taken.
     """
 
     optimizer: Optimizer = RProp()
     weighting: Weighting = "client"
     aggregate: Combination = Mean()
+    staleness: Staleness | None = None
     min_clients: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 100
 
     def __post_init__(self) -> None:

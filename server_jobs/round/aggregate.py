@@ -16,9 +16,13 @@ from server_jobs.round.screening import REASONS, USED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAggregate:
-    """All the pings of one version: by what became of them, by arm, and the mean update of those that were used."""
+    """All the pings of a round: by what became of them, by arm, and the mean update of those that were used.
+
+    ``ages`` are the used by age, as in `model_store.version.Lineage`.
+    """
 
     counts: dict[str, int]
+    ages: tuple[int, ...] = ()
     arms: dict[str, ArmSummary]
     updates: Aggregate
 
@@ -27,10 +31,11 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     """Return the aggregate of all shards, each of which has to be there once, in any order."""
     ordered = sorted(partials, key=lambda partial: partial.shard)
     assert [partial.shard for partial in ordered] == list(range(SHARDS)), "an engine lost or repeated a shard"
-    counts = [sum(column) for column in zip(*(partial.counts for partial in ordered), strict=True)]
+    counts = _summed(partial.counts for partial in ordered)
     total = reduce(merged, (partial.updates for partial in ordered), no_moments(rules.m))
     return RoundAggregate(
         counts=dict(zip(REASONS, counts, strict=True)),
+        ages=_summed(partial.ages for partial in ordered),
         arms={arm: _summary([partial.arms[i] for partial in ordered]) for i, arm in enumerate(rules.arms)},
         updates=Aggregate(
             pings=counts[USED],
@@ -40,6 +45,10 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             m2=tuple(total.m2.tolist()),
         ),
     )
+
+
+def _summed(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sum(column) for column in zip(*rows, strict=True))
 
 
 def _summary(partials: list[ArmPartial]) -> ArmSummary:

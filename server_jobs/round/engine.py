@@ -17,12 +17,28 @@ ROWS_PER_TASK = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateFile:
+    """A landed file of a version that is ``age`` versions older than the round's own.
+
+    If it is ``done``, an earlier round has used it: it is read only to know its pings again in files that came later.
+    """
+
+    path: str
+    age: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The pings of one version: the landed files in the order of their names, their rows in all, how to judge them."""
+    """The pings of one version: the landed files in the order of their names, their rows in all, how to judge them.
+
+    ``late`` are files of older versions whose pings count too, in the order in which they are read.
+    """
 
     paths: tuple[str, ...]
     rows: int
     rules: Rules
+    late: tuple[LateFile, ...] = ()
 
 
 class Engine(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from model_store.version import InputFile
@@ -11,7 +12,8 @@ from protocol.documents import DocumentType
 from protocol.errors import FedpingError
 from protocol.landing import iterations, landed_at, landed_files, partition
 from protocol.study import Study
-from server_jobs.round.engine import Work
+from server_jobs.round.engine import LateFile, Work
+from server_jobs.round.late import Late
 from server_jobs.round.ping_file import open_ping_file
 from server_jobs.round.rules import Rules
 
@@ -20,24 +22,36 @@ from server_jobs.round.rules import Rules
 class Manifest:
     """What lay in a line's landing folders when the round began.
 
-    ``inputs`` are the files of the current version in the order of their names. ``stale`` and ``future`` count the
-    pings of older and newer versions that landed after the previous round had looked, ``window_end_ms`` (milliseconds
-    since 1970) is the latest landing that this one has seen.
+    ``inputs`` are the files of the current version in the order of their names, then those of older versions that
+    count too; ``before`` are the files of these older versions that earlier rounds have used. ``stale`` and ``future``
+    count the other pings of older and newer versions that landed after the previous round had looked,
+    ``window_end_ms`` (milliseconds since 1970) is the latest landing that this one has seen.
     """
 
     inputs: tuple[InputFile, ...]
+    before: tuple[InputFile, ...] = ()
     stale: int
     future: int
     window_end_ms: int
 
     @property
     def rows(self) -> int:
-        """The pings of the current version, duplicates and unusable ones included."""
+        """The pings that the round is of, duplicates and unusable ones included."""
         return sum(file.rows for file in self.inputs)
 
 
-def list_landed(landing: Path, study: Study, line: str, iteration: int, since_ms: int) -> Manifest:
+def list_landed(
+    landing: Path, study: Study, line: str, iteration: int, since_ms: int, late: Late | None = None
+) -> Manifest:
     """List what a round on version ``iteration`` has to do with; reads footers only.
+
+    Args:
+        landing: the landing folder.
+        study: the study.
+        line: the line's name.
+        iteration: the version.
+        since_ms: up to which landing earlier rounds have counted the pings of other versions.
+        late: which older versions count too; none of them if None.
 
     Raises:
         FedpingError: there is no landing folder.
@@ -47,34 +61,40 @@ def list_landed(landing: Path, study: Study, line: str, iteration: int, since_ms
         raise FedpingError(
             f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
         )
-    late = {
-        number: _landed_since(landing, study.name, line, number, since_ms)
-        for number in iterations(landing, study.name, line)
-    }
-    current = landed_files(partition(landing, study.name, line, iteration))
-    others = {number: files for number, files in late.items() if number != iteration}
-    seen = [stamp for files in (current, *others.values()) for file in files if (stamp := landed_at(file)) is not None]
+    numbers = {iteration, *iterations(landing, study.name, line)}
+    files = {number: landed_files(partition(landing, study.name, line, number)) for number in numbers}
+    first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
+    counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
+    listed = [(file, file.relative_to(landing).as_posix(), iteration - n) for n in counting for file in files[n]]
+    inputs = tuple(InputFile(path, _rows(f, study.document), age) for f, path, age in listed if path not in used)
+    seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file)) is not None]
+    others = {number: _landed_since(of, since_ms) for number, of in files.items() if number not in counting}
     return Manifest(
-        inputs=tuple(InputFile(file.relative_to(landing).as_posix(), _rows(file, study.document)) for file in current),
-        stale=sum(
-            _rows(file, study.document) for number, files in others.items() if number < iteration for file in files
-        ),
-        future=sum(
-            _rows(file, study.document) for number, files in others.items() if number > iteration for file in files
-        ),
-        window_end_ms=max(seen, default=since_ms),
+        inputs=inputs,
+        before=late.before(inputs, iteration) if late else (),
+        stale=sum(_rows(file, study.document) for number, of in others.items() if number < first for file in of),
+        future=sum(_rows(file, study.document) for number, of in others.items() if number > iteration for file in of),
+        window_end_ms=max([since_ms, *seen]),
     )
 
 
-def work_on(landing: Path, inputs: Sequence[InputFile], rules: Rules) -> Work:
-    """Return what an engine has to do: the input files, in the order of their names."""
+def work_on(landing: Path, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
+    """Return what an engine has to do: the input files, in the order of their names, and what it has to know again."""
     ordered = sorted(inputs, key=lambda file: file.path)
-    paths = tuple(str(landing.absolute() / file.path) for file in ordered)
-    return Work(paths=paths, rows=sum(file.rows for file in ordered), rules=rules)
+    older = [(file, True) for file in before] + [(file, False) for file in ordered if file.age]
+    return Work(
+        paths=tuple(_absolute(landing, file) for file in ordered if not file.age),
+        rows=sum(file.rows for file in (*before, *inputs)),
+        rules=rules,
+        late=tuple(LateFile(path=_absolute(landing, file), age=file.age, done=done) for file, done in older),
+    )
 
 
-def _landed_since(landing: Path, study: str, line: str, iteration: int, since_ms: int) -> list[Path]:
-    files = landed_files(partition(landing, study, line, iteration))
+def _absolute(landing: Path, file: InputFile) -> str:
+    return str(landing.absolute() / file.path)
+
+
+def _landed_since(files: Sequence[Path], since_ms: int) -> list[Path]:
     return [file for file in files if (landed_at(file) or 0) > since_ms]
 
 

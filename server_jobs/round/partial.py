@@ -12,7 +12,7 @@ from server_jobs.optimize.transformation import Vector
 from server_jobs.round.moments import Moments, moments_of, no_moments
 from server_jobs.round.ping_file import Rows
 from server_jobs.round.rules import Rules
-from server_jobs.round.screening import BAD_LOSS, DUPLICATE, REASONS, WRONG_VERSION
+from server_jobs.round.screening import BAD_LOSS, DONE, DUPLICATE, REASONS, USED, WRONG_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,14 @@ class ArmPartial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPartial:
-    """One shard's pings by what became of them, its clients with a used ping, its arms, and its mean update."""
+    """One shard's pings by what became of them, its clients with a used ping, its arms, and its mean update.
+
+    ``ages`` are the used by age, from 0 on; empty where older pings are not merged.
+    """
 
     shard: int
     counts: tuple[int, ...]
+    ages: tuple[int, ...]
     clients: int
     arms: tuple[ArmPartial, ...]
     updates: Moments
@@ -40,12 +44,22 @@ class ShardPartial:
 
 def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
     """Return how many pings have each of the :data:`REASONS`, in their order."""
-    return tuple(np.bincount(found, minlength=len(REASONS)).tolist())
+    return tuple(np.bincount(found[found != DONE], minlength=len(REASONS)).tolist())
+
+
+def aged(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[int, ...]:
+    """Return how many used pings have each age."""
+    if rules.staleness is None:
+        return ()
+    return tuple(np.bincount(rows.age[found == USED], minlength=rules.staleness.most + 1).tolist())
 
 
 def arm_partials(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
-    """Return each arm's outcome, in the order of the rules' arms: all arms, whether they submit updates or not."""
-    valid = (found != DUPLICATE) & (found != WRONG_VERSION) & (found != BAD_LOSS)
+    """Return each arm's outcome, in the order of the rules' arms: all arms, whether they submit updates or not.
+
+    It is the outcome of the round's own version: what came late of older ones is left out.
+    """
+    valid = (rows.age == 0) & (found != DUPLICATE) & (found != WRONG_VERSION) & (found != BAD_LOSS)
     return tuple(_arm_partial(rows, valid & (rows.arm == arm), rules.document) for arm in range(len(rules.arms)))
 
 

@@ -33,7 +33,8 @@ class Rows(NamedTuple):
 
     Ids have shape (k, 2), as two words; ``counted`` is the column that tells of how many examples a ping is
     (`protocol.documents`); ``arm`` is an index into the rules' arms or UNKNOWN, ``codec`` an index into :data:`TAGS`,
-    UNKNOWN or MISSING.
+    UNKNOWN or MISSING; ``age`` is by how many versions the row's folder is older than the round's own; ``done`` rows
+    have been counted by an earlier round.
     """
 
     document: NDArray[np.uint64]
@@ -43,6 +44,8 @@ class Rows(NamedTuple):
     loss: NDArray[np.float64]
     arm: NDArray[np.int16]
     codec: NDArray[np.int16]
+    age: NDArray[np.int16]
+    done: NDArray[np.bool_]
 
     def at(self, where: NDArray[np.intp]) -> Rows:
         """Return the rows at these positions."""
@@ -55,8 +58,8 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def _no_rows() -> Rows:
-    ids, number = np.zeros((0, 2), np.uint64), np.zeros(0, np.int32)
-    return Rows(ids, ids, number, number, np.zeros(0), np.zeros(0, np.int16), np.zeros(0, np.int16))
+    ids, number, small = np.zeros((0, 2), np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int16)
+    return Rows(ids, ids, number, number, np.zeros(0), small, small, small, np.zeros(0, np.bool_))
 
 
 def _screened(document: DocumentType) -> list[str]:
@@ -77,10 +80,12 @@ class UnreadableFile(FedpingError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PingFile:
-    """A landed file whose footer has been read."""
+    """A landed file whose footer has been read; ``age`` and ``done`` as in `server_jobs.round.engine.LateFile`."""
 
     path: str
     footer: pq.FileMetaData
+    age: int = 0
+    done: bool = False
 
     @property
     def rows(self) -> int:
@@ -99,7 +104,7 @@ class PingFile:
         try:
             # Without pre-buffering a column is read as it is decoded: no row group lies in memory, and it is faster.
             with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as file:
-                yield PingReader(file)
+                yield PingReader(file, self)
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFile(self.path, f"is damaged ({_first_line(error)})") from error
 
@@ -107,13 +112,13 @@ class PingFile:
 class PingReader:
     """A landed file, open."""
 
-    def __init__(self, file: pq.ParquetFile) -> None:
-        self._file = file
+    def __init__(self, file: pq.ParquetFile, of: PingFile) -> None:
+        self._file, self._of = file, of
 
     def rows(self, group: int, rules: Rules) -> Rows:
         """Return all of a row group but the updates."""
         table = self._file.read_row_group(group, columns=_screened(rules.document), use_threads=False)
-        return joined([_rows(batch, rules) for batch in table.to_batches()])
+        return joined([_rows(batch, rules, self._of) for batch in table.to_batches()])
 
     def updates(self, group: int, batch_rows: int) -> Iterator[pa.BinaryArray]:
         """Yield a row group's update payloads, ``batch_rows`` at a time; no more than that is held in memory."""
@@ -121,7 +126,7 @@ class PingReader:
         return (batch.column(0) for batch in batches)
 
 
-def open_ping_file(path: str | Path, document: DocumentType) -> PingFile:
+def open_ping_file(path: str | Path, document: DocumentType, age: int = 0, done: bool = False) -> PingFile:
     """Read the footer of a file of pings of one type.
 
     Raises:
@@ -142,10 +147,10 @@ def open_ping_file(path: str | Path, document: DocumentType) -> PingFile:
             raise UnreadableFile(
                 path, f"is not a file of landed {document.name} pings (its column '{name}' is not {expected.type})"
             )
-    return PingFile(str(path), footer)
+    return PingFile(str(path), footer, age, done)
 
 
-def _rows(batch: pa.RecordBatch, rules: Rules) -> Rows:
+def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
     return Rows(
         document=id_bytes(batch.column("document_id")).view("<u8"),
         client=id_bytes(batch.column("client_id")).view("<u8"),
@@ -154,6 +159,8 @@ def _rows(batch: pa.RecordBatch, rules: Rules) -> Rows:
         loss=batch.column("loss").to_numpy(),
         arm=_indices(batch.column("study_variation"), {name: i for i, name in enumerate(rules.arms)}),
         codec=_indices(batch.column(UPDATE_ENCODING), {tag: i for i, tag in enumerate(TAGS)}),
+        age=np.full(len(batch), file.age, np.int16),
+        done=np.full(len(batch), file.done),
     )
 
 

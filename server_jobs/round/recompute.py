@@ -16,6 +16,7 @@ from protocol.study import Line, Study
 from server_jobs.optimize import first_versions
 from server_jobs.round.aggregate import combined
 from server_jobs.round.engine import Engine
+from server_jobs.round.late import Late, late_for
 from server_jobs.round.manifest import Manifest, work_on
 from server_jobs.round.ping_file import open_ping_file
 from server_jobs.round.rules import rules_for
@@ -56,13 +57,14 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
     if version.lineage.restored is not None:
         target = store.version(study.name, line.name, version.lineage.restored)
         return repeated(target, parent, created=created, code_version=code)
-    manifest = _kept_manifest(landing, study, version)
+    late = late_for(store, study.name, line, parent.iteration)
+    manifest = _kept_manifest(landing, study, version, late)
     rules = rules_for(study, line.name, parent.iteration)
-    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules)), rules)
+    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules)
     return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
 
 
-def _kept_manifest(landing: Path, study: Study, version: Version) -> Manifest:
+def _kept_manifest(landing: Path, study: Study, version: Version, late: Late | None) -> Manifest:
     """Return the manifest that a version was made from, having looked that its files are as they were."""
     lineage = version.lineage
     for file in lineage.inputs:
@@ -74,6 +76,7 @@ def _kept_manifest(landing: Path, study: Study, version: Version) -> Manifest:
             )
     return Manifest(
         inputs=lineage.inputs,
+        before=late.before(lineage.inputs, version.iteration - 1) if late else (),
         stale=lineage.counts["stale"],
         future=lineage.counts["future"],
         window_end_ms=lineage.window_end_ms,

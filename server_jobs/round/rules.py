@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
-from protocol.pipeline import Combination, Mean, Weighting
+from protocol.pipeline import Combination, Mean, Staleness, Weighting
 from protocol.study import Study
 
 
@@ -15,7 +15,7 @@ class Rules:
 
     ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
     number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type,
-    ``aggregate`` what an update is taken for.
+    ``aggregate`` what an update is taken for, ``staleness`` how the pings of older versions count.
     """
 
     m: int
@@ -25,6 +25,7 @@ class Rules:
     weighting: Weighting
     pings: DocumentName
     aggregate: Combination = field(default_factory=Mean)
+    staleness: Staleness | None = None
 
     @property
     def document(self) -> DocumentType:
@@ -44,4 +45,5 @@ def rules_for(study: Study, line: str, iteration: int) -> Rules:
         weighting=chosen.pipeline.weighting,
         pings=study.pings,
         aggregate=chosen.pipeline.aggregate,
+        staleness=chosen.pipeline.staleness,
     )

@@ -21,6 +21,7 @@ from protocol.study import Line, Study
 from server_jobs.optimize import next_weights
 from server_jobs.round.aggregate import RoundAggregate, combined
 from server_jobs.round.engine import Engine
+from server_jobs.round.late import late_for
 from server_jobs.round.manifest import Manifest, list_landed, work_on
 from server_jobs.round.result import RoundResult
 from server_jobs.round.rules import rules_for
@@ -59,7 +60,8 @@ def run_round(
     settings = the_study.line(line)
     store.refresh_public(study, line)
     on_step("repaired")
-    manifest = list_landed(landing, the_study, line, head.iteration, head.lineage.window_end_ms)
+    late = late_for(store, study, settings, head.iteration)
+    manifest = list_landed(landing, the_study, line, head.iteration, head.lineage.window_end_ms, late)
     on_step("listed")
     result = RoundResult(
         status="nothing", study=study, line=line, iteration=head.iteration, min_clients=settings.pipeline.min_clients
@@ -67,7 +69,7 @@ def run_round(
     if manifest.rows == 0:
         return result
     rules = rules_for(the_study, line, head.iteration)
-    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules)), rules)
+    aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules)
     on_step("aggregated")
     _refuse_another_model(aggregate, settings, partition(landing, study, line, head.iteration))
     counts = {**aggregate.counts, "stale": manifest.stale, "future": manifest.future}
@@ -114,6 +116,7 @@ def next_version(
             config_digest=digest_of(line),
             inputs=manifest.inputs,
             counts={**aggregate.counts, "stale": manifest.stale, "future": manifest.future},
+            ages=aggregate.ages,
             arms=aggregate.arms,
             aggregate=aggregate.updates,
             window_end_ms=manifest.window_end_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.pipeline import Staleness
 from server_jobs.optimize.transformation import Vector
 from server_jobs.round.ping_file import MISSING, UNKNOWN, Rows
 from server_jobs.round.rules import Rules
@@ -23,9 +24,12 @@ REASONS = (
 
 USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE = range(len(REASONS))
 
+DONE = -1
+"""Of a ping that an earlier round has counted."""
+
 
 def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
-    """Return what becomes of each ping, as an index into :data:`REASONS`, shape (k,).
+    """Return what becomes of each ping, as an index into :data:`REASONS` or DONE, shape (k,).
 
     ``duplicate``: an earlier row has the same document id. ``wrong_version``: the row names another version than its
     folder. ``bad_loss``: not a finite number. ``other_arm``: the arm does not train this line. ``no_example``: the
@@ -41,8 +45,9 @@ def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
     found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
     found[~submits[rows.arm]] = OTHER_ARM
     found[~np.isfinite(rows.loss)] = BAD_LOSS
-    found[rows.version != rules.iteration] = WRONG_VERSION
+    found[rows.version != rules.iteration - rows.age] = WRONG_VERSION
     found[_repeated(rows.document)] = DUPLICATE
+    found[rows.done] = DONE
     return found
 
 
@@ -50,7 +55,7 @@ def vote_weights(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[Vec
     """Return the weight of each ping, shape (k,), 0 where it is not used, and the number of clients with one in use.
 
     With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
-    with one vote an example it is the ping's number of examples.
+    with one vote an example it is the ping's number of examples. A vote of an older version weighs less by its age.
     """
     used = np.flatnonzero(found == USED)
     order, starts = _groups(rows.client[used])
@@ -63,7 +68,21 @@ def vote_weights(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[Vec
             weights[used] = 1.0
         case "examples":
             weights[used] = rules.document.examples(rows.counted[used])
+    if rules.staleness is not None:
+        weights[used] *= age_weights(rules.staleness)[rows.age[used]]
     return weights, len(starts)
+
+
+def age_weights(staleness: Staleness) -> Vector:
+    """Return how much a vote of age 0, 1, ... weighs, shape (most + 1,)."""
+    ages = np.arange(staleness.most + 1, dtype=np.float64)
+    match staleness.weight:
+        case "1/sqrt(1+a)":
+            return 1.0 / np.sqrt(1.0 + ages)
+        case "1/(1+a)":
+            return 1.0 / (1.0 + ages)
+        case "1":
+            return np.ones_like(ages)
 
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from protocol.landing import shard_of
 from protocol.update import CODECS
 from server_jobs.round.contribution import contribution
+from server_jobs.round.engine import LateFile
 from server_jobs.round.moments import merged, moments_of, no_moments
-from server_jobs.round.partial import ShardPartial, arm_partials, counted
+from server_jobs.round.partial import ShardPartial, aged, arm_partials, counted
 from server_jobs.round.ping_file import TAGS, PingFile, Rows, UnreadableFile, joined, open_ping_file
 from server_jobs.round.rules import Rules
 from server_jobs.round.screening import BAD_UPDATE, reasons, vote_weights
@@ -63,18 +64,23 @@ def batch_rows(m: int) -> int:
     return max(BATCH_BYTES // (8 * m), min(LEAST_BATCH, MOST_BYTES // (8 * m)), 1)
 
 
-def shard_partials(paths: Sequence[str], shards: Iterable[int], rules: Rules) -> Iterator[ShardPartial]:
+def shard_partials(
+    paths: Sequence[str], shards: Iterable[int], rules: Rules, late: Sequence[LateFile] = ()
+) -> Iterator[ShardPartial]:
     """Yield the partials of some shards of a version's pings.
 
     Args:
         paths: the landed files in the order of their names.
         shards: which shards, numbers below :data:`protocol.landing.SHARDS`.
         rules: how to judge the pings.
+        late: files of older versions that count too, those first that are done.
 
     Raises:
         UnreadableFile: a file is damaged or not of landed pings.
     """
-    pieces, rows = _screened([open_ping_file(path, rules.document) for path in paths], sorted(shards), rules)
+    older = [open_ping_file(file.path, rules.document, file.age, file.done) for file in late]
+    files = [*older, *(open_ping_file(path, rules.document) for path in paths)]
+    pieces, rows = _screened(files, sorted(shards), rules)
     work = {shard: _Shard(shard, rows[shard], rules) for shard in rows}
     _stream(pieces, work, rules)
     spoilt = {shard: one for shard, one in work.items() if one.unreadable}
@@ -101,7 +107,8 @@ class _Shard:
             found[np.concatenate(self.unreadable)] = BAD_UPDATE
         self.weights, self._clients = vote_weights(rows, found, self._rules)
         self._codecs = rows.codec
-        self._counts, self._arms = counted(found), arm_partials(rows, found, self._rules)
+        self._counts, self._ages = counted(found), aged(rows, found, self._rules)
+        self._arms = arm_partials(rows, found, self._rules)
         self._moments = no_moments(self._rules.m)
 
     def add(self, at: NDArray[np.intp], payloads: pa.BinaryArray) -> None:
@@ -120,7 +127,12 @@ class _Shard:
     def partial(self) -> ShardPartial:
         """Return what the shard came to."""
         return ShardPartial(
-            shard=self._shard, counts=self._counts, clients=self._clients, arms=self._arms, updates=self._moments
+            shard=self._shard,
+            counts=self._counts,
+            ages=self._ages,
+            clients=self._clients,
+            arms=self._arms,
+            updates=self._moments,
         )
 
 
