@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 from model_store.store import ModelStore
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which people with any common colour vision tell apart."""
-
 
 @dataclass(frozen=True)
 class ArmCurve:
