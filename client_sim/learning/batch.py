@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.floating[Any]]
+"""Numbers of float64, or of float32 where a model works in single precision."""
 Clients: TypeAlias = NDArray[np.intp]
 """Positions of clients among all of a :class:`ClientData`, shape (k,)."""
 
@@ -31,6 +33,11 @@ class Batch(Protocol):
     @property
     def weight(self) -> FloatArray:
         """How much each example counts, shape (k, n); 0 for padding, else usually 1."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the examples take, in bytes."""
         ...
 
     def only(self, examples: NDArray[np.intp]) -> Self:
@@ -80,11 +87,40 @@ class Examples:
     def __len__(self) -> int:
         return len(self.weight)
 
+    @property
+    def nbytes(self) -> int:
+        """See :attr:`Batch.nbytes`."""
+        return self.x.nbytes + self.y.nbytes + self.weight.nbytes
+
     def only(self, examples: NDArray[np.intp]) -> Examples:
         """See :meth:`Batch.only`."""
-        client = np.arange(len(self))[:, None]
         return Examples(
-            self.x[client, examples],
-            self.y[client, examples],
-            np.where(examples == NO_EXAMPLE, 0.0, self.weight[client, examples]),
+            chosen(self.x, examples),
+            chosen(self.y, examples),
+            np.where(examples == NO_EXAMPLE, 0.0, chosen(self.weight, examples)),
         )
+
+
+def chosen(values: NDArray[Any], examples: NDArray[np.intp]) -> NDArray[Any]:
+    """Return the values of some of each client's examples, shape (k, b, ...), from those of all, shape (k, n, ...).
+
+    In the place of NO_EXAMPLE stands some other example's value.
+    """
+    k, n = values.shape[:2]
+    if n == 0:
+        return np.zeros((*examples.shape, *values.shape[2:]), values.dtype)
+    rows = np.arange(k)[:, None] * n + np.maximum(examples, 0)
+    taken: NDArray[Any] = np.take(values.reshape(k * n, *values.shape[2:]), rows, axis=0, mode="clip")
+    return taken
+
+
+def counts(batch: Batch) -> FloatArray:
+    """Return how many examples each client has, shape (k,): those whose weight is not 0."""
+    there: FloatArray = np.count_nonzero(batch.weight, axis=1).astype(np.float64)
+    return there
+
+
+def shares(batch: Batch) -> FloatArray:
+    """Return what each example contributes to its client's mean: its weight / the number of examples, shape (k, n)."""
+    share: FloatArray = batch.weight / np.maximum(counts(batch), 1.0)[:, None]
+    return share

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from client_sim.learning.batch import Batch, FloatArray
+import numpy as np
+
+from client_sim.learning.batch import Batch, FloatArray, Floats
 
 B_contra = TypeVar("B_contra", bound=Batch, contravariant=True)
 
@@ -13,13 +16,17 @@ class Model(Protocol[B_contra]):
     """A model that many clients can train at once.
 
     ``weights`` are either those of all clients, shape (m,), or each client's own, shape (k, m). The loss of a client is
-    the mean over its examples, weighted by :attr:`Batch.weight`, plus the model's own penalty; a client without
-    examples has loss 0 and gradient 0. So the loss of the whole fleet is the mean of the clients' losses, weighted by
-    their numbers of examples (thesis eq. 2).
+    the mean over its examples (those whose :attr:`Batch.weight` is not 0), each times its weight, plus the model's own
+    penalty; a client without examples has loss 0 and gradient 0. So the loss of the whole fleet is the mean of the
+    clients' losses, weighted by their numbers of examples (thesis eq. 2), with weighted examples too: the sum of the
+    weights is no divisor. What a method returns is a new array, which the caller may change.
+
+    That is all a model needs. It may also be one that :class:`GivesBoth`, :class:`MovesItself` or
+    :class:`HasPrecision`.
     """
 
     @property
-    def weight_names(self) -> tuple[str, ...]:
+    def weight_names(self) -> Sequence[str]:
         """The weights' names in the order of the wire, m of them."""
         ...
 
@@ -32,10 +39,55 @@ class Model(Protocol[B_contra]):
         """Return each client's loss, shape (k,)."""
         ...
 
-    def gradients(self, weights: FloatArray, batch: B_contra) -> FloatArray:
+    def gradients(self, weights: FloatArray, batch: B_contra) -> Floats:
         """Return the gradient of each client's loss at its weights, shape (k, m): a direction of **ascent**."""
         ...
 
     def predict(self, weights: FloatArray, batch: B_contra) -> FloatArray:
         """Return the prediction of each example: a number (k, n), or one for each of c classes (k, n, c)."""
         ...
+
+
+@runtime_checkable
+class GivesBoth(Protocol):
+    """A model for which losses and gradients together cost less than one after the other."""
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
+        """Return what :meth:`Model.losses` and :meth:`Model.gradients` do."""
+        ...
+
+
+@runtime_checkable
+class MovesItself(Protocol):
+    """A model whose local step is not one along the gradient, such as k-means (Lloyd's step)."""
+
+    def movements(self, weights: FloatArray, batch: Any) -> Floats:
+        """Return how far a local step of rate 1 goes from each client's weights, shape (k, m)."""
+        ...
+
+
+@runtime_checkable
+class HasPrecision(Protocol):
+    """A model that does not work in double precision, or whose examples take more memory than their own."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """In which precision the clients' own weights are kept."""
+        ...
+
+    @property
+    def floats_per_example(self) -> int:
+        """How many numbers it holds of an example while it works on it, beside the example itself."""
+        ...
+
+
+def losses_and_gradients(model: Model[Any], weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
+    """Return each client's loss, shape (k,), and gradient, shape (k, m)."""
+    if isinstance(model, GivesBoth):
+        return model.losses_and_gradients(weights, batch)
+    return model.losses(weights, batch), model.gradients(weights, batch)
+
+
+def precision(model: Model[Any]) -> np.dtype[Any]:
+    """Return in which precision the model keeps clients' own weights: double unless it says otherwise."""
+    return model.dtype if isinstance(model, HasPrecision) else np.dtype(np.float64)

@@ -1,0 +1,99 @@
+"""The updates of a whole fleet, in blocks of bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import ClientData, Clients, FloatArray, Floats
+from client_sim.learning.cohort import cohort_updates
+from client_sim.learning.model import HasPrecision, Model, precision
+from client_sim.population.draws import Keys
+from protocol.training import LocalSteps, Training
+
+MOST_BYTES = 64 * 2**20
+
+
+class UpdateBlock(NamedTuple):
+    """The updates of some of the clients that were asked for.
+
+    Attributes:
+        at: which of them these are: positions in ``clients``, shape (b,).
+        updates: directions that the server adds, shape (b, m).
+        losses: at the fetched weights, shape (b,).
+    """
+
+    at: NDArray[np.intp]
+    updates: Floats
+    losses: FloatArray
+
+
+def updates_of_fleet(
+    model: Model[Any],
+    training: Training,
+    weights: FloatArray,
+    data: ClientData[Any],
+    clients: Clients,
+    keys: Keys,
+    most_bytes: int = MOST_BYTES,
+) -> Iterator[UpdateBlock]:
+    """Yield the updates of clients, those with like numbers of examples together, each client just once.
+
+    Args:
+        model: what is trained.
+        training: what a client does.
+        weights: the fetched model, shape (m,).
+        data: of the whole fleet.
+        clients: positions in the data, shape (k,); one that stands there twice is worked on twice.
+        keys: a random key for each of them, shape (k,).
+        most_bytes: about how much memory a block may take, examples and local weights counted; but a block has at
+            least one client.
+    """
+    clients = np.asarray(clients, np.intp)
+    sizes = data.sizes[clients]
+    order = np.argsort(sizes, kind="stable")
+    if not len(order):
+        return
+    largest = data.batch(clients[order[-1:]])
+    per_example = largest.nbytes / max(int(sizes[order[-1]]), 1)
+    for at in _blocks(sizes, order, _Memory.of(model, training, len(weights), per_example), most_bytes):
+        updates, losses = cohort_updates(model, training, weights, data.batch(clients[at]), keys[at])
+        yield UpdateBlock(at, updates, losses)
+
+
+class _Memory(NamedTuple):
+    """About how many bytes a client takes, and each of its examples."""
+
+    client: float
+    example: float
+
+    @classmethod
+    def of(cls, model: Model[Any], training: Training, m: int, per_example: float) -> _Memory:
+        arrays = 4 if isinstance(training, LocalSteps) else 1
+        copies = 1 if training.batch is None else 2
+        held = model.floats_per_example if isinstance(model, HasPrecision) else 4
+        itemsize = precision(model).itemsize
+        return cls(arrays * m * itemsize, copies * per_example + held * itemsize)
+
+
+def _blocks(
+    sizes: NDArray[np.int64], order: NDArray[np.intp], memory: _Memory, most_bytes: int
+) -> Iterator[NDArray[np.intp]]:
+    """Yield positions in ascending order of size; the largest of a block has at most twice the examples of its least.
+
+    So at most half of a rectangle is padding.
+    """
+    ascending = sizes[order]
+    first = 0
+    while first < len(order):
+        end = int(np.searchsorted(ascending, 2 * max(ascending[first], 1), side="right"))
+        most = int(most_bytes / (memory.client + ascending[first] * memory.example)) + 1
+        # The bytes of a block that ends with each position: all its clients are padded to the last one's size.
+        width = ascending[first : min(end, first + most)]
+        bytes_ = np.arange(1, len(width) + 1) * (memory.client + width * memory.example)
+        count = max(1, int(np.searchsorted(bytes_, most_bytes, side="right")))
+        yield order[first : first + count]
+        first += count

@@ -1,0 +1,62 @@
+"""The weights of a model as arrays in a row: how they are named, where they begin, and where each lies.
+
+The arrays are the blocks of a model spec (`protocol.weights`), so that a spec made of a model stays short.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from client_sim.learning.batch import FloatArray
+from protocol.errors import InvalidSettings
+from protocol.spec import Block, Start, Step, Zeros
+from protocol.start_values import start_values
+from protocol.weight_names import WeightNames
+
+DEFAULT_STEP = Step(start=0.1, min=1e-6, max=50.0)
+"""The step sizes of resilient propagation as it was published (Riedmiller and Braun 1993)."""
+
+
+def array(name: str, shape: tuple[int, ...], start: Start | None = None) -> Block:
+    """Return an array of weights, which start at 0 unless told otherwise."""
+    return Block(name=name, shape=shape, start=start or Zeros(), step=DEFAULT_STEP)
+
+
+class OfArrays(ABC):
+    """A model whose weights are arrays, one after the other."""
+
+    @property
+    @abstractmethod
+    def arrays(self) -> tuple[Block, ...]:
+        """The arrays in the order of the wire."""
+
+    @cached_property
+    def m(self) -> int:
+        """The number of weights."""
+        return sum(math.prod(block.shape) for block in self.arrays)
+
+    @cached_property
+    def weight_names(self) -> Sequence[str]:
+        """See :attr:`client_sim.learning.model.Model.weight_names`: an array's name and indices, as ``W1[3,5]``."""
+        return WeightNames((), self.arrays)
+
+    @cached_property
+    def start(self) -> FloatArray:
+        """See :attr:`client_sim.learning.model.Model.start`."""
+        start = np.concatenate([start_values(block) for block in self.arrays])
+        start.flags.writeable = False
+        return start
+
+
+def check_width(given: int, m: int, model: str) -> None:
+    """Raise unless the weights are as many as the model has."""
+    if given != m:
+        raise InvalidSettings(
+            f"the model '{model}' has {m:,} weights with these settings, but {given:,} were given; "
+            "check the settings of the model spec against its weights"
+        )

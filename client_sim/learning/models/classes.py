@@ -1,0 +1,52 @@
+"""What models of classes share: the classes as they must be, and softmax with its loss."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import Examples, FloatArray, Floats
+from protocol.errors import FedpingError
+
+
+def classes_of(batch: Examples, classes: int) -> NDArray[np.intp]:
+    """Return each example's class, shape (k, n).
+
+    Raises:
+        FedpingError: a target is not the number of a class, 0 to classes - 1.
+    """
+    y = batch.y.astype(np.intp, copy=False)
+    if y.size and (y.min() < 0 or y.max() >= classes or (y.dtype != batch.y.dtype and (y != batch.y).any())):
+        raise FedpingError(
+            f"the targets must be classes numbered 0 to {classes - 1}, but they go from {batch.y.min():g} to "
+            f"{batch.y.max():g}; number the classes from 0, and set classes to how many there are"
+        )
+    return y
+
+
+def softmax(scores: Floats) -> Floats:
+    """Turn scores into the probabilities of the classes, along the last axis, in place; return them."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def cross_entropies(scores: Floats, y: NDArray[np.intp], share: FloatArray) -> tuple[FloatArray, Floats]:
+    """Return the clients' mean cross-entropies, shape (k,), and their gradients by the scores.
+
+    Args:
+        scores: shape (k, n, c); the gradients are written in their place.
+        y: classes, shape (k, n).
+        share: what each example contributes to its client's mean, shape (k, n).
+    """
+    scores -= scores.max(axis=-1, keepdims=True)
+    at = y[..., None]
+    of_class = np.take_along_axis(scores, at, axis=-1)[..., 0].astype(np.float64)
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1)
+    losses = np.einsum("kn,kn->k", share, np.log(total) - of_class)
+    scores *= (share / total).astype(scores.dtype, copy=False)[..., None]
+    flat = scores.reshape(-1, scores.shape[-1])
+    flat[np.arange(len(flat)), y.ravel()] -= share.ravel().astype(scores.dtype, copy=False)
+    return losses, scores

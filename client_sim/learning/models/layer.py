@@ -1,0 +1,83 @@
+"""A layer, x · W + b, of all clients at once: what regressions and networks are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from client_sim.learning.batch import Floats
+from protocol.errors import FedpingError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer whose W (inputs × outputs, row by row) and then b (outputs) lie in a model's weights from ``first`` on.
+
+    Weights are those of all clients, shape (m,), or each client's own, shape (k, m). For those of all clients the
+    examples of all go through one matrix product.
+    """
+
+    inputs: int
+    outputs: int
+    first: int = 0
+    intercept: bool = True
+
+    @property
+    def end(self) -> int:
+        """Where the next layer begins."""
+        return self.first + self.outputs * (self.inputs + self.intercept)
+
+    def matrix(self, weights: Floats) -> Floats:
+        """Return a view of W, shape (inputs, outputs) or (k, inputs, outputs)."""
+        part = weights[..., self.first : self.first + self.inputs * self.outputs]
+        return part.reshape(*weights.shape[:-1], self.inputs, self.outputs)
+
+    def offsets(self, weights: Floats) -> Floats:
+        """Return a view of b, shape (outputs,) or (k, outputs)."""
+        return weights[..., self.first + self.inputs * self.outputs : self.end]
+
+    def forward(self, weights: Floats, x: Floats) -> Floats:
+        """Return x · W + b, shape (k, n, outputs), for x of shape (k, n, inputs).
+
+        Raises:
+            FedpingError: the examples have another number of features.
+        """
+        k, n, inputs = x.shape
+        if inputs != self.inputs:
+            raise FedpingError(
+                f"the model has {self.inputs} features, but the examples have {inputs}; set features = {inputs}"
+            )
+        if weights.ndim == 1:
+            out: Floats = (x.reshape(k * n, inputs) @ self.matrix(weights)).reshape(k, n, self.outputs)
+        else:
+            out = x @ self.matrix(weights)
+        if self.intercept:
+            out += self.offsets(weights)[..., None, :]
+        return out
+
+    def backward(self, x: Floats, pulls: Floats, gradients: Floats) -> None:
+        """Write the gradients of this layer's weights into their place among ``gradients``.
+
+        Args:
+            x: what went in, shape (k, n, inputs).
+            pulls: the gradient of each client's loss by what came out, shape (k, n, outputs).
+            gradients: of all the model's weights, shape (k, m).
+        """
+        np.matmul(x.swapaxes(1, 2), pulls, out=self.matrix(gradients))
+        if self.intercept:
+            np.sum(pulls, axis=1, out=self.offsets(gradients))
+
+    def pulls_on_inputs(self, weights: Floats, pulls: Floats) -> Floats:
+        """Return the gradient of each client's loss by what went in, shape (k, n, inputs)."""
+        if weights.ndim == 1:
+            k, n, outputs = pulls.shape
+            flat: Floats = pulls.reshape(k * n, outputs) @ self.matrix(weights).T
+            return flat.reshape(k, n, self.inputs)
+        return pulls @ self.matrix(weights).swapaxes(1, 2)
+
+    def squares(self, weights: Floats) -> Floats:
+        """Return the sum of the squares of W, shape () or (k,); b is left out, for no penalty holds it."""
+        matrix = self.matrix(weights)
+        total: Floats = np.einsum("...io,...io->...", matrix, matrix)
+        return total

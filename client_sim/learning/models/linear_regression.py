@@ -1,0 +1,75 @@
+"""Linear regression by least squares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from client_sim.learning.models.arrays import OfArrays, array, check_width
+from client_sim.learning.models.layer import Layer
+from client_sim.learning.models.penalty import add_to_gradients, add_to_losses
+from client_sim.learning.settings import Settings
+from protocol.spec import Block
+
+NAME = "linear-regression"
+
+
+@dataclass(frozen=True)
+class LinearRegression(OfArrays):
+    """y = x · w + b. The loss is the mean of (x · w + b - y)², without a factor of ½, plus l2 / 2 · |w|².
+
+    So its minimum is that of scikit-learn's ``Ridge`` with alpha = l2 · n / 2. The weights are the coefficients, then
+    the intercept if there is one.
+    """
+
+    features: int
+    intercept: bool = True
+    l2: float = 0.0
+
+    @property
+    def arrays(self) -> tuple[Block, ...]:
+        """See :attr:`OfArrays.arrays`."""
+        return (array("coefficients", (self.features,)), *([array("intercept", (1,))] if self.intercept else []))
+
+    @cached_property
+    def _layer(self) -> Layer:
+        return Layer(self.features, 1, intercept=self.intercept)
+
+    def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """Return the predicted numbers, shape (k, n)."""
+        check_width(weights.shape[-1], self.m, NAME)
+        return self._layer.forward(weights, batch.x)[..., 0].astype(np.float64, copy=False)
+
+    def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`."""
+        error = self.predict(weights, batch) - batch.y
+        return self._losses(weights, batch, error, shares(batch))
+
+    def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
+        """See :meth:`client_sim.learning.model.Model.gradients`."""
+        return self.losses_and_gradients(weights, batch)[1]
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        """See :class:`client_sim.learning.model.GivesBoth`."""
+        error, share = self.predict(weights, batch) - batch.y, shares(batch)
+        gradients = np.empty((len(batch), self.m))
+        self._layer.backward(batch.x, (2.0 * share * error)[..., None], gradients)
+        add_to_gradients(gradients, self.l2, weights, batch, self._layer)
+        return self._losses(weights, batch, error, share), gradients
+
+    def _losses(self, weights: FloatArray, batch: Examples, error: FloatArray, share: FloatArray) -> FloatArray:
+        losses: FloatArray = np.einsum("kn,kn,kn->k", share, error, error)
+        add_to_losses(losses, self.l2, weights, batch, self._layer)
+        return losses
+
+
+def linear_regression(settings: Settings) -> LinearRegression:
+    """Return the model of these settings: ``features``, ``intercept`` (true), ``l2`` (0)."""
+    return LinearRegression(
+        features=settings.whole("features"),
+        intercept=settings.flag("intercept", True),
+        l2=settings.number("l2", 0.0),
+    )

@@ -1,0 +1,101 @@
+"""Logistic regression, of two classes or several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from client_sim.learning.models.arrays import OfArrays, array, check_width
+from client_sim.learning.models.classes import classes_of, cross_entropies, softmax
+from client_sim.learning.models.layer import Layer
+from client_sim.learning.models.penalty import add_to_gradients, add_to_losses
+from client_sim.learning.settings import Settings
+from protocol.spec import Block
+
+NAME = "logistic-regression"
+
+
+@dataclass(frozen=True)
+class LogisticRegression(OfArrays):
+    """The loss is the mean cross-entropy plus l2 / 2 · |w|², where w are the coefficients without the intercepts.
+
+    So its minimum is that of scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). With two classes there is one
+    score, of class 1: coefficients (features), then the intercept. With c there is one of each: coefficients
+    (features × c), row by row, then c intercepts.
+    """
+
+    features: int
+    classes: int = 2
+    intercept: bool = True
+    l2: float = 0.0
+
+    @property
+    def arrays(self) -> tuple[Block, ...]:
+        """See :attr:`OfArrays.arrays`."""
+        several = (self.classes,) if self.classes > 2 else ()
+        offsets = [array("intercept", several or (1,))] if self.intercept else []
+        return (array("coefficients", (self.features, *several)), *offsets)
+
+    @cached_property
+    def _layer(self) -> Layer:
+        return Layer(self.features, self.classes if self.classes > 2 else 1, intercept=self.intercept)
+
+    def _scores(self, weights: FloatArray, batch: Examples) -> Floats:
+        check_width(weights.shape[-1], self.m, NAME)
+        return self._layer.forward(weights, batch.x)
+
+    def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """Return the probability of class 1, shape (k, n), or, with several classes, of each, shape (k, n, c)."""
+        scores = self._scores(weights, batch)
+        predicted = softmax(scores) if self.classes > 2 else _sigmoid(scores[..., 0])[0]
+        return predicted.astype(np.float64, copy=False)
+
+    def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`."""
+        return self._losses_and_pulls(weights, batch)[0]
+
+    def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
+        """See :meth:`client_sim.learning.model.Model.gradients`."""
+        return self.losses_and_gradients(weights, batch)[1]
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        """See :class:`client_sim.learning.model.GivesBoth`."""
+        losses, pulls = self._losses_and_pulls(weights, batch)
+        gradients = np.empty((len(batch), self.m))
+        self._layer.backward(batch.x, pulls, gradients)
+        add_to_gradients(gradients, self.l2, weights, batch, self._layer)
+        return losses, gradients
+
+    def _losses_and_pulls(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        scores, y, share = self._scores(weights, batch), classes_of(batch, self.classes), shares(batch)
+        losses, pulls = (cross_entropies if self.classes > 2 else _binary)(scores, y, share)
+        add_to_losses(losses, self.l2, weights, batch, self._layer)
+        return losses, pulls
+
+
+def _sigmoid(scores: Floats) -> tuple[Floats, Floats]:
+    """Return 1 / (1 + exp(-z)) of the scores z, and exp(-|z|), which does not overflow."""
+    small = np.exp(-np.abs(scores))
+    return np.where(scores >= 0, 1.0, small) / (1.0 + small), small
+
+
+def _binary(scores: Floats, y: NDArray[np.intp], share: FloatArray) -> tuple[FloatArray, Floats]:
+    """Return what :func:`cross_entropies` does, of one score z: log(1 + exp(z)) - y z, and its gradient by z."""
+    z = scores[..., 0]
+    probability, small = _sigmoid(z)
+    each = np.log1p(small) + np.maximum(z, 0.0) - y * z
+    return np.einsum("kn,kn->k", share, each), (share * (probability - y))[..., None]
+
+
+def logistic_regression(settings: Settings) -> LogisticRegression:
+    """Return the model of these settings: ``features``, ``classes`` (2), ``intercept`` (true), ``l2`` (0)."""
+    return LogisticRegression(
+        features=settings.whole("features"),
+        classes=settings.whole("classes", 2, least=2),
+        intercept=settings.flag("intercept", True),
+        l2=settings.number("l2", 0.0),
+    )

@@ -1,0 +1,122 @@
+"""The models by name: from a model spec to the model that clients train, and back.
+
+To add a model: a file in `models/`, and a line in ``LEARNERS``; or, without changing anything here, the model ``own``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import ArrayLike
+
+from client_sim.learning.model import Model
+from client_sim.learning.models import linear_regression, logistic_regression, network
+from client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
+from client_sim.learning.settings import Setting, Settings
+from protocol.errors import InvalidSettings
+from protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
+
+Learner: TypeAlias = Callable[[Settings], Model[Any]]
+"""From its settings to a model; ``margin`` and ``epsilon`` of the spec are among them."""
+
+LEARNERS: dict[str, Learner] = {
+    linear_regression.NAME: linear_regression.linear_regression,
+    logistic_regression.NAME: logistic_regression.logistic_regression,
+    network.NAME: network.network,
+}
+
+
+def learner_for(spec: ModelSpec) -> Model[Any]:
+    """Return the model that a spec names, made from its settings.
+
+    The weights to begin with are those of the spec; the model's own :attr:`Model.start` is what :func:`model_spec`
+    proposes.
+
+    Raises:
+        InvalidSettings: there is no such model, a setting is missing, unknown or odd, or the model that they make has
+            another number of weights than the spec.
+    """
+    model = _built(spec.model, spec.settings, spec.margin, spec.epsilon)
+    if len(model.weight_names) != spec.m:
+        raise InvalidSettings(
+            f"the model '{spec.model}' has {len(model.weight_names):,} weights with the settings of the model spec "
+            f"'{spec.name}', but the spec has {spec.m:,}; make them agree"
+        )
+    return model
+
+
+def model_spec(
+    model: str,
+    settings: Mapping[str, Setting] | None = None,
+    *,
+    name: str | None = None,
+    start: ArrayLike | None = None,
+    step: Step = DEFAULT_STEP,
+    integer: bool = False,
+    constraints: tuple[Constraint, ...] = (),
+    margin: float = 10.0,
+    epsilon: float = 1.0,
+) -> ModelSpec:
+    """Return the spec of a model: its weights' names and start from the model, the rest from here.
+
+    Args:
+        model: its name in ``LEARNERS``.
+        settings: the model's own.
+        name: of the spec; the model's if None.
+        start: the weights of version 0, shape (m,), instead of the model's own.
+        step: the step sizes of every weight, for RProp; if not given, from 0.1, at least 1e-6, at most 50.
+        integer: whether the weights are published as whole numbers.
+        constraints: what must hold between the weights.
+        margin: Δ of the ranking loss.
+        epsilon: ε of finite differences.
+
+    Raises:
+        InvalidSettings: as :func:`learner_for`; or the start weights are not as many as the model's.
+    """
+    built = _built(model, settings or {}, margin, epsilon)
+    return ModelSpec(
+        name=name or model,
+        model=model,
+        settings=dict(settings or {}),
+        constraints=constraints,
+        margin=margin,
+        epsilon=epsilon,
+        **_weights(built, start, step, integer),
+    )
+
+
+def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: float) -> Model[Any]:
+    if name not in LEARNERS:
+        near = get_close_matches(name, LEARNERS, n=1)
+        raise InvalidSettings(
+            f"there is no model '{name}'; "
+            + (f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(LEARNERS)}")
+        )
+    given = Settings(name, settings, margin, epsilon)
+    model = LEARNERS[name](given)
+    given.refuse_others()
+    return model
+
+
+def _weights(model: Model[Any], start: ArrayLike | None, step: Step, integer: bool) -> dict[str, Any]:
+    """Return the fields ``weights`` or ``blocks`` of a spec: blocks where the model says how its arrays begin."""
+    if start is None and isinstance(model, OfArrays):
+        return {"blocks": tuple(replace(block, step=step, integer=integer) for block in model.arrays)}
+    values = np.asarray(model.start if start is None else start, dtype=np.float64)
+    if values.shape != (len(model.weight_names),):
+        raise InvalidSettings(
+            f"{values.size:,} start weights of shape {values.shape} were given to a model that has "
+            f"{len(model.weight_names):,}; give one number for each weight"
+        )
+    names = zip(model.weight_names, values.tolist(), strict=True)
+    return {"weights": tuple(Weight(name=n, start=v, step=step, integer=integer, kind=_kind(n)) for n, v in names)}
+
+
+def _kind(name: str) -> Kind:
+    """Return what a weight is: those of frecency say it at the end of their name."""
+    kinds: dict[str, Kind] = {"Cutoff": "cutoff", "BucketWeight": "bucket_weight", "Bonus": "bonus"}
+    return next((kind for end, kind in kinds.items() if name.endswith(end)), "coefficient")

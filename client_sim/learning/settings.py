@@ -1,0 +1,85 @@
+"""A model's own settings, as a model spec or an experiment gives them, read with clear errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from protocol.errors import InvalidSettings
+
+Setting: TypeAlias = bool | int | float | str
+
+
+class Settings:
+    """Settings by name; :meth:`refuse_others` tells in the end of those that nobody has asked for.
+
+    ``margin`` and ``epsilon`` are those of the model spec. Every method raises
+    :class:`protocol.errors.InvalidSettings` for a value of another kind or outside its range, and, where there is no
+    default, for one that is missing.
+    """
+
+    def __init__(self, model: str, given: Mapping[str, Setting], margin: float = 10.0, epsilon: float = 1.0) -> None:
+        self.model, self.margin, self.epsilon = model, margin, epsilon
+        self._given = dict(given)
+        self._asked: list[str] = []
+
+    def whole(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """Return a whole number of at least ``least``."""
+        value = self._value(name, default, "a whole number, such as 10")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._odd(name, value, f"a whole number of at least {least}")
+        return value
+
+    def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+        """Return a finite number of at least ``least``."""
+        value = self._value(name, default, "a number, such as 0.1")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+            raise self._odd(name, value, f"a number of at least {least:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._value(name, default, "")
+        if not isinstance(value, bool):
+            raise self._odd(name, value, "true or false")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return one of the choices, the first if it is not given."""
+        value = self._value(name, choices[0], "")
+        if value not in choices:
+            raise self._odd(name, value, " or ".join(f"'{choice}'" for choice in choices))
+        return str(value)
+
+    def text(self, name: str, default: str | None = None, example: str = "text") -> str:
+        """Return a text."""
+        value = self._value(name, default, example)
+        if not isinstance(value, str):
+            raise self._odd(name, value, f"a text, such as {example}")
+        return value
+
+    def has(self, name: str) -> bool:
+        """Return whether a setting is given."""
+        return name in self._given
+
+    def refuse_others(self) -> None:
+        """Raise if a setting was given that the model does not have."""
+        for name in self._given:
+            if name not in self._asked:
+                near = get_close_matches(name, self._asked, n=1)
+                raise InvalidSettings(
+                    f"the model '{self.model}' has no setting '{name}'; "
+                    + (f"did you mean '{near[0]}'?" if near else f"it has {', '.join(self._asked) or 'none'}")
+                )
+
+    def _value(self, name: str, default: Setting | None, example: str) -> Setting:
+        self._asked.append(name)
+        value = self._given.get(name, default)
+        if value is None:
+            raise InvalidSettings(f"the model '{self.model}' needs the setting '{name}': {example}")
+        return value
+
+    def _odd(self, name: str, value: Setting, wanted: str) -> InvalidSettings:
+        return InvalidSettings(f"the setting '{name}' of the model '{self.model}' is {value!r}; set it to {wanted}")
