@@ -31,7 +31,7 @@ class PlainFlask(Edge):
             rules = services.catalogue.rules(study)
             rules.check_kind(doc_type, doc_version)
             document = document_id_in(document_id)
-            ping = rules.decoding.ping(read_body(request.environ, limits.ping_bytes, limits.ping_bytes))
+            ping = rules.decoding.ping(read_body(request.environ, limits.ping))
             record = record_of(rules, document, ping, int(time.time() * 1000))
             services.journals.of(rules.document).append(encode_records([record]), 1)
             return Response(ACCEPTED_ONE.body, content_type="application/json")

@@ -11,13 +11,14 @@ is created or not at all, so two publishers of one parent cannot both succeed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from model_store.blobs import Blobs, LocalBlobs
-from model_store.version import Version
+from model_store.version import PublicPart, Version
 from protocol.digest import canonical_json
 from protocol.errors import FedpingError
 from protocol.study import Study
@@ -33,12 +34,22 @@ class VersionConflict(FedpingError):
     """Another publisher was first: the version exists already, and nothing was written."""
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A version as it was read; while its bytes are the same, so is it, and so is its digest."""
+
+    key: str
+    data: bytes
+    version: Version
+
+
 class ModelStore:
     """Studies and versions over any :class:`model_store.blobs.Blobs`; ``where`` names it in messages."""
 
     def __init__(self, blobs: Blobs, where: str) -> None:
         self._blobs = blobs
         self.where = where
+        self._last_read: _Read | None = None
 
     def create_study(self, study: Study, first_versions: tuple[Version, ...]) -> bool:
         """Store a study and version 0 of each of its lines; return False if exactly this study was there already.
@@ -91,6 +102,14 @@ class ModelStore:
 
     def version(self, study: str, line: str, iteration: int) -> Version:
         """Return one version; raises :class:`StoreError` if it does not exist or cannot be read."""
+        key, data = self._version_bytes(study, line, iteration)
+        last = self._last_read
+        if last is None or (last.key, last.data) != (key, data):
+            self._last_read = last = _Read(key, data, self._decode(data, Version, key))
+        return last.version
+
+    def _version_bytes(self, study: str, line: str, iteration: int) -> tuple[str, bytes]:
+        """Return the key of a version and what is kept there."""
         key = f"{study}/{line}/versions/{iteration}.json"
         data = self._blobs.read(key)
         if data is None:
@@ -98,7 +117,7 @@ class ModelStore:
             numbers = self.iterations(study, line)
             span = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none"
             raise StoreError(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
-        return self._decode(data, Version, key)
+        return key, data
 
     def newest_from(self, study: str, line: str, known: int) -> int:
         """Return the number of the head, given that version ``known`` exists; -1 stands for none.
@@ -134,17 +153,19 @@ class ModelStore:
         folder = f"{study}/{line}/public"
         there = set(self._blobs.names(folder))
         numbers = self.iterations(study, line)
+        document = b""
         for number in numbers:
+            if f"{number}.json" not in there or number == numbers[-1]:
+                document = self.public_document(study, line, number)
             if f"{number}.json" not in there:
-                self._blobs.replace(f"{folder}/{number}.json", self.public_document(study, line, number))
-        if numbers:
-            newest = self.public_document(study, line, numbers[-1])
-            if self._blobs.read(f"{folder}/latest.json") != newest:
-                self._blobs.replace(f"{folder}/latest.json", newest)
+                self._blobs.replace(f"{folder}/{number}.json", document)
+        if numbers and self._blobs.read(f"{folder}/latest.json") != document:
+            self._blobs.replace(f"{folder}/latest.json", document)
 
     def public_document(self, study: str, line: str, iteration: int) -> bytes:
         """Return the JSON of the model document that clients fetch."""
-        return msgspec.json.encode(self.version(study, line, iteration).document())
+        key, data = self._version_bytes(study, line, iteration)
+        return msgspec.json.encode(self._decode(data, PublicPart, key))
 
     def _decode(self, data: bytes, kind: type[_T], key: str) -> _T:
         try:

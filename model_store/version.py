@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from protocol.digest import digest_of
-from protocol.model import ModelDocument
 from protocol.spec import ModelSpec, published
 
 LinkState: TypeAlias = dict[str, tuple[float, ...]]
@@ -75,7 +75,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     restored: int | None = None
 
 
-class Version(Struct, frozen=True, kw_only=True):
+class Version(Struct, frozen=True, kw_only=True, dict=True):
     """Version ``iteration`` of a line.
 
     ``weights`` are the optimizer's doubles; ``model`` is what clients get (integer weights rounded). ``state`` has one
@@ -95,23 +95,26 @@ class Version(Struct, frozen=True, kw_only=True):
     state: tuple[LinkState, ...]
     lineage: Lineage
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """SHA-256 of the document."""
+        """SHA-256 of the document; computed once, for with a million weights that takes seconds."""
         return digest_of(self)
 
-    def document(self) -> ModelDocument:
-        """Return the part that clients fetch: no state, no lineage."""
-        return ModelDocument(
-            model=self.model,
-            iteration=self.iteration,
-            study=self.study,
-            line=self.line,
-            names=self.names,
-            spec_digest=self.spec_digest,
-            created=self.created,
-            parent=self.parent,
-        )
+
+class PublicPart(Struct, frozen=True, kw_only=True):
+    """The part of a version that clients fetch, which is a :class:`protocol.model.ModelDocument`: no state, no lineage.
+
+    Read from a version's own JSON, its numbers stay the text that they are.
+    """
+
+    model: Raw
+    iteration: int
+    study: str
+    line: str
+    names: tuple[str, ...]
+    spec_digest: str
+    created: str
+    parent: int | None
 
 
 def first_version(

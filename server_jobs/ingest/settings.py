@@ -8,12 +8,22 @@ from pathlib import Path
 MIB = 1024 * 1024
 
 
+@dataclass(frozen=True)
+class BodyLimit:
+    """How many bytes a body may have as sent and as unpacked, and the option by which an operator allows more."""
+
+    sent: int
+    unpacked: int
+    option: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """How much one request may ask for.
 
-    ``ping_bytes`` bounds one ping, ``batch_bytes`` a batch as sent and ``decompressed_bytes`` as unpacked. A study of
-    large models needs about 20 bytes a weight in a ping: raise ``ping_bytes`` for it.
+    ``ping_bytes`` bounds one ping, ``batch_bytes`` a batch as sent and ``decompressed_bytes`` as unpacked. An update
+    has 11 to 20 bytes a weight, so that a study of more than 200,000 weights needs a larger ``ping_bytes``; a batch may
+    always have as many bytes as a ping.
     """
 
     ping_bytes: int = 4 * MIB
@@ -22,6 +32,17 @@ class Limits:
     batch_lines: int = 100_000
     path_bytes: int = 1024
     header_bytes: int = 1024
+
+    @property
+    def ping(self) -> BodyLimit:
+        """What the body of one ping may have."""
+        return BodyLimit(self.ping_bytes, self.ping_bytes, "--max-ping-mib")
+
+    @property
+    def batch(self) -> BodyLimit:
+        """What the body of a batch may have."""
+        sent, unpacked = max(self.batch_bytes, self.ping_bytes), max(self.decompressed_bytes, self.ping_bytes)
+        return BodyLimit(sent, unpacked, "--max-batch-mib")
 
 
 @dataclass(frozen=True, kw_only=True)

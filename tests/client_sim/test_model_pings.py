@@ -216,6 +216,15 @@ def test_a_batch_tells_which_lines_were_refused_and_whether_to_try_again(tmp_pat
     assert (mixed.outcome.delivery, mixed.accepted, [line for line, _ in mixed.rejected]) == (Delivery.ACCEPTED, 2, [2])
     assert (bad.outcome.delivery, bad.accepted, len(bad.rejected)) == (Delivery.REJECTED, 0, 1)
     assert (lost.outcome.delivery, lost.accepted, lost.rejected) == (Delivery.REJECTED, 0, ())
-    nobody = HttpTransport(f"http://127.0.0.1:{free_port()}", document=MODEL_UPDATE)
-    silent = asyncio.run(nobody.submit_batch(STUDY, good))
+
+
+def test_a_batch_that_nobody_answers_is_to_be_sent_again() -> None:
+    async def ask() -> BatchOutcome:
+        nobody = HttpTransport(f"http://127.0.0.1:{free_port()}", document=MODEL_UPDATE)
+        try:
+            return await nobody.submit_batch(STUDY, b"{}")
+        finally:
+            await nobody.close()
+
+    silent = asyncio.run(ask())
     assert silent.outcome == Outcome(Delivery.RETRY, silent.outcome.reason)

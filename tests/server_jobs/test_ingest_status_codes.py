@@ -14,7 +14,7 @@ from server_jobs.ingest.settings import Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
 
-LIMITS = Limits(ping_bytes=20_000, batch_bytes=10_000, decompressed_bytes=30_000, batch_lines=50)
+LIMITS = Limits(ping_bytes=10_000, batch_bytes=10_000, decompressed_bytes=30_000, batch_lines=50)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server_jobs.ingest.admission.rejection import Rejection
+from server_jobs.ingest.settings import BodyLimit
 
 JSON_TYPES = frozenset({"", "application/json", "text/plain", "application/x-ndjson"})
 """Content types that are taken. text/plain is what a browser may send across origins without asking first; the last is
@@ -16,7 +17,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _UNKNOWN_SIZE = 2**64 - 1
 
 
-def read_body(environ: dict[str, Any], limit: int, decompressed_limit: int) -> bytes:
+def read_body(environ: dict[str, Any], limit: BodyLimit) -> bytes:
     """Return the unpacked body of a request.
 
     Raises:
@@ -26,12 +27,17 @@ def read_body(environ: dict[str, Any], limit: int, decompressed_limit: int) -> b
     _check_type(environ.get("CONTENT_TYPE", ""))
     unpack = _unpacker(environ.get("HTTP_CONTENT_ENCODING", ""))
     length = _length(environ)
-    if length > limit:
-        raise Rejection("body_too_large", f"the body has {length} bytes and may have {limit}; send smaller documents")
+    if length > limit.sent:
+        raise Rejection(
+            "body_too_large",
+            f"the body has {length} bytes and may have {limit.sent}; send less in one request, or have ingest started "
+            f"with a larger {limit.option}",
+            f"{length} bytes; {limit.option} allows {limit.sent}",
+        )
     body: bytes = environ["wsgi.input"].read(length) if length else b""
     if len(body) != length:
         raise Rejection("body_incomplete", f"the body ended after {len(body)} of {length} bytes; send it again")
-    return unpack(body, decompressed_limit) if unpack else body
+    return unpack(body, limit.unpacked) if unpack else body
 
 
 def _check_type(content_type: str) -> None:

@@ -6,10 +6,6 @@ its bytes are kept by number, since a version never changes.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from collections.abc import Callable
-
 import msgspec
 from flask import Blueprint, Response, request
 
@@ -17,9 +13,9 @@ from model_store import StoreError
 from protocol.study import public_study
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import LineHead, StudyRules
+from server_jobs.ingest.edge.documents import Document, Documents, tagged
 from server_jobs.ingest.edge.services import Services
 
-KEPT_DOCUMENTS = 64
 REVALIDATE = "no-cache"
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -27,18 +23,18 @@ FOREVER = "public, max-age=31536000, immutable"
 def blueprint(services: Services) -> Blueprint:
     """Return the views."""
     views = Blueprint("models", __name__)
-    document = document_cache(services)
+    documents = Documents(services.store)
 
     @views.get("/models/<study>/study.json")
     def study_json(study: str) -> Response:
-        return _static(msgspec.json.encode(public_study(services.catalogue.rules(study).study)), REVALIDATE)
+        return _static(tagged(msgspec.json.encode(public_study(services.catalogue.rules(study).study))), REVALIDATE)
 
     @views.get("/models/<study>/<line>/latest.json")
     def latest_json(study: str, line: str) -> Response:
         newest = _head(services.catalogue.rules(study), line).latest()
         if newest < 0:
             raise _no_version(line, "any")
-        return _static(document(study, line, newest), REVALIDATE)
+        return _static(documents.document(study, line, newest), REVALIDATE)
 
     @views.get("/models/<study>/<line>/<int:number>.json")
     def numbered_json(study: str, line: str, number: int) -> Response:
@@ -46,7 +42,7 @@ def blueprint(services: Services) -> Blueprint:
         if number > head.known and number > head.latest():
             raise _no_version(line, str(number))
         try:
-            return _static(document(study, line, number), FOREVER)
+            return _static(documents.document(study, line, number), FOREVER)
         except StoreError as error:
             raise _no_version(line, str(number)) from error
 
@@ -56,16 +52,6 @@ def blueprint(services: Services) -> Blueprint:
         return response
 
     return views
-
-
-def document_cache(services: Services) -> Callable[[str, str, int], bytes]:
-    """Return a function from study, line and number to the bytes of a model document, which remembers some."""
-
-    @functools.lru_cache(maxsize=KEPT_DOCUMENTS)
-    def document(study: str, line: str, number: int) -> bytes:
-        return services.store.public_document(study, line, number)
-
-    return document
 
 
 def _head(rules: StudyRules, line: str) -> LineHead:
@@ -80,9 +66,9 @@ def _no_version(line: str, number: str) -> Rejection:
     return Rejection("path", f"line '{line}' has no version {number} yet; fetch latest.json")
 
 
-def _static(data: bytes, caching: str) -> Response:
-    response = Response(data, content_type="application/json")
-    response.set_etag(hashlib.sha256(data).hexdigest()[:32])
+def _static(document: Document, caching: str) -> Response:
+    response = Response(document.data, content_type="application/json")
+    response.set_etag(document.etag)
     response.headers["Cache-Control"] = caching
     response.make_conditional(request)
     return response

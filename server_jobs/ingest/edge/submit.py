@@ -41,6 +41,7 @@ class Submit:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._limits = services.settings.limits
+        self._ping_limit, self._batch_limit = self._limits.ping, self._limits.batch
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request. Nothing that a client sends raises."""
@@ -66,13 +67,13 @@ class Submit:
 
     def _take_one(self, rules: StudyRules, document: str, environ: Environ) -> Answer:
         document_id = document_id_in(document)
-        body = read_body(environ, self._limits.ping_bytes, self._limits.ping_bytes)
+        body = read_body(environ, self._ping_limit)
         ping = rules.decoding.ping(body)
         self._store(rules, [record_of(rules, document_id, ping, _now_ms())])
         return ACCEPTED_ONE
 
     def _take_batch(self, rules: StudyRules, environ: Environ) -> Answer:
-        body = read_body(environ, self._limits.batch_bytes, self._limits.decompressed_bytes)
+        body = read_body(environ, self._batch_limit)
         if body.count(b"\n") > self._limits.batch_lines:
             raise Rejection("too_many_lines", f"a batch may have {self._limits.batch_lines} lines; send it in parts")
         records, rejected = records_of_batch(rules, body, _now_ms())
