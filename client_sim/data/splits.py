@@ -1,8 +1,8 @@
 """Which of each client's examples it learns from, and by which a model is chosen and judged.
 
 A client's split depends on the seed and on its number alone, not on who else is there. Examples are set apart
-systematically: a client's are put in a random order in which those of a class stand together, and at a random start
-every 1/share-th is taken. So each example has the same chance, each class gives its share rounded up or down, and so
+systematically: a client's are put in order of class, at random within each, and from a random start every 1/share-th is
+taken. So each example has the same chance, each class gives its share rounded up or down, and so
 does the client.
 """
 
@@ -100,11 +100,7 @@ def _positions(data: ExampleData, seed: int, purpose: str, stratified: bool) -> 
     clients = child_keys(key(seed, purpose), data.ids)[data.client_of]
     among_rows = uniforms(child_keys(clients, row), 1)[:, 0]
     classes = data.y if stratified and data.target.is_class else np.zeros(len(data.y), np.int64)
-    # Classes too are in random order, lest the first of them always stand where rounding begins.
-    among_classes = uniforms(
-        child_keys(child_keys(key(seed, purpose + " classes"), data.ids)[data.client_of], classes), 1
-    )
-    order = np.lexsort((among_rows, among_classes[:, 0], data.client_of))
+    order = np.lexsort((among_rows, classes, data.client_of))
     position = np.empty_like(row)
     position[order] = row
     return position

@@ -54,6 +54,14 @@ def test_neighbours_of_equal_size_are_a_batch_like_any_other(clients: list[int])
         assert_holds_just(batch, position, data, client)
 
 
+@pytest.mark.parametrize("sizes", [[2, 2, 1], [2, 2, 1, 3], [2, 0, 2], [0, 0]])
+def test_neighbours_that_only_begin_at_equal_distances_are_padded(sizes: list[int]) -> None:
+    data = fleet(sizes)
+    batch = data.batch(np.arange(3)[: len(sizes)])
+    for client in range(len(batch)):
+        assert_holds_just(batch, client, data, client)
+
+
 def test_nobody_can_change_the_data_through_a_batch() -> None:
     data = fleet([2, 2])
     with pytest.raises(ValueError, match="read-only"):

@@ -25,6 +25,7 @@ from client_sim.data import (
     partition,
     table,
 )
+from client_sim.data.partition.at_random import rounded_shares
 from protocol.errors import FedpingError
 
 ALPHA = 1e-4
@@ -168,6 +169,33 @@ def test_clients_below_the_least_are_dropped_and_counted() -> None:
     assert parts.natural_keys is not None
     assert parts.natural_keys.tolist() == ["b", "c"]
     assert (parts.rows_left_out, parts.clients_dropped, parts.sizes.tolist()) == (1, 1, [3, 2])
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Iid(clients=4),
+        Shards(clients=2, shards=2),
+        Labels(clients=4, labels=2),
+        Dirichlet(clients=4, alpha=9.0),
+        ByKey(pieces=4),
+        PowerLaw(clients=4),
+        RandomSizes(clients=4),
+        FixedSize(examples=500),
+    ],
+)
+def test_where_a_row_stands_in_the_table_has_no_say(way: Partition) -> None:
+    """Kruskal and Wallis' test of the clients' row numbers; error rate ALPHA for each way."""
+    data = table(np.arange(2_000)[:, None], np.arange(2_000) % 2, target=Target("t", ("a", "b")), key=np.zeros(2_000))
+    clients = partition(data, way, 8).of(data)
+    numbers = [clients.x[clients.client_of == client, 0] for client in range(len(clients))]
+    assert len(numbers) > 1
+    assert stats.kruskal(*numbers).pvalue > ALPHA
+
+
+def test_shares_are_rounded_to_the_nearest_that_sum_to_all() -> None:
+    assert rounded_shares(np.array([0.5, 0.3, 0.2]), 4).tolist() == [2, 1, 1]
+    assert rounded_shares(np.array([0.4, 0.35, 0.25]), 10).tolist() == [4, 4, 2]
 
 
 def test_power_law_sizes_fall_with_their_rank() -> None:

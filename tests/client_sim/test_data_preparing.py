@@ -1,5 +1,7 @@
 """Statistics of a fleet from what clients say, against the same of the pooled examples; and what is made of them."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,6 +78,13 @@ def test_it_keeps_the_digits_that_the_difference_of_squares_loses() -> None:
     assert merged(client_moments(data)).deviation[0, 0] == pytest.approx(exact, rel=1e-7)
     of_squares = deviation_from_squares(data.sizes, sums_by_client(data, x), sums_by_client(data, x**2))
     assert abs(of_squares[0] / exact - 1) > 0.01
+
+
+def test_a_client_with_very_many_examples_says_their_mean_to_the_last_digit() -> None:
+    x = 1e8 + np.random.default_rng(1).normal(size=(200_000, 3))
+    found = client_moments(example_data(x, np.zeros(len(x)), [len(x)]))
+    exact = [math.fsum(column) / len(x) for column in x.T]
+    assert found.mean[0] == pytest.approx(exact, rel=2.0**-52)
 
 
 def test_on_gentle_data_the_difference_of_squares_says_the_same() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from client_sim.sampling import (
     All,
@@ -103,6 +104,16 @@ def test_nobody_may_come_to_a_bernoulli_round() -> None:
     sampler = sampler_for(Bernoulli(share=0.01), np.ones(5, dtype=np.int64), 0)
     counts = Counter(len(sampler.draw(number)) for number in range(200))
     assert counts[0] > 150
+
+
+def test_the_size_of_a_bernoulli_sample_is_binomial() -> None:
+    """Mean and variance of 4,000 rounds, by z-tests; error rate 1e-4 for both together."""
+    sampler = sampler_for(Bernoulli(share=0.3), np.ones(200, dtype=np.int64), 5)
+    counts = np.array([len(sampler.draw(number)) for number in range(4_000)])
+    mean, variance = 200 * 0.3, 200 * 0.3 * 0.7
+    far = stats.norm.isf(1e-4 / 4)
+    assert abs(counts.mean() - mean) < far * np.sqrt(variance / 4_000)
+    assert abs(counts.var() - variance) < far * variance * np.sqrt(2 / 4_000)
 
 
 @pytest.mark.parametrize(

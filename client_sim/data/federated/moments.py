@@ -40,12 +40,8 @@ class Moments:
 
 def client_moments(data: ExampleData) -> Moments:
     """Return what each client says."""
-    mean = _means(data, data.x)
-    apart = data.x - mean[data.client_of]
-    # What rounding has left of the deviations' sum belongs to the mean.
-    rest = _means(data, apart)
-    squares = sums_by_client(data, apart**2) - data.sizes[:, None] * rest**2
-    return Moments(data.sizes, mean + rest, np.maximum(squares, 0.0))
+    mean = sums_by_client(data, data.x) / np.maximum(data.sizes, 1)[:, None]
+    return Moments(data.sizes, mean, sums_by_client(data, (data.x - mean[data.client_of]) ** 2))
 
 
 def merged(moments: Moments) -> Moments:
@@ -65,12 +61,11 @@ def merged(moments: Moments) -> Moments:
 def constant_features(moments: Moments) -> NDArray[np.bool_]:
     """Return which features have the same value everywhere, up to rounding, shape (d,).
 
-    The bound is the error of such a variance (Chan, Golub and LeVeque 1983, eq. 1.7), as in scikit-learn.
+    The bound is the error that the variance of a constant can have (Chan, Golub and LeVeque 1983, eq. 1.7).
     """
     count, mean = moments.count[0], moments.mean[0]
     variance = moments.squares[0] / max(count, 1)
-    epsilon = np.finfo(np.float64).eps
-    result: NDArray[np.bool_] = variance <= count * epsilon * variance + (count * mean * epsilon) ** 2
+    result: NDArray[np.bool_] = variance <= (count * mean * np.finfo(np.float64).eps) ** 2
     return result
 
 
@@ -92,10 +87,6 @@ def sums_by_client(data: ExampleData, values: FloatArray) -> FloatArray:
     if some.any():
         sums[some] = np.add.reduceat(values, data.offsets[:-1][some], axis=0)
     return sums
-
-
-def _means(data: ExampleData, values: FloatArray) -> FloatArray:
-    return sums_by_client(data, values) / np.maximum(data.sizes, 1)[:, None]
 
 
 def _merged_pairs(a: Moments, b: Moments) -> Moments:

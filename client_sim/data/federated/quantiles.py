@@ -96,8 +96,8 @@ def client_exceeding(data: ExampleData, bound: FloatArray) -> NDArray[np.int64]:
 
 
 def _ordered_bits(values: FloatArray) -> Bits:
-    """Return whole numbers in the order of the values; both zeros are one."""
-    bits = (values + 0.0).view(np.uint64)
+    """Return whole numbers in the order of the values."""
+    bits = values.view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 

@@ -17,9 +17,8 @@ def by_key(table: Table, settings: ByKey, random: np.random.Generator) -> Owner:
     """See :class:`ByKey`; a key's clients come one after the other."""
     _, key = np.unique(_keys(table), return_inverse=True)
     order = np.lexsort((random.random(len(table)), key))
-    first = np.searchsorted(key[order], key[order])
     owner = np.empty(len(table), dtype=np.intp)
-    owner[order] = key[order] * settings.pieces + (np.arange(len(table)) - first) % settings.pieces
+    owner[order] = key[order] * settings.pieces + np.arange(len(table)) % settings.pieces
     return owner
 
 
