@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from analysis.cohorts.curve import TrainingCurve, TrainingPoint, TrainingRun, headline, runs_as_csv, smallest_enough
-from analysis.cohorts.figure import draw_training
 from experiments.power.plan import TrainingPlan
 from experiments.power.run import finished, rounds_so_far, train, write_whole
 from experiments.power.validation import Validation
@@ -61,8 +60,16 @@ def training_curve(
         curve = _curve(plan, runs, within)
         write_whole(out / "curve.json", msgspec.json.format(msgspec.json.encode(curve)))
         write_whole(out / "runs.csv", runs_as_csv(curve.runs).encode())
-        draw_training(curve, out / "curve.svg")
+        save_curve(curve, out / "curve.svg")
     return curve
+
+
+def save_curve(curve: TrainingCurve, path: Path) -> Path:
+    """Draw a curve, with a title, into a file whose suffix (.svg, .png, .pdf) says the format; return its path."""
+    from analysis.cohorts.figure import draw_training
+    from analysis.figures import LIGHT, save_figure, titled
+
+    return save_figure(titled(draw_training(curve), f"{curve.study}: final loss by cohort size", theme=LIGHT), path)
 
 
 def _make_all(plan: TrainingPlan, out: Path, everything: list[tuple[int, int]], processes: int, watch: Watch) -> None:

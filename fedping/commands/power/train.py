@@ -76,8 +76,7 @@ def train(
     """
     import msgspec
 
-    from analysis.cohorts.figure import draw_training
-    from experiments.power import training_curve, training_plan
+    from experiments.power import save_curve, training_curve, training_plan
     from experiments.simulate import experiment_from_toml
 
     if figure and figure.suffix not in FIGURES:
@@ -98,7 +97,7 @@ def train(
         curve = training_curve(plan, folder, within=within, processes=processes or os.cpu_count() or 1, watch=watch)
     if figure:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        draw_training(curve, figure)
+        save_curve(curve, figure)
     if as_json:
         click.echo(msgspec.json.encode(curve).decode())
         return
