@@ -1,0 +1,9 @@
+"""Notebooks for analysts: documents that are executed, and whose results are kept in them.
+
+Each begins with the study that it reads: a small simulated one, or the reader's own.
+"""
+
+from analysis.notebooks.look import look
+from analysis.notebooks.source import EXPERIMENT, Source, example, fedping
+
+__all__ = ["EXPERIMENT", "Source", "example", "fedping", "look"]

@@ -1,0 +1,50 @@
+"""What a notebook reads: the reader's own study, or an example that is simulated on the spot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import FedpingError
+
+EXPERIMENT = Path(__file__).parents[2] / "experiments" / "notebooks.toml"
+"""The example's settings; it is the study of `fedping demo`, with users who behave."""
+
+FOLDER = Path("example-study")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One study: the store of its versions, the folder of its landed pings, and its name in both."""
+
+    store: Path
+    landing: Path
+    study: str
+
+
+def fedping(*words: str | Path) -> str:
+    """Return what a command prints, as in ``fedping("simulate", Path("experiment.toml"), "--seed 3 --json")``.
+
+    What simulates is in rooms that this one knows nothing of, so notebooks do what a person would: they type it. Texts
+    are split at blanks, paths are not.
+
+    Raises:
+        FedpingError: the command failed; it says why.
+    """
+    arguments = [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
+    done = subprocess.run([sys.executable, "-m", "fedping", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FedpingError(f"'fedping {' '.join(arguments)}' failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def example(folder: Path = FOLDER) -> Source:
+    """Return the example, simulated into a folder (about ten seconds) unless it lies there already.
+
+    Raises:
+        FedpingError: the simulation failed; the folder may hold something else.
+    """
+    fedping("simulate", EXPERIMENT, "--out", folder)
+    return Source(store=folder / "store", landing=folder / "landing", study="demo")
