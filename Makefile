@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-long test-kill lint bench lock schemas install clean
+.PHONY: help demo test test-long test-kill lint bench lock notebooks schemas install clean
 
 help:
 	@echo "make demo       set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-long  the tests that take longer than a minute each"
 	@echo "make lint       ruff and the strict type check"
 	@echo "make bench      every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
+	@echo "make notebooks  execute analysis/notebooks anew and write the results into them (2 minutes)"
 	@echo "make lock       resolve the dependencies anew into requirements.lock"
 	@echo "make schemas    write docs/schema/ from the code"
 	@echo "make clean      remove what the other targets made"
@@ -35,6 +36,9 @@ bench: install
 schemas: install
 	$(BIN)/python -m protocol.json_schema docs/schema
 
+notebooks: install
+	$(BIN)/python -m analysis.notebooks
+
 install: $(VENV)/installed
 
 $(VENV)/installed: requirements.lock pyproject.toml
@@ -53,4 +57,4 @@ lock:
 	  --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist demo-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist demo-out analysis/notebooks/example-* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
