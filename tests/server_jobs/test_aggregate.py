@@ -18,7 +18,9 @@ from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from model_store.version import Aggregate, ArmSummary
 from protocol.errors import FedpingError
+from protocol.landed import landed_model_updates
 from protocol.landing import SHARDS, landed_files, write_landed
+from protocol.model_pings import ModelPings
 from server_jobs.round.aggregate import RoundAggregate, combined
 from server_jobs.round.engine import Engine, tasks_for
 from server_jobs.round.moments import merged, moments_of, no_moments
@@ -316,6 +318,30 @@ def test_spark_and_numpy_agree_to_the_last_bit(
     found = aggregate(paths, rules, spark)
     assert found == aggregate(paths, rules)
     assert found.counts["duplicate"] > 0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("weighting", ["client", "examples"])
+@pytest.mark.parametrize("rows", [2000, 8000], ids=["one row group", "sixteen shards"])
+def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, spark: SparkEngine, weighting: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    examples = rng.integers(0, 5, rows)
+    people = rng.integers(0, 256, (rows // 3, 16), np.uint8)
+    pings = ModelPings(
+        document_ids=rng.integers(0, 256, (rows, 16), np.uint8),
+        client_ids=people[rng.integers(0, len(people), rows)],
+        arm="treatment",
+        version=0,
+        updates=rng.normal(size=(rows, 8)) * (examples > 0)[:, None],
+        losses=rng.exponential(size=rows) * (examples > 0),
+        examples=examples,
+    )
+    paths = [write_landed(tmp_path, landed_model_updates(pings, 0), n) for n in range(2)]  # the second of duplicates
+    rules = dataclasses.replace(RULES, m=8, weighting=weighting, pings="model-update")
+    found = aggregate(paths, rules, spark)
+    assert found == aggregate(paths, rules)
+    assert (found.counts["duplicate"], found.counts["used"]) == (rows, int((examples > 0).sum()))
+    assert found.arms["treatment"].examples == examples.sum()
 
 
 @pytest.mark.spark

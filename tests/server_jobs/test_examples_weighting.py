@@ -1,0 +1,101 @@
+"""A vote an example: the mean of the clients' gradients is that of all their data put together (thesis eq. 2)."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from protocol.landed import landed_model_updates
+from protocol.landing import write_landed
+from protocol.model_pings import ModelPings
+from server_jobs.round.aggregate import RoundAggregate, combined
+from server_jobs.round.numpy_engine import NumpyEngine
+from server_jobs.round.rules import Rules
+from tests.support.rounds import Ping, table_of, work_of
+
+FloatArray = NDArray[np.float64]
+
+
+def rules(weighting: str, pings: str = "model-update", m: int = 3) -> Rules:
+    return Rules(m=m, iteration=0, arms=("a", "b"), submits=(True, True), weighting=weighting, pings=pings)
+
+
+def squares(weights: FloatArray, x: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:
+    """Return the mean squared error of a linear model, and its gradient; 0 without examples."""
+    apart = x @ weights - y
+    return float((apart**2).sum() / max(len(y), 1)), 2 * x.T @ apart / max(len(y), 1)
+
+
+def aggregate(made: list[ModelPings], weighting: str) -> RoundAggregate:
+    judged = rules(weighting)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [write_landed(Path(folder), landed_model_updates(one, 0), n) for n, one in enumerate(made)]
+        return combined(NumpyEngine().partials(work_of(paths, judged)), judged)
+
+
+clients = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 1)), min_size=1, max_size=25)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=clients, seed=st.integers(0, 2**32 - 1), repeated=st.booleans())
+def test_the_mean_by_examples_is_the_gradient_of_the_pooled_data(
+    sizes: list[tuple[int, int]], seed: int, repeated: bool
+) -> None:
+    """Also where a client sends several pings, each of its own examples: a vote is an example, whoever has it."""
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=3)
+    data = [(x := np.random.default_rng(s).normal(size=(n, 3)), x.sum(axis=1) + 1) for n, s in sizes]
+    found = [squares(weights, x, y) for x, y in data]
+    ids = rng.integers(0, 256, (len(sizes), 16), np.uint8)
+    pings = ModelPings(
+        document_ids=ids,
+        client_ids=ids[rng.integers(0, len(ids), len(ids))] if repeated else ids,
+        arm="a",
+        version=0,
+        updates=-np.array([gradient for _, gradient in found]),
+        losses=np.array([loss for loss, _ in found]),
+        examples=np.array([n for n, _ in sizes]),
+    )
+    total = aggregate([pings], "examples")
+    loss, gradient = squares(weights, *map(np.concatenate, zip(*data, strict=True)))
+    examples = sum(n for n, _ in sizes)
+    assert (total.updates.weight, total.arms["a"].examples) == (examples, examples)
+    assert total.counts["no_example"] == sum(n == 0 for n, _ in sizes)
+    scale = max(1.0, float(np.abs(np.array([g for _, g in found])).max()))
+    np.testing.assert_allclose(total.updates.mean, -gradient, rtol=0, atol=1e-6 * scale)  # updates travel as float32
+    if examples:
+        assert total.arms["a"].loss is not None
+        np.testing.assert_allclose(total.arms["a"].loss, loss, rtol=1e-12)
+    else:
+        assert total.arms["a"].loss is None
+
+
+def test_each_weighting_counts_what_it_says() -> None:
+    ids = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    pings = ModelPings(
+        document_ids=ids,
+        client_ids=ids[[0, 0, 1]],  # the first client sends twice
+        arm="a",
+        version=0,
+        updates=np.array([[2.0, 0, 0], [4, 0, 0], [9, 0, 0]]),
+        losses=np.zeros(3),
+        examples=np.array([1, 3, 6]),
+    )
+    means = {name: aggregate([pings], name).updates for name in ("client", "ping", "examples")}
+    assert {name: one.mean[0] for name, one in means.items()} == {"client": 6.0, "ping": 5.0, "examples": 6.8}
+    assert {name: one.weight for name, one in means.items()} == {"client": 2.0, "ping": 3.0, "examples": 10.0}
+    assert {one.clients for one in means.values()} == {2}
+
+
+def test_an_interaction_is_one_example(tmp_path: Path) -> None:
+    sent = [Ping(k, k % 3, (float(k), 1.0), arm="a", rank=k % 4 - 1, loss=float(k)) for k in range(12)]
+    path = write_landed(tmp_path, table_of(sent), 0)
+    one, other = (
+        combined(NumpyEngine().partials(work_of([path], judged)), judged)
+        for judged in (rules(weighting, "frecency-update", m=2) for weighting in ("ping", "examples"))
+    )
+    assert one == other
+    assert one.arms["a"].examples == 9

@@ -1,0 +1,116 @@
+"""Fuzzing of model updates: no 5xx whatever comes, and every ping that was answered 200 is landed as it was sent."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.support.ingest_app import IngestApp, ingest_app
+from tests.support.model_updates import PATH, STUDY, model_ping_json, model_study
+
+QUICK = settings(
+    max_examples=600,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+numbers = st.one_of(
+    st.integers(-3, 5),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 1e30, 1e31, 1e308, -0.0, 1e-320, 0.1]),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=8,
+)
+updates = st.lists(numbers, min_size=2, max_size=4) | st.lists(st.floats(-50, 50), min_size=3, max_size=3)
+FIELDS = sorted(model_ping_json()["payload"])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """Return a valid ping with a few things changed, from harmless to hopeless, or with some of its bytes changed."""
+    ping = model_ping_json()
+    payload = ping["payload"]
+    for _ in range(draw(st.integers(0, 3))):
+        match draw(st.integers(0, 6)):
+            case 0:
+                payload[draw(st.sampled_from(FIELDS))] = draw(json_values)
+            case 1:
+                payload.pop(draw(st.sampled_from(FIELDS)), None)
+            case 2:
+                payload[draw(st.text(max_size=10))] = draw(json_values)
+            case 3:
+                payload["update"] = draw(updates)
+            case 4:
+                payload |= draw(st.sampled_from([{"study_variation": "control", "update": None}, {"examples": 0}]))
+            case 5:
+                payload |= {"examples": 0, "loss": 0, "update": [0, 0, 0]}
+            case 6:
+                ping[draw(st.sampled_from(["clientId", "type", "payload", "documentId"]))] = draw(json_values)
+    data = json.dumps(ping).encode()
+    if draw(st.integers(0, 4)) == 0:
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.binary(max_size=3)) + data[at + draw(st.integers(0, 3)) :]
+    return data
+
+
+SENT: dict[str, bytes] = {}
+
+
+@pytest.fixture(scope="module")
+def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestApp]:
+    """One ingest for all inputs; at the end, everything that was accepted has to be in Parquet as it was sent."""
+    made = ingest_app(tmp_path_factory.mktemp("fuzz"), others=[model_study()], roll_bytes=20_000)
+    yield made
+    made.land()
+    sums = made.totals()
+    assert (sums["quarantined"], sums["duplicates"], sums["landed"]) == (0, 0, sums["accepted"])
+    files = made.settings.landing.glob(f"study={STUDY}/line=*/iteration=*/*.parquet")
+    rows = {
+        str(uuid.UUID(bytes=row["document_id"])): row for f in files for row in pq.ParquetFile(f).read().to_pylist()
+    }
+    assert rows.keys() == SENT.keys()
+    assert len(rows) > 300, "hardly anything was accepted: the inputs do not reach the landing"
+    for document, row in rows.items():
+        check_row(row, json.loads(SENT[document])["payload"])
+
+
+def check_row(row: dict[str, Any], payload: dict[str, Any]) -> None:
+    assert (row["examples"], row["loss"]) == (payload["examples"], payload["loss"])
+    if payload["update"] is None:
+        assert (row["update"], row["update_encoding"]) == (None, None)
+    else:
+        np.testing.assert_array_equal(np.frombuffer(row["update"], "<f4"), np.array(payload["update"], np.float32))
+
+
+@QUICK
+@given(body=documents())
+def test_any_document_is_answered_and_what_is_accepted_lands(ingest: IngestApp, body: bytes) -> None:
+    document = str(uuid.uuid4())
+    answer = ingest.post(f"{PATH}/{document}", body)
+    assert answer.status_code in (200, 400), answer.json
+    if answer.status_code == 200:
+        SENT[document] = body
+
+
+@QUICK
+@given(lines=st.lists(documents().filter(lambda line: b"\n" not in line), max_size=4))
+def test_any_batch_is_answered_line_by_line(ingest: IngestApp, lines: list[bytes]) -> None:
+    ids = [str(uuid.uuid4()) for _ in lines]
+    named = [b'{"documentId":"%s",%s' % (i.encode(), line[1:]) for i, line in zip(ids, lines, strict=True)]
+    answer = ingest.post(PATH, b"\n".join(named))
+    assert answer.status_code in (200, 400)
+    refused = {line["line"] - 1 for line in answer.json["rejected"]}
+    assert answer.json["accepted"] + len(refused) == len(lines)
+    SENT.update({ids[k]: lines[k] for k in range(len(lines)) if k not in refused})
