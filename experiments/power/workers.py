@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -63,19 +64,29 @@ def _started(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> _Wo
     context = multiprocessing.get_context("spawn")
     told, tell = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(plan, out, cohort, repetition, tell), daemon=True)
-    process.start()
+    with _deaf_to_ctrl_c():
+        process.start()
     tell.close()
     return _Worker(cohort, repetition, process, told)
 
 
 def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C too, and ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         train(plan, out, cohort, repetition)
     except FedpingError as error:
         tell.send(str(error))
         os._exit(_TOLD)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Block SIGINT, which a process started here then never hears: the parent does, and ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

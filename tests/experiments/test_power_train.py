@@ -26,7 +26,7 @@ from experiments.simulate.settings import Experiment, FixedLength, Optimization
 from fedping.main import main
 from model_store.store import open_store
 from protocol.errors import FedpingError
-from tests.support.processes import left_over, new_mark, wait_until
+from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.small_experiment import experiment_file
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +133,21 @@ def test_a_killed_command_leaves_no_process_and_ends_as_one_that_was_not(done: P
     again = training_curve(plan_of(tmp_path, [12, 40], 2), out, within=5)
     whole = training_curve(plan_of(done, [12, 40], 2), done / "out", within=5)
     assert again == whole
+
+
+def test_ctrl_c_is_one_line_and_leaves_no_process(done: Path, tmp_path: Path) -> None:
+    """Ctrl-C goes to every process of the terminal; only the command's own may say a word."""
+    mark, out = new_mark(), tmp_path / "out"
+    command = [sys.executable, "-m", "fedping", "power", "train", str(done / "experiment.toml"), "--out", str(out)]
+    command += ["--cohorts", "300,400", "--processes", "2"]
+    begun = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | mark, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert wait_until(lambda: len(marked(mark)) >= 3 or begun.poll() is not None)
+    os.killpg(begun.pid, signal.SIGINT)
+    _, said = begun.communicate(timeout=60)
+    assert (begun.returncode, said.strip()) == (130, "fedping: interrupted")
+    assert left_over(mark) == []
 
 
 def test_a_killed_worker_is_one_sentence_and_stops_the_others(tmp_path: Path) -> None:
