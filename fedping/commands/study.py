@@ -13,6 +13,10 @@ from protocol.clock import utc_now
 from protocol.study import Study, study_from_toml
 
 
+VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
+"""What has one vote in a round, in words, by the name of the weighting."""
+
+
 @click.group()
 def study() -> None:
     """Create a study and its version 0; show or check one."""
@@ -82,7 +86,7 @@ def arm(name: str, client_id: str, store_path: Path) -> None:
 
 
 def _described(the_study: Study) -> str:
-    rows = [f"study '{the_study.name}'"]
+    rows = [f"study '{the_study.name}', {the_study.pings} pings"]
     for one in the_study.arms:
         does = [word for word, on in (("applies", one.applies), ("submits", one.submits), ("decays", one.decays)) if on]
         follows = f"follows {one.line}" if one.line else "follows no line"
@@ -90,7 +94,7 @@ def _described(the_study: Study) -> str:
     for line in the_study.lines:
         steps = type(line.pipeline.optimizer).__name__
         rows.append(
-            f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote a "
-            f"{line.pipeline.weighting}, at least {line.pipeline.min_clients} clients a round"
+            f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote "
+            f"{VOTES[line.pipeline.weighting]}, at least {line.pipeline.min_clients} clients a round"
         )
     return "\n".join(rows)

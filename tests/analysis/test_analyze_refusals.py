@@ -9,12 +9,13 @@ from model_store.store import open_store
 from protocol.landing import partition, write_landed
 from protocol.study import Arm, Study
 from tests.support.landed import landed_table
+from tests.support.model_updates import model_study
 from tests.support.versions import small_study, version_0
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with three studies, and some landed pings of the first."""
+    """A store with four studies, and some landed pings of the first."""
     import server_jobs.spark.session
 
     def no_spark(*_: object) -> None:
@@ -25,6 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.create_study(study, (version_0(study),))
     store.create_study(Study(name="alone", arms=(Arm(name="only", share=1),)), ())
     store.create_study(Study(name="bare", arms=(Arm(name="a", share=0.5), Arm(name="b", share=0.5))), ())
+    learned = model_study()
+    store.create_study(learned, (version_0(learned),))
     write_landed(partition(tmp_path / "landing", "study", "main", 3), landed_table(10, 1), 1)
     return tmp_path
 
@@ -32,8 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["other"], 1, "has no study 'other'; it has alone, bare, study"),
+        (["other"], 1, "has no study 'other'; it has alone, bare, models, study"),
         (["alone"], 2, "study 'alone' has one arm, 'only', and nothing to compare it with"),
+        (["models"], 2, "study 'models' takes model-update pings, which tell of no interaction"),
         (["bare"], 1, "study 'bare' has landed nothing in"),
         (["bare", "--from-iteration", "3"], 2, "arm 'a' follows no model line, so its pings belong to no iteration"),
         (["study", "--from-iteration", "4"], 1, "study 'study' has landed pings in .*, but none from iteration 4"),
