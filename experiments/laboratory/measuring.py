@@ -20,10 +20,10 @@ def measure(problem: Problem, weights: FloatArray, local: bool) -> Measured:
         local: whether also the means over the clients.
     """
     found: Measured = {}
-    validation = evaluate(problem.model, problem.tally, weights, problem.validation)
+    validation = evaluate(problem.model, problem.tally, weights, problem.validation, each=False)
     if validation.total:
         found["validation"] = validation.total
-    test = evaluate(problem.model, problem.tally, weights, problem.test)
+    test = evaluate(problem.model, problem.tally, weights, problem.test, each=local)
     if test.total:
         found["test"] = test.total
         if local:

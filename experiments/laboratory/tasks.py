@@ -28,14 +28,9 @@ def tally_for(setup: Setup, train: ExampleData) -> Tally:
     """Return how the predictions of a setup's model are counted.
 
     Raises:
-        InvalidSettings: the model predicts classes and the target is a number, or the metric is none of the task's.
+        InvalidSettings: a metric that the settings name is none of the task's.
     """
     task = setup.evaluation.task or TASKS.get(setup.model["name"]) or _task_of(train)
-    if task == "classification" and not train.target.is_class:
-        raise InvalidSettings(
-            f"the model '{setup.model['name']}' predicts classes, but the target '{train.target.name}' is a number; "
-            "choose another model, or a target of classes"
-        )
     return _checked(setup, _tally(task, setup, train))
 
 

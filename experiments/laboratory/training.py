@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from client_sim.learning import Diverged
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.measuring import Measured, measure, record
 from experiments.laboratory.problem import Problem
@@ -43,12 +44,18 @@ def train(
 ) -> Trained:
     """Run the rounds of a setup, until the last or until it stops early, and return what it came to.
 
-    A round in which too few clients took part makes no version; it counts, and the next one begins with the same.
+    A round in which too few clients took part makes no version; it counts, and the next one begins with the same. A run
+    that diverges ends there, with a note; without early stopping it has no final metrics.
     """
     done = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping))
     _look(setup, problem, done)
     while done.rounds < setup.rounds and not done.watchman.stop:
-        report = rounds.run(sent(done.rounds, rounds.weights))
+        try:
+            report = rounds.run(sent(done.rounds, rounds.weights))
+        except Diverged as error:
+            done.notes = (f"stopped in round {done.rounds + 1}: {error}",)
+            done.final = done.final if setup.early_stopping else {}
+            break
         log.add(done.rounds, "train", {"loss": report.loss, "clients": report.clients})
         done.rounds += 1
         done.updates += report.pings

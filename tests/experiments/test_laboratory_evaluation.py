@@ -6,8 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
+from client_sim.data import Target, example_data
+from client_sim.learning.models.logistic_regression import LogisticRegression
 from experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, better
-from experiments.laboratory.evaluation.fleet import blocks
+from experiments.laboratory.evaluation.fleet import blocks, evaluate
+
+CLASSES = Target("y", ("no", "yes"))
 
 
 def made(seed: int, clients: int = 7, most: int = 40) -> tuple[np.random.Generator, np.ndarray]:
@@ -130,3 +134,32 @@ def test_better_knows_the_direction_and_that_nothing_is_worse_than_unknown() -> 
     assert better("rmse", 5, np.nan)
     assert not better("rmse", np.nan, 5)
     assert not better("accuracy", 0.5, 0.5)
+
+
+def test_the_whole_fleet_is_judged_alike_whether_or_not_each_client_is() -> None:
+    random = np.random.default_rng(2)
+    data = example_data(
+        random.normal(size=(300, 4)), random.integers(0, 2, 300), [0, 120, 7, 1, 90, 82], target=CLASSES
+    )
+    model = LogisticRegression(features=4)
+    weights = random.normal(size=5)
+    both = [evaluate(model, Classification(2), weights, data, each=each) for each in (True, False)]
+    assert both[0].total == pytest.approx(both[1].total)
+    assert both[1].clients == {}
+    assert both[0].total["accuracy"] == pytest.approx(
+        reference.accuracy_score(data.y, data.x @ weights[:-1] + weights[-1] > 0)
+    )
+    accuracy = both[0].clients["accuracy"]
+    assert len(accuracy) == 5
+    assert both[0].mean()["accuracy"] == pytest.approx(accuracy.mean())
+    assert both[0].worst(0.4)["accuracy"] == pytest.approx(np.sort(accuracy)[:2].mean())
+    assert both[0].worst(0.4)["loss"] == pytest.approx(np.sort(both[0].clients["loss"])[-2:].mean())
+
+
+def test_clients_with_models_of_their_own_are_judged_by_them() -> None:
+    random = np.random.default_rng(3)
+    data = example_data(random.normal(size=(40, 2)), random.integers(0, 2, 40), [10, 30], target=CLASSES)
+    model, own = LogisticRegression(features=2), random.normal(size=(2, 3))
+    found = evaluate(model, Classification(2), own, data).clients["loss"]
+    alone = [evaluate(model, Classification(2), own[k], data).clients["loss"][k] for k in (0, 1)]
+    assert found == pytest.approx(alone)

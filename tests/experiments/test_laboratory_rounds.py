@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.ingest_process import ingest_process
-from experiments.laboratory.rounds.http import HttpCarrier
+from experiments.laboratory.rounds.http import over_http
 from experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, document_ids, landing_of, store_with
 from experiments.laboratory.rounds.memory import MemoryRounds
 from experiments.laboratory.rounds.study import LINE, STUDY, study_of
@@ -76,12 +76,16 @@ def test_files_and_memory_come_to_the_same_bits(tmp_path: Path, pipeline: Pipeli
 def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
     made = study(PIPELINES[0])
     landing, store = landing_of(tmp_path), store_with(made, tmp_path)
-    with engine_named("numpy") as engine, ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest:
-        over_http = run(LandedRounds(store, landing, made, engine, HttpCarrier(ingest, ids())))
+    with (
+        engine_named("numpy") as engine,
+        ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest,
+        over_http(ingest, ids()) as carrier,
+    ):
+        through_ingest = run(LandedRounds(store, landing, made, engine, carrier))
     in_memory = run(MemoryRounds(made.lines[0], ids()))
-    assert [report for report, _ in over_http] == [report for report, _ in in_memory]
+    assert [report for report, _ in through_ingest] == [report for report, _ in in_memory]
     # Ingest lands pings in files of its own making, whose parts are merged in another order.
-    np.testing.assert_allclose([w for _, w in over_http], [w for _, w in in_memory], rtol=1e-12)
+    np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
 
 
 def test_a_round_with_too_few_clients_makes_no_version_and_is_forgotten(tmp_path: Path) -> None:

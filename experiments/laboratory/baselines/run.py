@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from client_sim.learning import ClientData
-from client_sim.learning.batch import FloatArray
+from client_sim.learning.batch import FloatArray, Floats
+from client_sim.learning.model import losses_and_gradients
 from experiments.laboratory.baselines.minimise import minimise
 from experiments.laboratory.evaluation.fleet import blocks
 from experiments.laboratory.measuring import measure, record
@@ -81,9 +82,14 @@ def _learned_by(
     if judged.any():
         keep_the_best(start)
     found = minimise(
-        lambda weights: (model.losses(weights, batch), model.gradients(weights, batch)),
+        lambda weights: _in_double(losses_and_gradients(model, weights, batch)),
         start,
         most=setup.evaluation.baseline_iterations,
         on_iteration=keep_the_best if judged.any() else lambda _: None,
     )
     return np.where(judged[:, None], best, found.weights), found.iterations
+
+
+def _in_double(found: tuple[FloatArray, Floats]) -> tuple[FloatArray, FloatArray]:
+    losses, gradients = found
+    return losses.astype(np.float64, copy=False), gradients.astype(np.float64, copy=False)

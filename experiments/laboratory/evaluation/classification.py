@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from experiments.laboratory.evaluation.tally import FloatArray, Metrics, ratio
 
-BINS = 2048
+BINS = 1024
 LOG_ODDS = 24.0
-"""Scores lie between -LOG_ODDS and LOG_ODDS, beyond which they are taken to the end: p = 4e-11. A bin is 0.023 wide."""
+"""Scores lie between -LOG_ODDS and LOG_ODDS, beyond which they are taken to the end: p = 4e-11. A bin is 0.047 wide."""
 
 _MOST_LISTED = 20
 """Classes up to which the metrics are given for each of them."""
@@ -38,7 +38,7 @@ class Classification:
     @property
     def headline(self) -> tuple[str, ...]:
         """See :attr:`Tally.headline`."""
-        return ("accuracy", "auc", "f1") if self.classes == 2 else ("accuracy", "f1")
+        return ("accuracy", "auc") if self.classes == 2 else ("accuracy", "f1")
 
     def counts(self, predictions: FloatArray, y: NDArray[Any], there: NDArray[np.bool_]) -> FloatArray:
         """See :meth:`Tally.counts`: a confusion matrix by rows (truth, choice); of two classes, histograms."""

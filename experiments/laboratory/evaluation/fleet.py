@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class Evaluated:
 
     Attributes:
         total: the metrics of all clients' counts together, and the mean ``loss`` by examples.
-        clients: the same of each client that has examples, shape (clients,), by name.
+        clients: the same of each client that has examples, shape (clients,), by name; none if it was not asked for.
     """
 
     total: dict[str, float]
@@ -38,7 +38,9 @@ class Evaluated:
         return {name: _mean(_worst(name, values, share)) for name, values in self.clients.items()}
 
 
-def evaluate(model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any]) -> Evaluated:
+def evaluate(
+    model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any], each: bool = True
+) -> Evaluated:
     """Return how good weights are, on the examples of all clients.
 
     Args:
@@ -46,27 +48,45 @@ def evaluate(model: Model[Any], tally: Tally, weights: FloatArray, data: ClientD
         tally: counts.
         weights: shape (m,), or each client's own, shape (clients, m).
         data: the clients' examples; each counts once. A client without examples counts for nothing.
+        each: whether each client's metrics are wanted too, which takes longer.
     """
-    found = [_block(model, tally, weights, data, block) for block in blocks(data.sizes)]
+    found = [_block(model, tally, weights, data, block, each) for block in blocks(data.sizes)]
     if not found:
         return Evaluated({}, {})
-    counts = np.sum([row.sum(axis=0) for row, _, _ in found], axis=0)
-    sizes = np.concatenate([size for _, size, _ in found])
-    clients = {name: np.concatenate([part[name] for _, _, part in found]) for name in found[0][2]}
+    counts = np.sum([block.counts for block in found], axis=0)
+    losses, sizes = (np.concatenate(column) for column in zip(*((b.losses, b.sizes) for b in found), strict=True))
     total = {name: float(value) for name, value in tally.metrics(counts).items()}
-    total["loss"] = float((clients["loss"] * sizes).sum() / sizes.sum())
-    return Evaluated(total, clients)
+    total["loss"] = float((losses * sizes).sum() / sizes.sum())
+    if not each:
+        return Evaluated(total, {})
+    clients = {name: np.concatenate([block.metrics[name] for block in found]) for name in found[0].metrics}
+    return Evaluated(total, clients | {"loss": losses})
+
+
+class _Block(NamedTuple):
+    """A block's counts in all, and of each of its clients the loss, the number of examples, and the metrics if any."""
+
+    counts: FloatArray
+    losses: FloatArray
+    sizes: FloatArray
+    metrics: Metrics
 
 
 def _block(
-    model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any], clients: Clients
-) -> tuple[FloatArray, FloatArray, Metrics]:
-    """Return a block's counts, its clients' numbers of examples, and their metrics."""
+    model: Model[Any], tally: Tally, weights: FloatArray, data: ClientData[Any], clients: Clients, each: bool
+) -> _Block:
     batch = data.batch(clients)
     own = weights if weights.ndim == 1 else weights[clients]
-    counts = tally.counts(model.predict(own, batch), batch.y, batch.weight > 0)
-    metrics = {**tally.metrics(counts), "loss": model.losses(own, batch)}
-    return counts, data.sizes[clients].astype(np.float64), metrics
+    predictions, y, there = model.predict(own, batch), batch.y, batch.weight > 0
+    if not each:  # all clients' examples as one's
+        predictions, y, there = (
+            predictions.reshape(1, -1, *predictions.shape[2:]),
+            y.reshape(1, -1),
+            there.reshape(1, -1),
+        )
+    counts = tally.counts(predictions, y, there)
+    metrics = tally.metrics(counts) if each else {}
+    return _Block(counts.sum(axis=0), model.losses(own, batch), data.sizes[clients].astype(np.float64), metrics)
 
 
 def blocks(sizes: NDArray[np.int64], most: int = EXAMPLES_AT_A_TIME) -> Iterator[Clients]:

@@ -5,6 +5,7 @@
     <out>/baselines/<baseline>/<repetition>/   the same of the baselines
     <out>/metrics.parquet            all metrics: variant, seed, fold, round, split, metric, value
     <out>/summary.json               means with bands of the final models, and the best variant
+    <out>/report.html                the same with pictures
 
 A run is finished when its run.json is there, which is written last. What is unfinished is begun again.
 """

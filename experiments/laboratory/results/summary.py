@@ -25,7 +25,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A whole experiment.
 
     ``metric`` of ``split`` decides which variant is ``best``; ``shown`` are the metrics for a table. Bands are 95 %
-    t intervals of the mean over seeds; the folds of a seed count as one repetition, their mean.
+    t intervals of the mean over seeds; the folds of a seed count as one repetition, their mean. ``notes`` are
+    what a reader should know of the variants.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     split: str
     shown: tuple[str, ...]
     best: str | None
+    notes: tuple[str, ...]
     variants: dict[str, VariantSummary]
     baselines: dict[str, VariantSummary]
 
@@ -76,6 +78,9 @@ def summarised(
         split=split,
         shown=tuple(shown),
         best=_best(rows, split, shown[0]),
+        notes=tuple(
+            dict.fromkeys(f"{one.variant}: {said}" for runs in variants.values() for one in runs for said in one.notes)
+        ),
         variants=rows,
         baselines={baseline: variant_summary(outcomes) for baseline, outcomes in baselines.items()},
     )

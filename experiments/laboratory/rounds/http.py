@@ -1,38 +1,36 @@
-"""Pings over HTTP to an ingest, and models from it: what a product's clients do, in batches."""
+"""Pings over HTTP to an ingest, and models from it: by the transport of the fleet, in batches."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from uuid import UUID
+from contextlib import contextmanager
 
-import msgspec
 import numpy as np
-import requests
 from numpy.typing import NDArray
 
+from client_sim.fleet.http import HttpTransport
+from client_sim.fleet.model_pings import batches
+from client_sim.fleet.transport import Delivery, Fetched
 from client_sim.learning.batch import FloatArray
 from experiments.ingest_process import RunningIngest
-from experiments.laboratory.rounds.landed import document_ids
-from experiments.laboratory.rounds.study import ARM, LINE, STUDY
+from experiments.laboratory.rounds.landed import pings_of
+from experiments.laboratory.rounds.study import LINE, STUDY
 from experiments.laboratory.rounds.updates import Updates
 from model_store.version import Version
 from protocol.documents import MODEL_UPDATE
 from protocol.errors import FedpingError
-from protocol.model import ModelDocument
-from protocol.ping import ModelPayload
 
-NUMBERS_AT_A_TIME = 100_000
-"""In the updates of one batch: some 2 MB of JSON."""
-
-_TIMEOUT = 60.0
+LARGEST_BATCH = 4 * 2**20
+"""Bytes in the body of one request, unless a single ping has more."""
 
 
 class HttpCarrier:
     """Posts pings to an ingest and fetches models from it; see :class:`Carrier`."""
 
-    def __init__(self, ingest: RunningIngest, ids: NDArray[np.uint8]) -> None:
-        self._ingest, self._ids = ingest, ids
-        self._session = requests.Session()
+    def __init__(self, ingest: RunningIngest, ids: NDArray[np.uint8], runner: asyncio.Runner) -> None:
+        self._ingest, self._ids, self._runner = ingest, ids, runner
+        self._transport = HttpTransport(ingest.address, document=MODEL_UPDATE)
 
     def send(self, block: Updates, version: int, number: int, landed_ms: int) -> None:
         """See :meth:`Carrier.send`.
@@ -40,49 +38,39 @@ class HttpCarrier:
         Raises:
             FedpingError: ingest does not answer, or refuses a ping.
         """
-        lines = list(self._lines(block, version, landed_ms))
-        size = max(1, NUMBERS_AT_A_TIME // block.updates.shape[1])
-        for low in range(0, len(lines), size):
-            self._post(b"\n".join(lines[low : low + size]))
+        pings = pings_of(block, self._ids[block.clients], version, landed_ms)
+        for body in batches(pings, LARGEST_BATCH):
+            told = self._runner.run(self._transport.submit_batch(STUDY, body))
+            if told.outcome.delivery is not Delivery.ACCEPTED or told.rejected:
+                why = told.rejected[0][1] if told.rejected else told.outcome.reason
+                raise FedpingError(f"ingest did not take the pings of the laboratory: {why}; see {self._ingest.log}")
 
     def all_sent(self) -> None:
         """See :meth:`Carrier.all_sent`."""
         self._ingest.flush()
 
     def fetch(self, newest: Version) -> FloatArray:
-        """See :meth:`Carrier.fetch`."""
-        answer = self._session.get(f"{self._ingest.address}/models/{STUDY}/{LINE}/latest.json", timeout=_TIMEOUT)
-        answer.raise_for_status()
-        document = msgspec.json.decode(answer.content, type=ModelDocument)
-        if document.iteration != newest.iteration:
-            raise FedpingError(
-                f"ingest serves version {document.iteration}, but {newest.iteration} is the newest; see its log "
-                f"{self._ingest.log}"
-            )
-        return np.array(document.model)
+        """See :meth:`Carrier.fetch`.
 
-    def _lines(self, block: Updates, version: int, landed_ms: int) -> Iterator[bytes]:
-        ids = self._ids[block.clients]
-        documents = document_ids(ids, block.repeats, landed_ms)
-        for k in range(len(block.clients)):
-            payload = ModelPayload(
-                model_version=version,
-                study_variation=ARM,
-                update=tuple(block.updates[k].tolist()),
-                loss=float(block.losses[k]),
-                examples=int(block.examples[k]),
-            )
-            ping = MODEL_UPDATE.batched(
-                document_id=UUID(bytes=documents[k].tobytes()),
-                client_id=UUID(bytes=ids[k].tobytes()),
-                type=MODEL_UPDATE.name,
-                payload=payload,
-            )
-            yield msgspec.json.encode(ping)
+        Raises:
+            FedpingError: ingest does not answer, or serves another version.
+        """
+        got = self._runner.run(self._transport.fetch_model(STUDY, LINE, None, None))
+        if not isinstance(got, Fetched) or got.document.iteration != newest.iteration:
+            raise FedpingError(f"ingest does not serve version {newest.iteration} of the model; see {self._ingest.log}")
+        return np.array(got.document.model)
 
-    def _post(self, body: bytes) -> None:
-        url = f"{self._ingest.address}/submit/{STUDY}/{MODEL_UPDATE.name}/{MODEL_UPDATE.version}"
-        answer = self._session.post(url, data=body, headers={"Content-Type": "application/x-ndjson"}, timeout=_TIMEOUT)
-        rejected = answer.json().get("rejected") if answer.status_code == 200 else answer.text
-        if rejected:
-            raise FedpingError(f"ingest refused pings of the laboratory: {str(rejected)[:300]}")
+    def close(self) -> None:
+        """Close the connections."""
+        self._runner.run(self._transport.close())
+
+
+@contextmanager
+def over_http(ingest: RunningIngest, ids: NDArray[np.uint8]) -> Iterator[HttpCarrier]:
+    """Yield a carrier to a running ingest for clients with these ids, shape (clients, 16); close its connections."""
+    with asyncio.Runner() as runner:
+        carrier = HttpCarrier(ingest, ids, runner)
+        try:
+            yield carrier
+        finally:
+            carrier.close()

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from client_sim.learning.batch import FloatArray
@@ -19,11 +18,10 @@ from experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Up
 from model_store.store import ModelStore, open_store
 from model_store.version import Version
 from protocol import __version__
-from protocol.arrow import landed_schema
-from protocol.documents import MODEL_UPDATE
+from protocol.landed import landed_model_updates
 from protocol.landing import landed_files, partition, write_landed
+from protocol.model_pings import ModelPings
 from protocol.study import Study
-from protocol.update import CODECS, DenseCodec
 from server_jobs.optimize import first_versions
 from server_jobs.round import Engine, run_round
 
@@ -98,7 +96,7 @@ class FileCarrier:
 
     def send(self, block: Updates, version: int, number: int, landed_ms: int) -> None:
         """See :meth:`Carrier.send`."""
-        table = landed_table(block, self._ids[block.clients], version, landed_ms)
+        table = landed_model_updates(pings_of(block, self._ids[block.clients], version, landed_ms), landed_ms)
         folder = partition(self._landing, STUDY, LINE, version)
         write_landed(folder, table, landed_ms, token=f"{landed_ms // ROUND_MS:08d}-{number:06d}")
 
@@ -110,34 +108,23 @@ class FileCarrier:
         return np.array(newest.model)
 
 
-def landed_table(block: Updates, ids: NDArray[np.uint8], version: int, received_ms: int) -> pa.Table:
-    """Return a block as landed pings, a row a client; ``ids`` are its clients', shape (k, 16)."""
-    k = len(block.clients)
-    documents = document_ids(ids, block.repeats, received_ms)
-    columns = {
-        "document_id": _uuids(documents),
-        "client_id": _uuids(ids),
-        "received_at": pa.array(np.full(k, received_ms)),
-        "model_version": pa.array(np.full(k, version)),
-        "study_variation": pa.DictionaryArray.from_arrays(np.zeros(k, np.int32), [ARM]),
-        "update_encoding": pa.DictionaryArray.from_arrays(np.zeros(k, np.int32), [DenseCodec.tag]),
-        "update": CODECS[DenseCodec.tag].encode(block.updates),
-        "loss": pa.array(block.losses),
-        "examples": pa.array(block.examples),
-    }
-    schema = landed_schema(MODEL_UPDATE)
-    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+def pings_of(block: Updates, ids: NDArray[np.uint8], version: int, landed_ms: int) -> ModelPings:
+    """Return a block as pings; ``ids`` are its clients', shape (k, 16)."""
+    return ModelPings(
+        document_ids=document_ids(ids, block.repeats, landed_ms),
+        client_ids=ids,
+        arm=ARM,
+        version=version,
+        updates=block.updates,
+        losses=block.losses,
+        examples=block.examples,
+    )
 
 
 def document_ids(ids: NDArray[np.uint8], repeats: NDArray[np.int64], received_ms: int) -> NDArray[np.uint8]:
     """Return an id for each ping, shape (k, 16): its client's own, mixed with the round and its repeats."""
     number = (np.int64(received_ms // ROUND_MS) << 24) + repeats
     return np.ascontiguousarray(ids) ^ np.pad(number.astype("<i8").view(np.uint8).reshape(-1, 8), ((0, 0), (8, 0)))
-
-
-def _uuids(ids: NDArray[np.uint8]) -> pa.Array:
-    data = np.ascontiguousarray(ids)
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data)])
 
 
 def _iso(milliseconds: int) -> str:

@@ -45,7 +45,10 @@ def _carrier(setup: Setup, folder: Path, problem: Problem) -> Iterator[Carrier]:
         yield FileCarrier(landing_of(folder), problem.ids)
         return
     from experiments.ingest_process import ingest_process
-    from experiments.laboratory.rounds.http import HttpCarrier
+    from experiments.laboratory.rounds.http import over_http
 
-    with ingest_process(folder / "store", landing_of(folder), folder / "ingest.log") as ingest:
-        yield HttpCarrier(ingest, problem.ids)
+    with (
+        ingest_process(folder / "store", landing_of(folder), folder / "ingest.log") as ingest,
+        over_http(ingest, problem.ids) as carrier,
+    ):
+        yield carrier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -16,7 +16,10 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A data set by ``name``, or a ``file`` of one's own (CSV, Parquet or Arrow) with its ``target`` column.
 
-    ``client`` names the column that says whose a row is, for a partition by key. ``test`` and ``validation`` are the
+    Of a file ``features`` are the columns to predict from, all others if None; ``client`` the one that says whose a row
+    is, for a partition by key; ``kind`` whether the target is a class or a number, if that cannot be seen.
+
+    ``test`` and ``validation`` are the
     shares of every client's examples that are set apart, stratified by class unless ``stratified`` is false. With
     ``folds`` every seed is run that often, each time with another part as the test examples (cross-validation), and
     ``test`` is of no use.
@@ -35,7 +38,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str | None = None
     file: str | None = None
     target: str | None = None
+    features: tuple[str, ...] | None = None
     client: str | None = None
+    kind: Literal["class", "number"] | None = None
     test: Share = 0.2
     validation: Share = 0.0
     folds: Annotated[int, Meta(ge=2, le=1000)] | None = None
@@ -54,6 +59,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column that is to be predicted")
         if self.clip_beyond is not None and self.clip is None:
             raise InvalidSettings("[data] clip_beyond needs 'clip', the quantile to cut at, such as clip = 0.99")
+        if self.file is None and (self.target or self.features or self.client or self.kind):
+            raise InvalidSettings("[data] target, features, client and kind are of a 'file'; a data set has its own")
         if self.test_share + self.validation >= 1:
             raise InvalidSettings(
                 f"test ({self.test_share:g}) and validation ({self.validation:g}) leave nothing to train on; lower one"

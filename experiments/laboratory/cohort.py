@@ -1,0 +1,57 @@
+"""Who takes part in a round, and what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from client_sim.learning import Diverged, updates_of_fleet
+from client_sim.learning.batch import FloatArray, Floats
+from client_sim.population.draws import child_keys
+from client_sim.sampling import Sampler, bias_of, sampler_for
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.rounds.updates import Updates, repetitions
+from experiments.laboratory.settings import Setup
+from protocol.model_pings import LARGEST
+
+
+class Cohorts:
+    """The clients' side of a run: from a round's number and weights to what is sent.
+
+    What a client draws depends on the seed, the client and the round alone, not on who else takes part.
+    """
+
+    def __init__(self, setup: Setup, problem: Problem) -> None:
+        self._setup, self._problem = setup, problem
+        groups = getattr(problem.train, "natural_keys", None)
+        self._sampler: Sampler = sampler_for(setup.sampling, problem.train.sizes, problem.seed, groups)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the sampling: whether it is biased."""
+        said = bias_of(self._sampler, self._setup.server.weighting)
+        return (said,) if said else ()
+
+    def sent(self, round_: int, weights: FloatArray) -> Iterator[Updates]:
+        """Yield the updates of a round, block by block, made from these weights, shape (m,)."""
+        clients = self._sampler.draw(round_)
+        repeats, pings = repetitions(clients)
+        problem = self._problem
+        keys = child_keys(problem.keys(round_)[clients], repeats)
+        training = self._setup.training
+        for at, updates, losses in updates_of_fleet(problem.model, training, weights, problem.train, clients, keys):
+            _refuse_what_cannot_travel(updates)
+            yield Updates(
+                clients=clients[at],
+                repeats=repeats[at],
+                pings=pings[at],
+                updates=updates.astype(np.float32),
+                losses=losses,
+                examples=problem.train.sizes[clients[at]],
+            )
+
+
+def _refuse_what_cannot_travel(updates: Floats) -> None:
+    if updates.size and not max(-updates.min(), updates.max()) <= LARGEST:
+        raise Diverged("training on the clients has diverged: an update is larger than 1e30; lower the rate")

@@ -1,0 +1,8 @@
+"""Two finished runs side by side: how much the one is better, repetition by repetition."""
+
+from __future__ import annotations
+
+from experiments.laboratory.comparing.pairs import Comparison, Difference, compared
+from experiments.laboratory.comparing.reading import Chosen, chosen
+
+__all__ = ["Chosen", "Comparison", "Difference", "chosen", "compared"]

@@ -1,0 +1,86 @@
+"""Differences over paired repetitions: what the seeds have in common cancels out."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from experiments.laboratory.bands import Band, band
+from experiments.laboratory.comparing.reading import Chosen
+from experiments.laboratory.evaluation import higher_is_better
+from experiments.laboratory.results import Outcome
+from protocol.errors import InvalidSettings
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One metric of one split: the mean of either, and of b - a over the paired seeds with its 95 % t interval.
+
+    ``better`` is "a" or "b" if the interval leaves out 0, else null.
+    """
+
+    split: str
+    metric: str
+    a: float
+    b: float
+    difference: Band
+    better: str | None
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Two variants over the seeds that both have."""
+
+    a: str
+    b: str
+    seeds: tuple[int, ...]
+    differences: tuple[Difference, ...]
+
+
+def compared(a: Chosen, b: Chosen) -> Comparison:
+    """Return how b differs from a in everything that both were judged by; the folds of a seed count as one, their mean.
+
+    Raises:
+        InvalidSettings: they have no seed in common.
+    """
+    pairs = sorted(key for key in a.outcomes if key in b.outcomes)
+    if not pairs:
+        raise InvalidSettings(f"'{a.label}' and '{b.label}' have no seed in common; run both with the same seeds")
+    ours, theirs = [a.outcomes[key] for key in pairs], [b.outcomes[key] for key in pairs]
+    names = [
+        (split, metric)
+        for split, metrics in ours[0].final.items()
+        for metric in metrics
+        if metric in theirs[0].final.get(split, {})
+    ]
+    found = [_difference(split, metric, ours, theirs) for split, metric in names]
+    seeds = tuple(dict.fromkeys(seed for seed, _ in pairs))
+    return Comparison(a=a.label, b=b.label, seeds=seeds, differences=tuple(each for each in found if each is not None))
+
+
+def _difference(split: str, metric: str, ours: list[Outcome], theirs: list[Outcome]) -> Difference | None:
+    """Return the difference of one metric; None where it is undefined in all pairs."""
+    by_seed: dict[int, list[tuple[float, float]]] = {}
+    for a, b in zip(ours, theirs, strict=True):
+        x, y = a.final[split][metric], b.final[split][metric]
+        if x is not None and y is not None:
+            by_seed.setdefault(a.seed, []).append((x, y))
+    if not by_seed:
+        return None
+    pairs = [(_mean([x for x, _ in some]), _mean([y for _, y in some])) for some in by_seed.values()]
+    apart = band([y - x for x, y in pairs])
+    return Difference(
+        split=split,
+        metric=metric,
+        a=_mean([x for x, _ in pairs]),
+        b=_mean([y for _, y in pairs]),
+        difference=apart,
+        better=_better(metric, apart),
+    )
+
+
+def _better(metric: str, apart: Band) -> str | None:
+    if apart.half is None or apart.mean is None or abs(apart.mean) <= apart.half:
+        return None
+    return "b" if (apart.mean > 0) == higher_is_better(metric) else "a"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,66 @@
+"""From an experiment's model to the spec that a study would publish, and to the learner that clients make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from client_sim.data import ExampleData
+from client_sim.learning import Model, learner_for, model_spec
+from client_sim.learning.models.arrays import DEFAULT_STEP
+from protocol.errors import InvalidSettings
+from protocol.spec import Constraint, ModelSpec, Positive, Step
+
+FROM_DATA: Mapping[str, tuple[str, ...]] = {
+    "linear-regression": ("features",),
+    "logistic-regression": ("features", "classes"),
+    "network": ("features", "classes", "seed"),
+    "k-means": ("features",),
+}
+"""Of each model the settings that the data and the run's seed give, unless the experiment says otherwise."""
+
+
+class _OfSpec(Struct, frozen=True, kw_only=True):
+    """What [model] says that is not the model's own setting but of its spec, which RProp and constraints go by."""
+
+    name: str
+    step: Step = DEFAULT_STEP
+    start: tuple[float, ...] | None = None
+    integer: bool = False
+    constraints: tuple[Constraint, ...] = ()
+    margin: Positive = 10.0
+    epsilon: Positive = 1.0
+
+
+def model_for_data(settings: Mapping[str, Any], train: ExampleData, seed: int) -> tuple[ModelSpec, Model[Any]]:
+    """Return the spec and the learner of the table [model] for clients with these examples.
+
+    Raises:
+        InvalidSettings: there is no such model, or a setting is missing, unknown or odd.
+    """
+    try:
+        of_spec = msgspec.convert(dict(settings), _OfSpec)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"[model]: {error}") from error
+    own = {key: value for key, value in settings.items() if key not in _OfSpec.__struct_fields__}
+    wanted = FROM_DATA.get(of_spec.name, ())
+    if "classes" in wanted and not train.target.is_class:
+        raise InvalidSettings(
+            f"the model '{of_spec.name}' predicts classes, but the target '{train.target.name}' is a number; choose "
+            "another model, or a target of classes"
+        )
+    known = {"features": train.x.shape[1], "classes": len(train.target.classes), "seed": seed}
+    spec = model_spec(
+        of_spec.name,
+        {key: known[key] for key in wanted} | own,
+        start=of_spec.start,
+        step=of_spec.step,
+        integer=of_spec.integer,
+        constraints=of_spec.constraints,
+        margin=of_spec.margin,
+        epsilon=of_spec.epsilon,
+    )
+    return spec, learner_for(spec)

@@ -1,0 +1,45 @@
+"""One unit from its settings to its folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.laboratory.baselines.run import run_baseline
+from experiments.laboratory.cohort import Cohorts
+from experiments.laboratory.preparing import prepare
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.results import MetricLog, Outcome
+from experiments.laboratory.rounds import open_rounds
+from experiments.laboratory.training import OnRound, Trained, outcome_of, train
+from experiments.laboratory.units import Unit
+
+
+def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None) -> Outcome:
+    """Run a unit, or find it finished, and return its outcome; its folder then holds everything.
+
+    Raises:
+        FedpingError: the settings do not fit the data or the model, or a package is missing.
+    """
+    folder = unit.folder(out)
+    if (outcome := folder.finished()) is not None:
+        return outcome
+    started = time.monotonic()
+    folder.begin()
+    problem = prepare(unit.setup, unit.seed, unit.fold)
+    log = MetricLog(unit.name, unit.seed, unit.fold)
+    if unit.baseline is None:
+        done = _trained(unit, problem, folder.path, log, on_round)
+    else:
+        done = run_baseline(unit.baseline, unit.setup, problem, log)
+    outcome = outcome_of(done, unit.setup, problem, started)
+    folder.finish(outcome, log.table(), done.best, done.weights)
+    return outcome
+
+
+def _trained(unit: Unit, problem: Problem, folder: Path, log: MetricLog, on_round: OnRound) -> Trained:
+    cohorts = Cohorts(unit.setup, problem)
+    with open_rounds(unit.setup, problem, folder) as rounds:
+        done = train(unit.setup, problem, rounds, cohorts.sent, log, on_round)
+    return replace(done, notes=(*cohorts.notes, *done.notes))

@@ -1,0 +1,106 @@
+"""Runs side by side on the cores, each in a process of its own; how many there are changes no bit of any.
+
+A run is worked on by one thread of arithmetic, wherever it runs: a matrix product that is cut among threads is added up
+in another order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from experiments.laboratory.one_run import run_unit
+from experiments.laboratory.results import Outcome
+from experiments.laboratory.training import OnRound
+from experiments.laboratory.units import Unit
+from protocol.errors import FedpingError
+
+Finished: TypeAlias = Callable[[Unit, Outcome], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one run is: rounds done, and whether they were the last."""
+
+    unit: Unit
+    rounds: int
+    finished: bool = False
+
+
+Watch: TypeAlias = Callable[[Progress], None]
+
+
+def run_units(units: Sequence[Unit], out: Path, jobs: int, watch: Watch, finished: Finished) -> None:
+    """Run all units, ``jobs`` at a time, and tell of each as it ends."""
+    if jobs == 1 or len(units) <= 1:
+        for unit in units:
+            with one_thread():
+                finished(unit, run_unit(unit, out, _tell(watch, unit)))
+        return
+    context = multiprocessing.get_context("spawn")
+    told = context.SimpleQueue()
+    listener = threading.Thread(target=_listen, args=(told, units, watch), daemon=True)
+    listener.start()
+    try:
+        _run_side_by_side(units, out, min(jobs, len(units)), context, told, finished)
+    finally:
+        told.put(None)
+        listener.join()
+
+
+def _tell(watch: Watch, unit: Unit) -> OnRound:
+    return lambda rounds: watch(Progress(unit, rounds))
+
+
+def _run_side_by_side(units: Sequence[Unit], out: Path, jobs: int, context: Any, told: Any, finished: Finished) -> None:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(told,)) as pool:
+        waiting: dict[Future[Outcome], Unit] = {
+            pool.submit(_run, number, unit, out): unit for number, unit in enumerate(units)
+        }
+        try:
+            while waiting:
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    finished(waiting.pop(future), future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _listen(told: Any, units: Sequence[Unit], watch: Watch) -> None:
+    while (said := told.get()) is not None:
+        number, rounds = said
+        watch(Progress(units[number], rounds))
+
+
+_told: Any = None
+
+
+def _begin(told: Any) -> None:
+    """Make a worker process ready: it tells of its rounds through a queue."""
+    global _told
+    _told = told
+
+
+def _run(number: int, unit: Unit, out: Path) -> Outcome:
+    with one_thread():
+        return run_unit(unit, out, lambda rounds: _told.put((number, rounds)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep the matrix products of this process to one thread."""
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise FedpingError(
+            'the laboratory needs the package threadpoolctl; install it with: pip install "fedping[laboratory]"'
+        ) from error
+    with threadpool_limits(limits=1):
+        yield

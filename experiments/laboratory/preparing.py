@@ -1,0 +1,91 @@
+"""From settings and a seed to a problem: data are read, divided, split and made ready, and the model made for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from client_sim.data import (
+    ExampleData,
+    Split,
+    Table,
+    balanced,
+    clipping,
+    folds,
+    load,
+    load_table,
+    outlier_clipping,
+    partition,
+    split,
+    standardising,
+    without_constants,
+)
+from client_sim.data.seeds import generator
+from experiments.laboratory.learning import model_for_data
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.settings import Setup
+from experiments.laboratory.settings.data import Data
+from experiments.laboratory.tasks import tally_for
+
+
+def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
+    """Return the problem of a repetition.
+
+    Raises:
+        FedpingError: the settings do not fit the data or the model, or a package is missing.
+    """
+    table = _table(setup.data)
+    clients = partition(table, setup.partition, seed).of(table)
+    parts = _ready(setup.data, _split(setup.data, clients, seed, fold), seed)
+    spec, model = model_for_data(setup.model, parts.train, seed)
+    return Problem(spec, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
+
+
+@lru_cache(maxsize=4)
+def _table(settings: Data) -> Table:
+    if settings.file is None or settings.target is None:
+        return load(settings.name or "")
+    return load_table(settings.file, settings.target, settings.features, settings.client, settings.kind)
+
+
+def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:
+    """Return the examples to learn from, to choose by and to judge by; with folds the fold's are those to judge by."""
+    if settings.folds is None or fold is None:
+        return split(clients, seed, settings.test, settings.validation, settings.stratified)
+    held = folds(clients, settings.folds, seed, settings.stratified) == fold
+    rest = split(clients.only(~held), seed, 0.0, settings.validation / (1 - settings.test_share), settings.stratified)
+    return replace(rest, test=clients.only(held))
+
+
+def _ready(settings: Data, parts: Split, seed: int) -> Split:
+    """Return the parts after every step that the settings ask for, each worked out from the training examples."""
+    if settings.most is not None:
+        parts = replace(parts, train=_at_most(parts.train, settings.most, seed))
+    if settings.drop_constant:
+        parts = _applied(without_constants(parts.train), parts)
+    if settings.clip is not None and settings.clip_beyond is not None:
+        parts = _applied(outlier_clipping(parts.train, settings.clip, settings.clip_beyond), parts)
+    elif settings.clip is not None:
+        parts = _applied(clipping(parts.train, settings.clip), parts)
+    if settings.standardise:
+        parts = _applied(standardising(parts.train), parts)
+    return replace(parts, train=balanced(parts.train)) if settings.class_weights else parts
+
+
+class _Step(Protocol):
+    def of(self, data: ExampleData) -> ExampleData: ...
+
+
+def _applied(step: _Step, parts: Split) -> Split:
+    return Split(step.of(parts.train), step.of(parts.validation), step.of(parts.test))
+
+
+def _at_most(data: ExampleData, most: int, seed: int) -> ExampleData:
+    """Return the data with at most so many examples of each client, drawn at random."""
+    order = np.lexsort((generator(seed, "most").random(len(data.y)), data.client_of))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - data.offsets[:-1][data.client_of]
+    return data.only(place < most)

@@ -1,0 +1,94 @@
+"""A metric over the rounds: each variant's mean over its repetitions, and the band about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.figures.canvas import LineEnd, grid_across, label_ends, panels
+from analysis.figures.theme import Theme
+from client_sim.learning.batch import FloatArray
+from experiments.laboratory.bands import band
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One variant: after which rounds, the mean over its repetitions, and half its 95 % t interval (0 without one)."""
+
+    name: str
+    rounds: FloatArray
+    mean: FloatArray
+    half: FloatArray
+
+
+def curve(metrics: pa.Table, name: str, split: str, metric: str) -> Curve | None:
+    """Return a variant's curve from the table of all metrics; None if it has not been measured so.
+
+    Folds of one seed count as one repetition, their mean. A repetition that stopped early is no longer in the band.
+    """
+    chosen = metrics.filter(
+        (pc.field("variant") == name) & (pc.field("split") == split) & (pc.field("metric") == metric)
+    )
+    values = chosen.group_by(["round", "seed"]).aggregate([("value", "mean")]).sort_by("round")
+    if values.num_rows == 0:
+        return None
+    rounds, value = values["round"].to_numpy(), values["value_mean"].to_numpy()
+    starts = np.flatnonzero(np.diff(rounds, prepend=-1))
+    bands = [band(part.tolist()) for part in np.split(value, starts[1:])]
+    return Curve(
+        name,
+        rounds[starts].astype(np.float64),
+        np.array([np.nan if each.mean is None else each.mean for each in bands]),
+        np.array([each.half or 0.0 for each in bands]),
+    )
+
+
+def draw_curves(
+    curves: Sequence[Curve], baselines: dict[str, float], places: dict[str, int], metric: str, *, theme: Theme
+) -> Figure:
+    """Return the picture: a line and a band a variant, a dashed line a baseline.
+
+    Args:
+        curves: of the variants.
+        baselines: the metric of each.
+        places: of each variant among all, by which it has its colour in every picture.
+        metric: written on the axis.
+        theme: the colours.
+    """
+    figure, [axes] = panels(theme)
+    grid_across(axes, theme)
+    ends = []
+    for each in curves:
+        colour = theme.of_arm(places[each.name])
+        dashes = theme.dashes_of_arm(places[each.name])
+        axes.fill_between(each.rounds, each.mean - each.half, each.mean + each.half, color=colour, alpha=0.15, lw=0)
+        axes.plot(each.rounds, each.mean, color=colour, linestyle=dashes, linewidth=1.8)
+        ends.append(LineEnd(each.rounds[-1], float(each.mean[-1]), each.name, colour))
+    last = max((float(each.rounds[-1]) for each in curves), default=0.0)
+    for name, value in baselines.items():
+        axes.axhline(value, color=theme.soft, linestyle=(0, (4, 3)), linewidth=1.0)
+        ends.append(LineEnd(last, value, name, theme.soft))
+    axes.set_xlabel("round")
+    axes.set_ylabel(metric.replace("_", " "))
+    axes.set_xlim(0, last * 1.001 or 1)
+    axes.set_ylim(*_limits(curves, baselines))
+    label_ends(axes, [end._replace(x=last) for end in ends if np.isfinite(end.y)])
+    return figure
+
+
+def _limits(curves: Sequence[Curve], baselines: dict[str, float]) -> tuple[float, float]:
+    """Return limits that hold all but the first tenth of the rounds, beside whose start the rest would be flat."""
+    late = [each.rounds >= each.rounds[-1] / 10 for each in curves]
+    low = [value for each, some in zip(curves, late, strict=True) for value in (each.mean - each.half)[some]]
+    high = [value for each, some in zip(curves, late, strict=True) for value in (each.mean + each.half)[some]]
+    least, most = np.nanmin([*low, *baselines.values()]), np.nanmax([*high, *baselines.values()])
+    margin = 0.06 * (most - least) or 0.5
+    return float(least - margin), float(most + margin)

@@ -1,0 +1,85 @@
+"""The page's HTML, filled by `experiments.laboratory.report.page`."""
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ summary.name }}: a laboratory experiment</title>
+<style>
+:root { {{ light }} }
+@media (prefers-color-scheme: dark) { :root { {{ dark }} } }
+{{ style }}
+td.best { font-weight: 650; color: var(--better); }
+tr.baseline th, tr.baseline td { color: var(--soft); }
+</style>
+</head>
+<body>
+<main>
+<header>
+  <p class="study">Experiment <strong>{{ summary.name }}</strong> · {{ summary.variants | length }} variants ·
+  {{ summary.seeds | length }} seeds</p>
+  <h1>{% if summary.best %}{{ summary.best }} has the best {{ summary.metric.replace("_", " ") }}:
+  {{ summary.variants[summary.best].metrics[summary.split][summary.metric] | told }}{% else %}No variant could be judged
+  {% endif %}</h1>
+</header>
+
+{% for title, svg, note in figures %}
+<section aria-labelledby="figure-{{ loop.index }}">
+<h2 id="figure-{{ loop.index }}">{{ title }}</h2>
+<figure>
+<div class="wide" tabindex="0" role="group" aria-label="{{ title }}">{{ svg }}</div>
+<figcaption>{{ note }}</figcaption>
+</figure>
+</section>
+{% endfor %}
+
+<section aria-labelledby="numbers">
+<h2 id="numbers">The numbers</h2>
+<div class="wide" tabindex="0" role="group" aria-label="The numbers">
+<table>
+<thead><tr><th scope="col"></th>
+{% for split, metric in columns %}
+<th scope="col" class="number">{{ metric.replace("_", " ") }}<br>{{ split.replace("_", " ") }}</th>
+{% endfor %}
+<th scope="col" class="number">rounds</th><th scope="col" class="number">MB sent</th></tr></thead>
+<tbody>
+{% for name, row in summary.variants.items() %}
+<tr><th scope="row">{{ "★ " if name == summary.best }}{{ name }}</th>
+{% for split, metric in columns %}
+<td class="number{{ " best" if (name, split, metric) in best }}">
+{{ row.metrics.get(split, {}).get(metric) | told }}</td>
+{% endfor %}
+<td class="number">{{ "%.4g" % row.rounds.mean }}</td>
+<td class="number">{{ "%.4g" % (row.uplink_bytes.mean / 1e6) }}</td></tr>
+{% endfor %}
+{% for name, row in summary.baselines.items() %}
+<tr class="baseline"><th scope="row">{{ name }}</th>
+{% for split, metric in columns %}
+<td class="number">{{ row.metrics.get(split, {}).get(metric) | told }}</td>
+{% endfor %}
+<td></td><td></td></tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+</section>
+
+<section aria-labelledby="reading">
+<h2 id="reading">How to read this</h2>
+<ul class="notes">
+  <li>Metrics are worked out from counts that clients could send: test, validation and their like are of all clients'
+  examples together; local is the mean over the clients, each on its own test examples, and local worst the mean over
+  the worst tenth of them.</li>
+  <li>± is half the 95 % t interval of the mean over seeds; the folds of a seed count as one repetition.</li>
+  <li>Centralised: one learner with everybody's examples. Local: each client alone. Start: nobody learns.</li>
+  {% for note in summary.notes %}
+  <li>{{ note }}</li>
+  {% endfor %}
+</ul>
+</section>
+</main>
+</body>
+</html>
+"""

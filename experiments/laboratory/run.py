@@ -1,0 +1,78 @@
+"""A whole experiment: what has not been run yet is run, then everything is put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from experiments.laboratory.pool import Progress, Watch, run_units
+from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, claim, summarised
+from experiments.laboratory.results.folder import write_table, write_whole
+from experiments.laboratory.settings import Experiment
+from experiments.laboratory.units import Unit, units_of
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, jobs: int | None = None, watch: Watch = lambda _: None
+) -> Summary:
+    """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
+
+    Args:
+        experiment: what to run.
+        out: a new folder, or that of a run of the same experiment, which is then continued.
+        jobs: how many runs at a time; None for as many as there are cores. The results do not depend on it.
+        watch: told of the progress, run by run.
+
+    Raises:
+        InvalidSettings: the folder holds something else, or another experiment.
+        FedpingError: the settings do not fit the data or the model, or a package is missing.
+    """
+    claim(out, experiment)
+    units = units_of(experiment)
+    outcomes: dict[Unit, Outcome] = {}
+
+    def finished(unit: Unit, outcome: Outcome) -> None:
+        outcomes[unit] = outcome
+        watch(Progress(unit, outcome.rounds, finished=True))
+
+    for unit in units:
+        if (outcome := unit.folder(out).finished()) is not None:
+            finished(unit, outcome)
+    run_units([unit for unit in units if unit not in outcomes], out, _jobs(experiment, jobs), watch, finished)
+    write_table(out / "metrics.parquet", _metrics(units, out))
+    summary = _summary(experiment, units, outcomes)
+    said = msgspec.json.format(msgspec.json.encode(summary))
+    write_whole(out / "summary.json", lambda file: file.write_bytes(said))
+    return summary
+
+
+def _jobs(experiment: Experiment, jobs: int | None) -> int:
+    """Return how many runs at a time: one where they share a Spark session or this machine's ports."""
+    if any(setup.where == "http" or setup.engine == "spark" for setup in experiment.variants.values()):
+        return 1
+    return jobs or len(os.sched_getaffinity(0))
+
+
+def _metrics(units: Sequence[Unit], out: Path) -> pa.Table:
+    return pa.concat_tables([unit.folder(out).metrics() for unit in units] or [METRICS_SCHEMA.empty_table()])
+
+
+def _summary(experiment: Experiment, units: Sequence[Unit], outcomes: Mapping[Unit, Outcome]) -> Summary:
+    variants: dict[str, list[Outcome]] = {}
+    baselines: dict[str, list[Outcome]] = {}
+    for unit in units:
+        rows = baselines if unit.baseline else variants
+        rows.setdefault(unit.name, []).append(outcomes[unit])
+    return summarised(
+        name=experiment.name,
+        digest=experiment.digest,
+        seeds=experiment.seeds,
+        shown=next(iter(outcomes.values())).shown,
+        split="test",
+        variants=variants,
+        baselines=baselines,
+    )

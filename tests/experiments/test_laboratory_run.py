@@ -1,0 +1,266 @@
+"""Whole experiments: what they leave and must come to; that they repeat to the bit and go on after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import optimize
+
+from experiments.laboratory.cohort import Cohorts
+from experiments.laboratory.one_run import run_unit
+from experiments.laboratory.preparing import prepare
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.results import Outcome, Summary
+from experiments.laboratory.run import run_experiment
+from experiments.laboratory.settings import Experiment, Setup, experiment_from_toml
+from experiments.laboratory.units import Unit, units_of
+from protocol.errors import FedpingError, InvalidSettings
+from tests.support.laboratory import small, small_file
+
+ROOT = Path(__file__).parents[2]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Return what a run left, but for the time that it took."""
+    found = {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
+    for name, said in found.items():
+        if name.endswith("run.json"):
+            found[name] = json.dumps({**json.loads(said), "seconds": 0}).encode()
+    return found
+
+
+def only_setup(experiment: Experiment) -> Setup:
+    [setup] = experiment.variants.values()
+    return setup
+
+
+def run_one(folder: Path, **changes: Any) -> tuple[Outcome, np.ndarray, Problem]:
+    """Run the small experiment's first variant once; return its outcome, its last weights and its problem."""
+    setup = only_setup(small(**changes))
+    unit = Unit("only", None, setup, 1, None)
+    outcome = run_unit(unit, folder)
+    return outcome, np.load(unit.folder(folder).path / "last.npy"), prepare(setup, 1, None)
+
+
+def objective(problem: Problem, weights: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the pooled loss and its gradient, by the definition of logistic regression."""
+    data, l2 = problem.train, 1e-2  # type: ignore[var-annotated]
+    x, y = data.x, data.y  # type: ignore[attr-defined]
+    z = x @ weights[:-1] + weights[-1]
+    residual = (1 / (1 + np.exp(-z)) - y) / len(y)
+    loss = np.mean(np.logaddexp(0, z) - y * z) + l2 / 2 * (weights[:-1] ** 2).sum()
+    return float(loss), np.append(x.T @ residual + l2 * weights[:-1], residual.sum())
+
+
+def test_one_gradient_a_round_is_gradient_descent_on_the_pooled_data(tmp_path: Path) -> None:
+    _, weights, problem = run_one(tmp_path, rounds=20)
+    centralised = np.zeros(31)
+    for _ in range(20):
+        centralised = centralised - objective(problem, centralised)[1]
+    # Updates travel as float32, whose rounding of 6e-8 a round is all that is between them.
+    np.testing.assert_allclose(weights, centralised, atol=1e-6)
+
+
+def test_local_steps_need_fewer_rounds_than_gradients(tmp_path: Path) -> None:
+    _, one, problem = run_one(tmp_path / "one", rounds=5)
+    _, several, _ = run_one(tmp_path / "several", rounds=5, training={"algorithm": "local", "steps": 5, "rate": 1.0})
+    assert objective(problem, several)[0] < objective(problem, one)[0] - 0.005
+
+
+def test_a_sample_of_clients_estimates_the_full_gradient_without_bias(tmp_path: Path) -> None:
+    setup = only_setup(small(sampling={"sampling": "by_size", "clients": 2}, server__weighting="ping"))
+    problem = prepare(setup, 1, None)
+    cohorts, weights = Cohorts(setup, problem), np.full(31, 0.1)
+    means = [
+        np.mean(np.concatenate([block.updates for block in cohorts.sent(number, weights)]), axis=0)
+        for number in range(3000)
+    ]
+    exact = -objective(problem, weights)[1]
+    error = np.std(means, axis=0) / np.sqrt(len(means))
+    assert cohorts.notes == ()
+    assert (np.abs(np.mean(means, axis=0) - exact) < 5 * error).all()
+
+
+def test_the_centralised_baseline_is_the_minimum_and_the_local_one_each_clients_own(tmp_path: Path) -> None:
+    setup = only_setup(small(data__validation=0))
+    outcomes = {
+        name: run_unit(Unit(name, name, setup, 1, None), tmp_path)  # type: ignore[arg-type]
+        for name in ("centralised", "local", "start")
+    }
+    problem = prepare(setup, 1, None)
+    weights = np.load(tmp_path / "baselines/centralised/seed-1/best.npy")
+    exact = optimize.minimize(lambda w: objective(problem, w), np.zeros(31), jac=True, tol=1e-12).x
+    np.testing.assert_allclose(weights, exact, atol=1e-4)
+    own = np.load(tmp_path / "baselines/local/seed-1/best.npy")
+    assert own.shape == (8, 31)
+    for k in range(8):
+        batch = problem.train.batch(np.array([k]))
+        assert np.abs(problem.model.gradients(own[k], batch)).max() < 1e-6
+    accuracy = {name: outcome.final["test"]["accuracy"] for name, outcome in outcomes.items()}
+    assert accuracy["centralised"] > 0.9 > accuracy["start"]  # type: ignore[operator]
+    np.testing.assert_array_equal(np.load(tmp_path / "baselines/start/seed-1/best.npy"), 0)
+
+
+def test_with_validation_examples_a_baseline_keeps_the_version_that_is_best_on_them(tmp_path: Path) -> None:
+    setup = only_setup(small(model__l2=0, data__validation=0.3))
+    outcome = run_unit(Unit("centralised", "centralised", setup, 1, None), tmp_path / "stopped")
+    without = msgspec.structs.replace(setup, data=msgspec.structs.replace(setup.data, validation=0.0))
+    problem = prepare(setup, 1, None)
+    best = np.load(tmp_path / "stopped/baselines/centralised/seed-1/best.npy")
+    assert np.linalg.norm(best) < 20  # separable without a penalty: the minimum is at infinity
+    assert outcome.final["validation"]["loss"] < 0.2  # type: ignore[operator]
+    assert len(prepare(without, 1, None).train.sizes) == len(problem.train.sizes)
+
+
+@pytest.mark.parametrize("where", ["files", "http"])
+def test_where_the_rounds_run_makes_no_difference(tmp_path: Path, where: str) -> None:
+    changes = {"rounds": 3, "training": {"algorithm": "local", "epochs": 2, "batch": 16, "rate": 0.5}}
+    outcome, weights, _ = run_one(tmp_path / "memory", **changes)
+    other, elsewhere, _ = run_one(tmp_path / where, **changes, where=where)
+    np.testing.assert_allclose(elsewhere, weights, rtol=1e-12, atol=1e-14)
+    assert other.final.keys() == outcome.final.keys()
+    assert other.final["test"] == pytest.approx(outcome.final["test"])
+    if where == "files":
+        np.testing.assert_array_equal(elsewhere, weights)
+
+
+@pytest.mark.spark
+def test_spark_rounds_come_to_the_same_bits(tmp_path: Path) -> None:
+    _, weights, _ = run_one(tmp_path / "memory", rounds=2)
+    _, elsewhere, _ = run_one(tmp_path / "spark", rounds=2, where="files", engine="spark")
+    np.testing.assert_array_equal(elsewhere, weights)
+
+
+def test_an_experiment_leaves_the_same_bits_whatever_the_jobs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    experiment = experiment_from_toml(small_file(tmp_path), ["evaluation.baselines=['local']"])
+    alone = run_experiment(experiment, tmp_path / "alone", jobs=1)
+    together = run_experiment(experiment, tmp_path / "together", jobs=2)
+    assert alone == together
+    assert contents(tmp_path / "alone") == contents(tmp_path / "together")
+    _killed_after_first_run(tmp_path / "small.toml", tmp_path / "killed")
+    finished = len(list((tmp_path / "killed").rglob("run.json")))
+    assert 1 <= finished < len(units_of(experiment))
+    assert run_experiment(experiment, tmp_path / "killed", jobs=1) == alone
+    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
+
+
+def _killed_after_first_run(file: Path, out: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from experiments.laboratory.run import run_experiment
+from experiments.laboratory.settings import experiment_from_toml
+def watch(now):
+    if now.unit.name == "local, three" and now.rounds == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+experiment = experiment_from_toml(Path({str(file)!r}), ["evaluation.baselines=['local']"])
+run_experiment(experiment, Path({str(out)!r}), 1, watch)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_what_an_experiment_leaves_fits_together(tmp_path: Path) -> None:
+    experiment = experiment_from_toml(small_file(tmp_path), ["rounds=2"])
+    summary = run_experiment(experiment, tmp_path / "out", jobs=1)
+    assert msgspec.json.decode((tmp_path / "out/summary.json").read_bytes(), type=Summary) == summary
+    table = pq.read_table(tmp_path / "out/metrics.parquet").to_pylist()
+    finals = [
+        row["value"]
+        for row in table
+        if (row["variant"], row["split"], row["metric"], row["round"]) == ("gradient", "test", "accuracy", 2)
+    ]
+    assert len(finals) == 2
+    assert summary.variants["gradient"].metrics["test"]["accuracy"].mean == pytest.approx(np.mean(finals))
+    assert {row["variant"] for row in table} == {"gradient", "local, three", "centralised", "local", "start"}
+    assert summary.best in summary.variants
+    gradient, local = summary.variants["gradient"], summary.variants["local, three"]
+    assert gradient.uplink_bytes.mean == 2 * 8 * 31 * 4
+    assert local.uplink_bytes.mean == 2 * 3 * 31 * 4
+    assert any("biased" in note for note in summary.notes)
+    assert (tmp_path / "out/runs/gradient/seed-1/best.npy").is_file()
+
+
+def test_every_fold_is_tested_once_and_a_seed_counts_as_one(tmp_path: Path) -> None:
+    experiment = small(data__folds=4, data__validation=0, rounds=1, evaluation={"baselines": []}, seeds=2)
+    setup = only_setup(experiment)
+    problems = [prepare(setup, 1, fold) for fold in range(4)]
+    assert sum(int(problem.test.sizes.sum()) for problem in problems) == 569
+    assert all(int((p.test.sizes + p.train.sizes).sum()) == 569 for p in problems)
+    summary = run_experiment(experiment, tmp_path, jobs=1)
+    assert summary.variants["federated"].runs == 8
+    assert summary.variants["federated"].metrics["test"]["accuracy"].seeds == 2
+
+
+def test_early_stopping_tests_the_version_that_was_best_on_the_validation_examples(tmp_path: Path) -> None:
+    changes = {"rounds": 200, "training": {"algorithm": "local", "steps": 50, "rate": 3.0}, "model__l2": 0}
+    outcome, last, _ = run_one(tmp_path, **changes, early_stopping={"patience": 4}, data__validation=0.3)
+    table = pq.read_table(tmp_path / "runs/only/seed-1/metrics.parquet").to_pylist()
+    losses = {row["round"]: row["value"] for row in table if (row["split"], row["metric"]) == ("validation", "loss")}
+    assert outcome.rounds < 200
+    assert outcome.best_round == min(losses, key=lambda round_: losses[round_])
+    assert outcome.rounds == outcome.best_round + 4
+    assert outcome.final["validation"]["loss"] == losses[outcome.best_round]
+    assert not np.array_equal(np.load(tmp_path / "runs/only/seed-1/best.npy"), last)
+
+
+def test_training_that_diverges_ends_with_a_note_and_without_figures(tmp_path: Path) -> None:
+    outcome, _, _ = run_one(
+        tmp_path,
+        model={"name": "linear-regression"},
+        data={"name": "diabetes"},
+        rounds=400,
+        server__optimizer__rate=50.0,
+    )
+    assert outcome.final == {}
+    assert outcome.rounds < 400
+    assert "diverged" in outcome.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__name": "logistic-regresion"}, "did you mean 'logistic-regression'"),
+        ({"model__hidden": 3}, "has no setting 'hidden'"),
+        ({"data": {"name": "breast"}}, "there is no data set 'breast'"),
+        ({"data": {"name": "diabetes"}}, "the target"),
+        ({"partition": {"partition": "key"}}, "has none"),
+        ({"sampling": {"sampling": "uniform", "clients": 9}}, "cannot be drawn from 8"),
+        ({"evaluation__metric": "rmse"}, "there is no metric 'rmse' here; choose one of accuracy"),
+        ({"early_stopping": {"metric": "r2", "patience": 3}}, "there is no metric 'r2'"),
+    ],
+)
+def test_what_does_not_fit_together_is_told_in_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FedpingError) as raised:
+        run_one(tmp_path, **changes)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
+    run_experiment(small(rounds=1, evaluation={"baselines": []}), tmp_path, jobs=1)
+    before = contents(tmp_path)
+    with pytest.raises(InvalidSettings, match="holds a run of another experiment"):
+        run_experiment(small(rounds=2), tmp_path, jobs=1)
+    assert contents(tmp_path) == before
+
+
+def test_variants_share_clients_examples_and_start_weights_seed_by_seed() -> None:
+    experiment = small(model={"name": "network", "hidden": 5}, variants=[{"name": "a"}, {"name": "b", "rounds": 9}])
+    a, b = (prepare(setup, 3, None) for setup in experiment.variants.values())
+    c = prepare(experiment.variants["a"], 4, None)
+    np.testing.assert_array_equal(a.train.x, b.train.x)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(a.model.start, b.model.start)
+    np.testing.assert_array_equal(a.ids, b.ids)
+    assert not np.array_equal(a.model.start, c.model.start)
+    assert not np.array_equal(a.ids, c.ids)
