@@ -1,14 +1,16 @@
-"""`fedping simulate`: a whole study in this process, at any size, by the same round code."""
+"""`fedping simulate`: a whole study, or a laboratory experiment, on this machine and by the same round code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fedping.commands.laboratory import jobs_option, run_laboratory, set_option
 from fedping.options import json_option
 
 if TYPE_CHECKING:
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 )
 @click.option("--evaluation-ticks", type=click.IntRange(0), help="Instead of the experiment's own number.")
 @click.option("--seed", type=click.IntRange(0), help="Instead of the experiment's own.")
-@click.option(
-    "--threads", type=click.IntRange(1), default=2, show_default=True, help="The result does not depend on it."
-)
+@click.option("--threads", type=click.IntRange(1), help="Of a study; the result does not depend on it.  [default: 2]")
+@jobs_option
+@set_option
 @json_option
 def simulate(
     experiment: Path,
@@ -44,14 +46,32 @@ def simulate(
     iterations: int | None,
     evaluation_ticks: int | None,
     seed: int | None,
-    threads: int,
+    threads: int | None,
+    jobs: int | None,
+    changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run the study that the file EXPERIMENT describes: optimization, then evaluation of the version reached.
+    """Run what the file EXPERIMENT describes: a study if it names one, a laboratory experiment if it has a [model].
 
-    What it leaves is what the real path leaves: versions in <out>/store, landed pings in <out>/landing. Killed at any
-    moment, the same command goes on where it was. The same seed gives the same bits.
+    A study is run through optimization and evaluation, and leaves what the real path leaves: versions in <out>/store,
+    landed pings in <out>/landing. A laboratory experiment trains any model with any of the algorithms, compares
+    variants with each other and with baselines, and leaves its metrics and weights. Killed at any moment, the same
+    command goes on where it was. The same seed gives the same bits.
     """
+    of_study = {
+        "--clients": clients,
+        "--iterations": iterations,
+        "--evaluation-ticks": evaluation_ticks,
+        "--seed": seed,
+        "--threads": threads,
+    }
+    if _is_of_the_laboratory(experiment):
+        _refuse(
+            of_study, f"{experiment} is a laboratory experiment; change its settings by --set, as in --set rounds=10"
+        )
+        run_laboratory(experiment, out or Path("simulated") / experiment.stem, jobs, changes, (), as_json)
+        return
+    _refuse({"--jobs": jobs, "--set": changes or None}, f"{experiment} is the experiment of a study")
     from experiments.simulate import experiment_from_toml
     from experiments.simulate import simulate as run
 
@@ -59,13 +79,28 @@ def simulate(
     settings = _changed(settings, clients, iterations, evaluation_ticks, seed)
     folder = out or Path("simulated") / experiment.stem
     with _progress() as watch:
-        summary = run(settings, study, folder, threads, watch)
+        summary = run(settings, study, folder, threads or 2, watch)
     if as_json:
         import msgspec
 
         click.echo(msgspec.json.encode(summary).decode())
         return
     _print(summary, folder)
+
+
+def _is_of_the_laboratory(path: Path) -> bool:
+    """Return whether the file has a [model] and no study; what cannot be read is told by who reads it for good."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return "model" in raw and "study" not in raw
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise click.UsageError(f"{given[0]} does not apply: {why}")
 
 
 def _changed(

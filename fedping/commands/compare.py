@@ -1,0 +1,56 @@
+"""`fedping compare`: two variants of laboratory experiments over the seeds that they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping.options import json_option
+
+if TYPE_CHECKING:
+    from experiments.laboratory.comparing import Comparison
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@json_option
+def compare(a: str, b: str, as_json: bool) -> None:
+    """Say how B differs from A: folders of `fedping simulate` or `sweep`, or FOLDER:VARIANT where there are several.
+
+    Differences are of the final models' metrics, paired by seed, with the 95 % t interval of their mean. Baselines are
+    variants too: centralised, local, start.
+    """
+    from experiments.laboratory.comparing import chosen, compared
+
+    comparison = compared(chosen(a), chosen(b))
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(comparison).decode())
+        return
+    _print(comparison)
+
+
+def _print(comparison: Comparison) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedping.commands.laboratory import wide_console
+
+    console: Console = wide_console()
+    table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
+    for heading in ("split", "metric"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("a", "b", "b - a", "better"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in comparison.differences:
+        half = each.difference.half
+        apart = f"{each.difference.mean:+.4f}" + ("" if half is None else f" ±{half:.4f}")
+        table.add_row(each.split, each.metric, f"{each.a:.4f}", f"{each.b:.4f}", apart, each.better or "")
+    console.print(table)
+    count = len(comparison.seeds)
+    told = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
+    console.print(f"{told}; 'better' where the interval leaves out 0, for each metric by itself", highlight=False)

@@ -1,0 +1,161 @@
+"""How a laboratory experiment is shown on a terminal: a bar while it runs, a table when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from experiments.laboratory.bands import Band
+    from experiments.laboratory.pool import Progress as Now
+    from experiments.laboratory.pool import Watch
+    from experiments.laboratory.results import Summary, VariantSummary
+    from experiments.laboratory.settings import Experiment
+
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Runs of a laboratory experiment at a time; the result does not depend on it.  [default: the cores]",
+)
+
+set_option = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting of a laboratory experiment, as in --set training.rate=0.1; repeatable.",
+)
+
+_WIDE = 120
+"""Columns where there is no terminal to ask, as in a file."""
+
+_HEADINGS = {"local": "{},\nmean of clients", "local_worst": "{},\nworst tenth"}
+
+
+def run_laboratory(
+    file: Path, folder: Path, jobs: int | None, changes: tuple[str, ...], over: tuple[str, ...], as_json: bool
+) -> None:
+    """Run the laboratory experiment in a file, or the rest of it, write its report, and print what came of it."""
+    import msgspec
+
+    from experiments.laboratory.report import write_report
+    from experiments.laboratory.run import run_experiment
+    from experiments.laboratory.settings import experiment_from_toml
+
+    experiment = experiment_from_toml(file, changes, over)
+    with _bar(experiment) as watch:
+        summary = run_experiment(experiment, folder, jobs, watch)
+    write_report(folder, folder / "report.html")
+    if as_json:
+        click.echo(msgspec.json.encode(summary).decode())
+        return
+    print_summary(summary, folder)
+
+
+@contextmanager
+def _bar(experiment: Experiment) -> Iterator[Watch]:
+    """Show a bar over all rounds on a terminal; elsewhere nothing, for the summary tells."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from experiments.laboratory.units import units_of
+
+    units = units_of(experiment)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("left:"), TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(f"{len(units)} runs", total=sum(_work(unit.setup.rounds, unit.baseline) for unit in units))
+        done: dict[object, int] = {}
+        ended = 0
+
+        def watch(now: Now) -> None:
+            nonlocal ended
+            work = _work(now.unit.setup.rounds, now.unit.baseline)
+            done[now.unit] = work if now.finished else min(now.rounds, work)
+            ended += now.finished
+            bar.update(task, completed=sum(done.values()), description=f"{ended} of {len(units)} runs")
+
+        yield watch
+
+
+def _work(rounds: int, baseline: str | None) -> int:
+    """Return how much of the bar a run is."""
+    return max(1, rounds if baseline is None else rounds // 10)
+
+
+def print_summary(summary: Summary, folder: Path) -> None:
+    """Print the table of variants and baselines, and where everything lies."""
+    console = wide_console()
+    console.print(_table(summary))
+    repeated = f"mean ± 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
+    console.print(
+        f"{repeated}; ★ the best variant by {summary.metric}; pictures are in {folder / 'report.html'}, all metrics in "
+        f"{folder / 'metrics.parquet'}",
+        highlight=False,
+    )
+    for note in summary.notes:
+        console.print(f"note: {note}", highlight=False, style="dim")
+
+
+def wide_console() -> Console:
+    """Return the console to print tables on, wide enough for them where it is no terminal."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    return console
+
+
+def _table(summary: Summary) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=summary.name, title_justify="left")
+    table.add_column("", no_wrap=True)
+    columns = [(summary.split, metric) for metric in summary.shown]
+    columns += [(split, summary.metric) for split in ("local", "local_worst") if _has(summary, split)]
+    for heading in [*(_HEADINGS.get(split, "{}").format(metric) for split, metric in columns), "rounds", "MB sent"]:
+        table.add_column(heading, justify="right", min_width=7)
+    for name, row in summary.variants.items():
+        mark, style = ("★ ", "bold") if name == summary.best else ("  ", None)
+        sent = _told(row.uplink_bytes, 1e6)
+        table.add_row(mark + name, *_cells(row, columns), _told(row.rounds, 1), sent, style=style)
+    table.add_section()
+    for name, row in summary.baselines.items():
+        table.add_row("  " + name, *_cells(row, columns), "", "", style="dim")
+    return table
+
+
+def _has(summary: Summary, split: str) -> bool:
+    return any(split in row.metrics for row in summary.variants.values())
+
+
+def _cells(row: VariantSummary, columns: list[tuple[str, str]]) -> list[str]:
+    return [_cell(row.metrics.get(split, {}).get(metric)) for split, metric in columns]
+
+
+def _cell(band: Band | None) -> str:
+    if band is None or band.mean is None:
+        return ""
+    return f"{band.mean:.4f}" + ("" if band.half is None else f" ±{band.half:.3f}")
+
+
+def _told(band: Band, unit: float) -> str:
+    return "" if band.mean is None else f"{band.mean / unit:,.4g}"

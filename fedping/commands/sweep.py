@@ -1,0 +1,43 @@
+"""`fedping sweep`: a laboratory experiment at every point of a grid over its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedping.commands.laboratory import jobs_option, run_laboratory, set_option
+from fedping.options import json_option
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="KEY=A,B,...",
+    help="An axis of the grid, as in --over training.rate=0.1,0.3; several make all combinations.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new folder for the results; or that of a sweep to go on with.  [default: simulated/<file>-sweep]",
+)
+@jobs_option
+@set_option
+@json_option
+def sweep(
+    experiment: Path,
+    over: tuple[str, ...],
+    out: Path | None,
+    jobs: int | None,
+    changes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run the laboratory experiment in the file EXPERIMENT at every point of a grid over any of its settings.
+
+    Each point is a variant, and each of the file's own variants is run at each point; results are those of 'fedping
+    simulate'. Killed at any moment, the same command goes on where it was.
+    """
+    run_laboratory(experiment, out or Path("simulated") / f"{experiment.stem}-sweep", jobs, changes, over, as_json)

@@ -1,0 +1,121 @@
+"""`fedping simulate`, `sweep` and `compare` with laboratory experiments, as a person uses them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedping.main import main
+from tests.support.laboratory import small_file
+from tests.support.small_experiment import experiment_file
+
+FEW = ["--set", "rounds=2", "--jobs", "1"]
+
+
+def test_it_prints_variants_baselines_and_where_everything_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), *FEW]) == 0
+    said = capsys.readouterr().out
+    for word in ("gradient", "local, three", "centralised", "start", "★", "2 seeds", "report.html", "biased"):
+        assert word in said
+    page = (tmp_path / "out/report.html").read_text()
+    for word in ("<svg", "local, three", "centralised", "accuracy over the rounds", "accuracy of the final models"):
+        assert word in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_its_json_is_the_summary_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), *FEW, "--json"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert json.loads(first) == json.loads((tmp_path / "out/summary.json").read_text())
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_a_sweep_runs_every_variant_at_every_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", str(small_file(tmp_path)), "--over", "server.optimizer.rate=0.1,1.0", "--out"]
+    options = [*FEW, "--set", "seeds=1", "--json"]
+    assert main([*command, str(tmp_path / "out"), *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    points = ["gradient, rate=0.1", "gradient, rate=1", "local, three, rate=0.1", "local, three, rate=1"]
+    assert list(said["variants"]) == points
+    assert list(said["baselines"]) == ["centralised", "local", "start"]
+    losses = [said["variants"][name]["metrics"]["test"]["loss"]["mean"] for name in points]
+    assert losses[1] < losses[0]
+
+
+def test_two_variants_are_compared_over_the_seeds_that_they_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert main(["simulate", str(small_file(tmp_path)), "--out", out, *FEW]) == 0
+    capsys.readouterr()
+    assert main(["compare", f"{out}:start", f"{out}:gradient", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    summary = json.loads(Path(out, "summary.json").read_text())
+    accuracy = next(d for d in said["differences"] if (d["split"], d["metric"]) == ("test", "accuracy"))
+    means = [
+        summary[kind][name]["metrics"]["test"]["accuracy"]["mean"]
+        for kind, name in (("baselines", "start"), ("variants", "gradient"))
+    ]
+    assert (accuracy["a"], accuracy["b"]) == pytest.approx(means)
+    assert accuracy["difference"]["mean"] == pytest.approx(means[1] - means[0])
+    assert said["seeds"] == [1, 2]
+    loss = next(d for d in said["differences"] if (d["split"], d["metric"]) == ("test", "loss"))
+    assert (accuracy["better"], loss["better"]) == ("b", "b")
+    assert main(["compare", f"{out}:start", f"{out}:gradient"]) == 0
+    assert "paired by 2 seeds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["compare", "nowhere", "{out}:gradient"], "no results of a laboratory experiment in nowhere"),
+        (["compare", "{out}", "{out}:gradient"], "has several variants; name one"),
+        (["compare", "{out}:gradient", "{out}:other"], "has no variant 'other'; it has gradient"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], words: str
+) -> None:
+    out = str(tmp_path / "out")
+    options = [*FEW, "--set", "seeds=1", "--set", "evaluation.baselines=[]"]
+    assert main(["simulate", str(small_file(tmp_path)), "--out", out, *options]) == 0
+    assert main([part.format(out=out) for part in command]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--clients", "5"), ("--seed", "2"), ("--threads", "1")])
+def test_options_of_a_study_do_not_apply(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert main(["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), option, value]) == 2
+    assert "is a laboratory experiment; change its settings by --set" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--jobs", "2"), ("--set", "rounds=1")])
+def test_options_of_the_laboratory_do_not_apply_to_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert main(["simulate", str(experiment_file(tmp_path)), "--out", str(tmp_path / "out"), option, value]) == 2
+    assert "is the experiment of a study" in capsys.readouterr().err
+
+
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = small_file(tmp_path, "[sampling]\nsampling = 'none'\n")
+    assert main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "small.toml" in said
+    assert "$.sampling" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_the_shipped_experiment_of_the_breast_cancer_clinics_can_be_meant() -> None:
+    from experiments.laboratory.settings import experiment_from_toml
+
+    experiment = experiment_from_toml(Path(__file__).parents[2] / "experiments/breast_cancer.toml")
+    assert list(experiment.variants)[:2] == ["FedGD", "FedGD+"]
+    assert len(experiment.seeds) == 5
