@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -48,7 +49,8 @@ def train_side_by_side(
     try:
         while waiting or working:
             while waiting and len(working) < processes:
-                working.append(_started(plan, out, *waiting.pop(0)))
+                with _ctrl_c_later():
+                    working.append(_started(plan, out, *waiting.pop(0)))
             wait([one.process.sentinel for one in working], LOOKS_EVERY)
             for one in [one for one in working if not one.process.is_alive()]:
                 working.remove(one)
@@ -64,8 +66,7 @@ def _started(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> _Wo
     context = multiprocessing.get_context("spawn")
     told, tell = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(plan, out, cohort, repetition, tell), daemon=True)
-    with _deaf_to_ctrl_c():
-        process.start()
+    process.start()
     tell.close()
     return _Worker(cohort, repetition, process, told)
 
@@ -80,13 +81,25 @@ def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Con
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Block SIGINT, which a process started here then never hears: the parent does, and ends its workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _ctrl_c_later() -> Iterator[None]:
+    """Hear a Ctrl-C only at the end, and let a process that is started here never hear any: its parent ends it.
+
+    Blocking the signal is what the new process inherits. It is not enough for this one, in which other threads take the
+    signal, and a start that is broken off leaves a process that complains.
+    """
+    resource_tracker.ensure_running()  # else it is started with the first process, and unblocks the signal
+    heard: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _end_with_parent() -> None:
