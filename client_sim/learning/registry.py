@@ -14,9 +14,19 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from client_sim.learning.model import Model
-from client_sim.learning.models import linear_regression, logistic_regression, network
+from client_sim.learning.models import (
+    jax_loss,
+    k_means,
+    linear_regression,
+    logistic_regression,
+    network,
+    own_loss,
+    svm_ranking,
+)
 from client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
+from client_sim.learning.models.page_ranking import page_ranking
 from client_sim.learning.settings import Setting, Settings
+from client_sim.models import MODELS
 from protocol.errors import InvalidSettings
 from protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
 
@@ -27,6 +37,11 @@ LEARNERS: dict[str, Learner] = {
     linear_regression.NAME: linear_regression.linear_regression,
     logistic_regression.NAME: logistic_regression.logistic_regression,
     network.NAME: network.network,
+    k_means.NAME: k_means.k_means,
+    svm_ranking.NAME: svm_ranking.svm_ranking,
+    **{name: page_ranking(name) for name in MODELS},
+    own_loss.NAME: own_loss.own,
+    jax_loss.NAME: jax_loss.jax_model,
 }
 
 

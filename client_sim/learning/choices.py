@@ -1,0 +1,96 @@
+"""Choices among candidates: what ranking models learn from, as features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray, chosen
+from protocol.errors import FedpingError
+
+NOTHING_CHOSEN = -1
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Groups of candidates, such as the results of a search, with the one that was chosen: a batch of k clients.
+
+    Attributes:
+        x: features of each candidate, shape (k, n, c, d).
+        y: which candidate was chosen, shape (k, n); -1 if none was.
+        weight: how much each group counts, shape (k, n); 0 is padding.
+        shown: how many of the c candidates are there, the first ones, shape (k, n).
+    """
+
+    x: FloatArray
+    y: NDArray[np.integer[Any]]
+    weight: FloatArray
+    shown: NDArray[np.integer[Any]]
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def nbytes(self) -> int:
+        """See :attr:`client_sim.learning.batch.Batch.nbytes`."""
+        return self.x.nbytes + self.y.nbytes + self.weight.nbytes + self.shown.nbytes
+
+    def only(self, examples: NDArray[np.intp]) -> Choices:
+        """See :meth:`client_sim.learning.batch.Batch.only`."""
+        return Choices(
+            chosen(self.x, examples),
+            chosen(self.y, examples),
+            np.where(examples == NO_EXAMPLE, 0.0, chosen(self.weight, examples)),
+            chosen(self.shown, examples),
+        )
+
+
+@dataclass(frozen=True)
+class ChoiceData:
+    """The choices of a whole fleet, client after client: a :class:`client_sim.learning.batch.ClientData`.
+
+    Attributes:
+        x: features of each candidate, shape (N, c, d).
+        y: which candidate was chosen, shape (N,); -1 if none was.
+        sizes: how many groups each client has, shape (clients,).
+        shown: how many of the c candidates are there, shape (N,); all if None.
+
+    Raises:
+        FedpingError: shapes do not fit together, or a choice is none of its candidates.
+    """
+
+    x: FloatArray
+    y: NDArray[np.integer[Any]]
+    sizes: NDArray[np.int64]
+    shown: NDArray[np.integer[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        shown = self._shown
+        if self.x.ndim != 3 or not len(self.x) == len(self.y) == len(shown) == self.sizes.sum():
+            raise FedpingError(
+                f"choices need features of shape (N, candidates, d), and N choices in all; the features have shape "
+                f"{self.x.shape}, there are {len(self.y)} choices, and the clients have {self.sizes.sum()}"
+            )
+        if ((self.y < NOTHING_CHOSEN) | (self.y >= shown) | (shown > self.x.shape[1])).any():
+            raise FedpingError("a choice is none of the candidates of its group; -1 says that nothing was chosen")
+
+    @property
+    def _shown(self) -> NDArray[np.integer[Any]]:
+        return np.full(len(self.y), self.x.shape[1]) if self.shown is None else self.shown
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def batch(self, clients: Clients) -> Choices:
+        """Return all the choices of these clients."""
+        sizes = self.sizes[clients]
+        first = (np.cumsum(self.sizes) - self.sizes)[clients]
+        width = int(sizes.max(initial=0))
+        there = np.arange(width) < sizes[:, None]
+        rows = np.where(there, first[:, None] + np.arange(width), 0)
+        if not len(self.y):
+            return Choices(np.zeros((*rows.shape, *self.x.shape[1:])), rows, there.astype(np.float64), rows)
+        return Choices(self.x[rows], self.y[rows], there.astype(np.float64), self._shown[rows])

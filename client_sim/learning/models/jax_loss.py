@@ -1,0 +1,141 @@
+"""A loss of your own in JAX: compiled, and computed for all clients at once; for large networks.
+
+JAX is an extra: ``pip install "fedping[jax]"``. It works in single precision unless ``jax_enable_x64`` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from client_sim.learning.models.own_loss import Loss, Prediction, loss_of, own_loss, prediction_of, start_of
+from client_sim.learning.settings import Settings
+from protocol.errors import FedpingError, InvalidSettings
+
+NAME = "jax"
+
+
+@dataclass(frozen=True)
+class JaxLoss:
+    """A model of nothing but a loss, as :class:`client_sim.learning.models.own_loss.OwnLoss`, written with jax.numpy.
+
+    The loss must be a mean over the examples, for it is computed of each example alone, x of shape (1, d) and y of
+    shape (1,), and the means are taken here, so that clients with different numbers of examples go together and weights
+    of examples count. Rectangles are padded to powers of two, because JAX compiles for every shape anew.
+    """
+
+    loss: Loss
+    start: FloatArray
+    prediction: Prediction | None = None
+
+    @cached_property
+    def weight_names(self) -> Sequence[str]:
+        """The weights are w0, w1, ...: see :attr:`client_sim.learning.model.Model.weight_names`."""
+        return tuple(f"w{i}" for i in range(len(self.start)))
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`client_sim.learning.model.HasPrecision`."""
+        found: np.dtype[Any] = np.dtype(_jax().numpy.zeros(0).dtype)
+        return found
+
+    @property
+    def floats_per_example(self) -> int:
+        """See :class:`client_sim.learning.model.HasPrecision`: nobody knows what the loss holds; a guess."""
+        return 1000
+
+    def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`.
+
+        Raises:
+            FedpingError: a loss is no finite number.
+        """
+        return self._finite(self._run(self._compiled[0], weights, batch)[: len(batch)])
+
+    def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
+        """See :meth:`client_sim.learning.model.Model.gradients`; raises as :meth:`losses`."""
+        return self.losses_and_gradients(weights, batch)[1]
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        """See :class:`client_sim.learning.model.GivesBoth`."""
+        losses, gradients = self._run(self._compiled[1], weights, batch)
+        return self._finite(losses[: len(batch)]), np.array(gradients[: len(batch)])
+
+    def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """Return what the own prediction says, shape (k, n) or (k, n, c).
+
+        Raises:
+            FedpingError: there is none.
+        """
+        if self.prediction is None:
+            raise FedpingError("this model cannot predict; name a function of (weights, x) as its setting 'predict'")
+        each = np.broadcast_to(weights, (len(batch), len(self.start)))
+        return np.asarray(_jax().vmap(self.prediction)(each, batch.x), dtype=np.float64)
+
+    @cached_property
+    def _compiled(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the clients' losses, and losses with gradients, compiled: for weights of shape (k, m)."""
+        jax = _jax()
+
+        def of_client(weights: Any, x: Any, y: Any, share: Any) -> Any:
+            each = jax.vmap(lambda one, target: self.loss(weights, one[None], target[None]))(x, y)
+            if each.ndim != 1:
+                raise FedpingError(f"the loss returned an array of shape {each.shape[1:]}; a loss is one number")
+            # An example that is not there must not make the sum NaN.
+            return jax.numpy.sum(jax.numpy.where(share > 0, share * each, 0.0))
+
+        return jax.jit(jax.vmap(of_client)), jax.jit(jax.vmap(jax.value_and_grad(of_client)))
+
+    def _run(self, function: Callable[..., Any], weights: FloatArray, batch: Examples) -> Any:
+        k, n = (_power_of_two(size) for size in batch.weight.shape)
+        each = np.broadcast_to(weights, (len(batch), len(self.start)))
+        arrays = (_padded(each, k), _padded(batch.x, k, n), _padded(batch.y, k, n), _padded(shares(batch), k, n))
+        return function(*arrays)
+
+    def _finite(self, losses: Any) -> FloatArray:
+        found = np.array(losses, dtype=np.float64)
+        if not np.isfinite(found).all():
+            raise FedpingError(
+                f"the loss is {found[~np.isfinite(found)][0]} for a client; look for logarithms of 0 and overflows in "
+                "it, or take smaller steps"
+            )
+        return found
+
+
+def jax_loss(loss: Loss, start: ArrayLike, *, predict: Prediction | None = None) -> JaxLoss:
+    """Return the model of a loss that is written with jax.numpy.
+
+    Raises:
+        InvalidSettings: JAX is not installed.
+    """
+    _jax()
+    return JaxLoss(loss, own_loss(loss, start).start, predict)
+
+
+def _jax() -> Any:
+    try:
+        return import_module("jax")
+    except ImportError as error:
+        raise InvalidSettings("the model 'jax' needs JAX, which is an extra; pip install \"fedping[jax]\"") from error
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _padded(values: Any, *shape: int) -> Any:
+    """Return the values with zeros behind them along the first axes, up to this shape."""
+    widths = [(0, size - have) for size, have in zip(shape, values.shape, strict=False)]
+    return np.pad(values, widths + [(0, 0)] * (values.ndim - len(shape)))
+
+
+def jax_model(settings: Settings) -> JaxLoss:
+    """Return the model of these settings: ``function``, ``weights`` or ``start``, ``predict``, as for an own loss."""
+    return jax_loss(loss_of(settings), start_of(settings), predict=prediction_of(settings))

@@ -1,0 +1,124 @@
+"""k-means: centroids that many clients find together (Lloyd 1982).
+
+How it federates, for both sides to know. The weights are K centroids of d features, row by row, and then, with
+``counts``, K numbers of examples. The centroids' part of a client's update after local steps is its own centroids minus
+the fetched ones, as with every model; so *fetched + update* are the client's K local centroids. A local centroid stays
+where the fetched one was if none of the client's examples is nearest to it. The counts are 0 in every published model,
+so the last K numbers of an update are, at rate 1, how many of the client's own examples each local centroid was made
+of: what a server needs to cluster all clients' local centroids again (Rodríguez-Barroso et al. 2020, 5.3), or to
+weight them. The loss, the predictions and the gradients do not depend on the counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from client_sim.learning.models.arrays import OfArrays, array, check_width
+from client_sim.learning.models.layer import Layer
+from client_sim.learning.settings import Settings
+from protocol.spec import Block, Normal
+
+NAME = "k-means"
+
+
+@dataclass(frozen=True)
+class KMeans(OfArrays):
+    """The loss is the mean squared distance to the nearest centroid, scikit-learn's inertia / n.
+
+    Its gradient by centroid j is 2 n_j / n × (centroid - mean of the n_j examples nearest to it). A local step is
+    Lloyd's: the centroid goes to that mean, at rate 1, or that share of the way. Of equally near centroids the first
+    counts. The targets of the examples are never looked at. Centroids start at normal numbers of standard deviation
+    ``spread``; for a better start, give the model spec start weights.
+    """
+
+    features: int
+    clusters: int
+    spread: float = 1.0
+    seed: int = 0
+    counts: bool = True
+
+    @property
+    def arrays(self) -> tuple[Block, ...]:
+        """See :attr:`OfArrays.arrays`."""
+        centroids = array("centroids", (self.clusters, self.features), Normal(seed=self.seed, scale=self.spread))
+        return (centroids, *([array("counts", (self.clusters,))] if self.counts else []))
+
+    @property
+    def _size(self) -> int:
+        return self.clusters * self.features
+
+    @cached_property
+    def _distances(self) -> Layer:
+        return Layer(self.features, self.clusters)
+
+    def _centroids(self, weights: Floats) -> Floats:
+        """Return a view of the centroids, shape (clusters, features) or (k, clusters, features)."""
+        check_width(weights.shape[-1], self.m, NAME)
+        return weights[..., : self._size].reshape(*weights.shape[:-1], self.clusters, self.features)
+
+    def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """Return the number of the nearest centroid, shape (k, n)."""
+        return self._nearest(weights, batch).astype(np.float64)
+
+    def _nearest(self, weights: FloatArray, batch: Examples) -> NDArray[np.intp]:
+        """Return which centroid has the least |c|² / 2 - x · c, as a layer with W = -c and b = |c|² / 2."""
+        centroids = self._centroids(weights)
+        half = 0.5 * np.einsum("...cd,...cd->...c", centroids, centroids)
+        flat = -centroids.swapaxes(-1, -2).reshape(*weights.shape[:-1], -1)
+        nearest: NDArray[np.intp] = self._distances.forward(np.concatenate([flat, half], axis=-1), batch.x).argmin(-1)
+        return nearest
+
+    def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`."""
+        nearest, centroids = self._nearest(weights, batch), self._centroids(weights)
+        of_client = () if weights.ndim == 1 else (np.arange(len(batch))[:, None],)
+        away = batch.x - centroids[(*of_client, nearest)]
+        losses: FloatArray = np.einsum("kn,knd,knd->k", shares(batch), away, away)
+        return losses
+
+    def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
+        """See :meth:`client_sim.learning.model.Model.gradients`; zero for the counts."""
+        share, sums = self._sums(weights, batch, shares(batch))
+        gradients = np.zeros((len(batch), self.m))
+        self._centroids(gradients)[...] = 2.0 * (share[..., None] * self._centroids(weights) - sums)
+        return gradients
+
+    def movements(self, weights: FloatArray, batch: Examples) -> Floats:
+        """Return Lloyd's step from each client's centroids, shape (k, m): see :class:`~.model.MovesItself`.
+
+        Those of the counts lead from the counts in ``weights`` to those of the clusters before the step.
+        """
+        count, sums = self._sums(weights, batch, batch.weight)
+        means = sums / np.where(count > 0, count, 1.0)[..., None]
+        movements = np.zeros((len(batch), self.m))
+        away = np.where(count[..., None] > 0, means - self._centroids(weights), 0.0)
+        self._centroids(movements)[...] = away
+        if self.counts:
+            there = count.sum(axis=1, keepdims=True) > 0
+            movements[:, self._size :] = np.where(there, count - weights[..., self._size :], 0.0)
+        return movements
+
+    def _sums(self, weights: FloatArray, batch: Examples, each: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the sums over each cluster of what each example counts, (k, clusters), and of that × x, (k, c, d)."""
+        nearest = self._nearest(weights, batch)
+        member = np.where(nearest[..., None] == np.arange(self.clusters), each[..., None], 0.0)
+        return member.sum(axis=1), member.swapaxes(1, 2) @ batch.x
+
+
+def k_means(settings: Settings) -> KMeans:
+    """Return the model of these settings: ``features``, ``clusters``.
+
+    And ``spread`` (1), ``seed`` (0), ``counts`` (true).
+    """
+    return KMeans(
+        features=settings.whole("features"),
+        clusters=settings.whole("clusters"),
+        spread=settings.number("spread", 1.0, least=1e-30),
+        seed=settings.whole("seed", 0, least=0),
+        counts=settings.flag("counts", True),
+    )

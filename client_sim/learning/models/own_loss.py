@@ -1,0 +1,222 @@
+"""A loss of your own, in a few lines: of one client's examples, in NumPy or anything else.
+
+    import autograd.numpy as np
+
+    def absolute_error(weights, x, y):
+        return np.mean(np.abs(x @ weights - y))
+
+    model = own_loss(absolute_error, start=[0.0, 0.0])
+
+A model spec names it as ``model = "own"`` with ``function = "my_module:absolute_error"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from client_sim.learning.batch import Examples, FloatArray, Floats
+from client_sim.learning.models.named import named
+from client_sim.learning.settings import Settings
+from protocol.errors import FedpingError, InvalidSettings
+
+NAME = "own"
+
+Loss: TypeAlias = Callable[[Any, Any, Any], Any]
+"""From weights (m,), and one client's features (n, d) and targets (n,), n at least 1, to a number."""
+
+Prediction: TypeAlias = Callable[[Any, Any], Any]
+"""From weights (m,) and features (n, d) to predictions, shape (n,) or (n, c)."""
+
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """A model of nothing but a loss. Clients are worked on one after the other.
+
+    Attributes:
+        loss: best a mean over the examples, so that the mean of the clients' is that of all examples (thesis eq. 2).
+        start: the weights to begin with, shape (m,).
+        prediction: see :data:`Prediction`; None for a model that is never asked to predict.
+        epsilon: of central finite differences, which see nothing of the loss but its values; None for the gradient by
+            ``autograd``, which needs a loss written with ``autograd.numpy``.
+    """
+
+    loss: Loss
+    start: FloatArray
+    prediction: Prediction | None = None
+    epsilon: float | None = None
+
+    @property
+    def black_box(self) -> bool:
+        """Whether gradients are finite differences."""
+        return self.epsilon is not None
+
+    @cached_property
+    def weight_names(self) -> Sequence[str]:
+        """The weights are w0, w1, ...: see :attr:`client_sim.learning.model.Model.weight_names`."""
+        return tuple(f"w{i}" for i in range(len(self.start)))
+
+    def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`.
+
+        Raises:
+            FedpingError: the loss is no finite number, or the examples are weighted, of which it knows nothing.
+        """
+        losses = np.zeros(len(batch))
+        for client, own, x, y in _each(weights, batch):
+            losses[client] = self._number(self.loss(own, x, y), client)
+        return losses
+
+    def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
+        """See :meth:`client_sim.learning.model.Model.gradients`; raises as :meth:`losses`."""
+        return self.losses_and_gradients(weights, batch)[1]
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        """See :class:`client_sim.learning.model.GivesBoth`."""
+        losses, gradients = np.zeros(len(batch)), np.zeros((len(batch), len(self.start)))
+        both = self._by_differences if self.black_box else self._by_autograd
+        for client, own, x, y in _each(weights, batch):
+            losses[client], gradients[client] = both(own, x, y, client)
+            if not np.isfinite(gradients[client]).all():
+                raise FedpingError(
+                    f"the gradient of {_name(self.loss)} is not finite for the client at {client} of its batch, though "
+                    "its loss is; look for roots and logarithms of 0 in it"
+                )
+        return losses, gradients
+
+    def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
+        """Return what the own prediction says, shape (k, n) or (k, n, c).
+
+        Raises:
+            FedpingError: there is none.
+        """
+        if self.prediction is None:
+            raise FedpingError(
+                f"the model of {_name(self.loss)} cannot predict; name a function of (weights, x) as its setting "
+                "'predict', or give it to own_loss"
+            )
+        each = np.broadcast_to(weights, (len(batch), len(self.start)))
+        return np.array([self.prediction(own, x) for own, x in zip(each, batch.x, strict=True)], dtype=np.float64)
+
+    def _by_differences(self, weights: FloatArray, x: Any, y: Any, client: int) -> tuple[float, FloatArray]:
+        assert self.epsilon is not None
+        gradient, moved = np.zeros(len(weights)), np.array(weights)
+        for i, weight in enumerate(weights):
+            moved[i] = weight + self.epsilon
+            above = self._number(self.loss(moved.copy(), x, y), client)
+            moved[i] = weight - self.epsilon
+            gradient[i] = (above - self._number(self.loss(moved.copy(), x, y), client)) / (2 * self.epsilon)
+            moved[i] = weight
+        return self._number(self.loss(moved, x, y), client), gradient
+
+    def _by_autograd(self, weights: FloatArray, x: Any, y: Any, client: int) -> tuple[float, FloatArray]:
+        try:
+            value, gradient = self._value_and_gradient(np.array(weights), x, y)
+        except (TypeError, ValueError) as error:
+            self._number(self.loss(weights, x, y), client)  # a plainer reason, if it is that it is no number
+            raise InvalidSettings(
+                f"autograd cannot differentiate {_name(self.loss)} ({error}); write it with autograd.numpy in place of "
+                'numpy and without assignments into arrays, or set gradient = "finite_differences"'
+            ) from error
+        return self._number(value, client), gradient
+
+    @cached_property
+    def _value_and_gradient(self) -> Callable[..., tuple[Any, FloatArray]]:
+        try:
+            value_and_grad = import_module("autograd").value_and_grad
+        except ImportError as error:
+            raise InvalidSettings(
+                'the gradient of an own loss needs autograd; pip install "fedping[laboratory]", or set gradient = '
+                '"finite_differences"'
+            ) from error
+        both: Callable[..., tuple[Any, FloatArray]] = value_and_grad(self.loss)
+        return both
+
+    def _number(self, value: Any, client: int) -> float:
+        if np.ndim(value) != 0:
+            raise FedpingError(
+                f"{_name(self.loss)} returned an array of shape {np.shape(value)}; a loss is one number for all the "
+                "examples of a client, such as their mean"
+            )
+        if not np.isfinite(float(value)):
+            raise FedpingError(
+                f"{_name(self.loss)} returned {float(value)} for the client at {client} of its batch; look for "
+                "logarithms of 0 and overflows in it, or take smaller steps"
+            )
+        return float(value)
+
+
+def own_loss(
+    loss: Loss,
+    start: ArrayLike,
+    *,
+    predict: Prediction | None = None,
+    epsilon: float | None = None,
+) -> OwnLoss:
+    """Return the model of a loss: its gradient by ``autograd``, or by finite differences if ``epsilon`` is given."""
+    weights = np.array(start, dtype=np.float64)
+    if weights.ndim != 1 or not len(weights) or not np.isfinite(weights).all():
+        raise InvalidSettings(f"the start weights of {_name(loss)} must be one row of finite numbers")
+    return OwnLoss(loss, weights, predict, epsilon)
+
+
+def _each(weights: FloatArray, batch: Examples) -> Any:
+    """Yield every client that has examples: its position, its weights, x and y without padding."""
+    if not np.isin(batch.weight, (0.0, 1.0)).all():
+        raise InvalidSettings(
+            "an own loss knows nothing of weights of examples, such as class weights; leave them off, or weigh the "
+            "examples in the loss"
+        )
+    each = np.broadcast_to(weights, (len(batch), weights.shape[-1]))
+    for client, there in enumerate(batch.weight > 0):
+        if there.any():
+            yield client, each[client], batch.x[client][there], batch.y[client][there]
+
+
+def _name(loss: Loss) -> str:
+    return f"the loss '{getattr(loss, '__name__', type(loss).__name__)}'"
+
+
+def own(settings: Settings) -> OwnLoss:
+    """Return the model of these settings.
+
+    ``function`` names the loss as "module:function"; ``weights`` is how many there are, which start at 0, or ``start``
+    names an array or a function that returns one; ``predict`` names the prediction. ``gradient`` is ``autograd`` or
+    ``finite_differences``, with the spec's ε.
+    """
+    differences = settings.choice("gradient", ("autograd", "finite_differences")) == "finite_differences"
+    return own_loss(
+        loss_of(settings),
+        start_of(settings),
+        predict=prediction_of(settings),
+        epsilon=settings.epsilon if differences else None,
+    )
+
+
+def loss_of(settings: Settings) -> Loss:
+    """Return the loss that ``function`` names."""
+    loss: Loss = named(settings, "function", "my_module:my_loss")
+    if not callable(loss):
+        raise InvalidSettings(
+            f"what the setting 'function' of the model '{settings.model}' names is no function; name your loss"
+        )
+    return loss
+
+
+def start_of(settings: Settings) -> FloatArray:
+    """Return the weights that ``start`` names, or as many zeros as ``weights`` says."""
+    if not settings.has("start"):
+        return np.zeros(settings.whole("weights"))
+    values = named(settings, "start", "my_module:my_start")
+    return np.asarray(values() if callable(values) else values, dtype=np.float64)
+
+
+def prediction_of(settings: Settings) -> Prediction | None:
+    """Return the function that ``predict`` names, if any."""
+    return named(settings, "predict", "my_module:my_prediction") if settings.has("predict") else None

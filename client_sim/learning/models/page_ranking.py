@@ -1,0 +1,115 @@
+"""The ranking models of pages, such as frecency, as models like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from client_sim.learning.batch import FloatArray
+from client_sim.learning.searches import ClientSearches
+from client_sim.learning.settings import Settings
+from client_sim.models import (
+    MODELS,
+    NO_CANDIDATE,
+    PageTable,
+    RankingModel,
+    Searches,
+    frecency_start,
+    linear_15_truth,
+    losses,
+)
+
+GradientKind = Literal["finite_differences", "analytic"]
+
+
+@dataclass(frozen=True)
+class PageRanking:
+    """A ranking model with the SVM loss of thesis 7.2; a client's loss is the mean over its searches.
+
+    The gradient is by central finite differences with ε = ``epsilon``, the model a black box, or analytic, which for
+    frecency is that of its smooth formula (:class:`client_sim.models.Frecency2018`). Both are those of the thesis with
+    the sign turned: ascents. It is fastest with the same weights for all clients; with weights of their own clients
+    are worked on one after the other.
+    """
+
+    ranker: RankingModel
+    start: FloatArray
+    margin: float = 10.0
+    epsilon: float = 1.0
+    gradient: GradientKind = "finite_differences"
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """The ranking model's."""
+        return self.ranker.weight_names
+
+    def predict(self, weights: FloatArray, batch: ClientSearches) -> FloatArray:
+        """Return the score of every candidate, shape (k, n, C); minus infinity where there is none."""
+        if weights.ndim == 2:
+            return _one_by_one(self.predict, weights, batch)
+        scores = np.full((*batch.rows.shape, batch.searches.candidates.shape[1]), -np.inf)
+        _, searches = batch.there
+        pages, among = _needed(batch.pages, searches)
+        of_page = np.append(self.ranker.scores(weights, pages), -np.inf)
+        scores[batch.weight > 0] = of_page[among.candidates]
+        return scores
+
+    def losses(self, weights: FloatArray, batch: ClientSearches) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.losses`."""
+        if weights.ndim == 2:
+            return _one_by_one(self.losses, weights, batch)
+        client, searches = batch.there
+        pages, among = _needed(batch.pages, searches)
+        each = losses(self.ranker.scores(weights, pages), among, self.margin)
+        total = np.bincount(client, each, minlength=len(batch))
+        return total / np.maximum(np.bincount(client, minlength=len(batch)), 1)
+
+    def gradients(self, weights: FloatArray, batch: ClientSearches) -> FloatArray:
+        """See :meth:`client_sim.learning.model.Model.gradients`."""
+        if weights.ndim == 2:
+            return _one_by_one(self.gradients, weights, batch)
+        client, searches = batch.there
+        if not len(client):
+            return np.zeros((len(batch), self.ranker.m))
+        if self.gradient == "analytic":
+            updates = self.ranker.analytic_updates(weights, batch.pages, searches, self.margin)
+        else:
+            updates = self.ranker.finite_differences(weights, batch.pages, searches, self.margin, self.epsilon)
+        gradients = np.zeros((len(batch), self.ranker.m))
+        first = np.flatnonzero(np.diff(client, prepend=-1))
+        gradients[client[first]] = np.add.reduceat(updates, first, axis=0)
+        gradients /= -np.maximum(np.bincount(client, minlength=len(batch)), 1)[:, None]
+        return gradients
+
+
+def _needed(pages: PageTable, searches: Searches) -> tuple[PageTable, Searches]:
+    """Return only the pages that these searches need, and the searches over those; -1 stays -1."""
+    rows, places = np.unique(searches.candidates, return_inverse=True)
+    absent = int(np.searchsorted(rows, 0))
+    among = places.reshape(searches.candidates.shape) - absent
+    shown = np.where(searches.candidates == NO_CANDIDATE, NO_CANDIDATE, among)
+    return pages.rows(rows[absent:].astype(np.intp)), Searches(shown, searches.chosen)
+
+
+def _one_by_one(
+    method: Callable[[FloatArray, ClientSearches], FloatArray], weights: FloatArray, batch: ClientSearches
+) -> FloatArray:
+    return np.concatenate([method(own, batch.one(client)) for client, own in enumerate(weights)])
+
+
+def page_ranking(name: str) -> Callable[[Settings], PageRanking]:
+    """Return how a ranking model is made of its setting: ``gradient`` (``finite_differences`` or ``analytic``).
+
+    Δ and ε are the spec's. Frecency starts at the browser's weights, linear-15 at those of thesis 7.1.
+    """
+
+    def of(settings: Settings) -> PageRanking:
+        start = frecency_start() if name == "frecency-2018" else linear_15_truth()
+        model = PageRanking(MODELS[name], start, settings.margin, settings.epsilon)
+        kind = settings.choice("gradient", ("finite_differences", "analytic"))
+        return replace(model, gradient="analytic") if kind == "analytic" else model
+
+    return of

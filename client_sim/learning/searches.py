@@ -1,0 +1,106 @@
+"""Searches over pages: what the ranking models of a browser learn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
+from client_sim.models import PageTable, Searches
+
+BYTES_A_PAGE = 100
+"""About what a page takes in a table."""
+
+
+@dataclass(frozen=True)
+class ClientSearches:
+    """Searches of k clients: a batch, which names them by their numbers and copies neither searches nor pages.
+
+    Attributes:
+        pages: of all the clients.
+        searches: S searches over them.
+        rows: which searches are whose, shape (k, n), NO_EXAMPLE padded.
+    """
+
+    pages: PageTable
+    searches: Searches
+    rows: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def weight(self) -> FloatArray:
+        """1 for each search, 0 for padding, shape (k, n)."""
+        there: FloatArray = (self.rows != NO_EXAMPLE).astype(np.float64)
+        return there
+
+    @property
+    def y(self) -> NDArray[np.int64]:
+        """The position of the chosen candidate, shape (k, n); -1 where nothing was chosen, and in padding."""
+        if not len(self.searches):
+            return np.full(self.rows.shape, -1)
+        return np.where(self.rows != NO_EXAMPLE, self.searches.chosen[self.rows], -1)
+
+    @property
+    def nbytes(self) -> int:
+        """See :attr:`client_sim.learning.batch.Batch.nbytes`."""
+        k, n = self.rows.shape
+        bytes_: int = k * n * (8 + self.searches.candidates.shape[1] * (8 + BYTES_A_PAGE))
+        return bytes_
+
+    def only(self, examples: NDArray[np.intp]) -> ClientSearches:
+        """See :meth:`client_sim.learning.batch.Batch.only`."""
+        if not self.rows.size:
+            return ClientSearches(self.pages, self.searches, np.full(examples.shape, NO_EXAMPLE))
+        taken = np.take_along_axis(self.rows, np.maximum(examples, 0), axis=1)
+        return ClientSearches(self.pages, self.searches, np.where(examples == NO_EXAMPLE, NO_EXAMPLE, taken))
+
+    def one(self, client: int) -> ClientSearches:
+        """Return one client alone."""
+        return ClientSearches(self.pages, self.searches, self.rows[client : client + 1])
+
+    @property
+    def there(self) -> tuple[NDArray[np.intp], Searches]:
+        """The client of each search that is there, in the order of the rows, and those searches."""
+        client, place = np.nonzero(self.rows != NO_EXAMPLE)
+        rows = self.rows[client, place]
+        if len(rows) and (np.diff(rows) == 1).all():  # they lie together: no copy
+            taken = slice(int(rows[0]), int(rows[-1]) + 1)
+            return client, Searches(self.searches.candidates[taken], self.searches.chosen[taken])
+        return client, Searches(self.searches.candidates[rows], self.searches.chosen[rows])
+
+
+@dataclass(frozen=True)
+class SearchData:
+    """The searches of a whole fleet: a :class:`client_sim.learning.batch.ClientData`.
+
+    Attributes:
+        pages: of all the clients.
+        searches: S searches over them.
+        client: whose each search is, shape (S,), ascending positions from 0.
+        clients: how many clients there are.
+    """
+
+    pages: PageTable
+    searches: Searches
+    client: NDArray[np.intp]
+    clients: int
+
+    def __len__(self) -> int:
+        return self.clients
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many searches each client has, shape (clients,)."""
+        return np.bincount(self.client, minlength=self.clients).astype(np.int64)
+
+    def batch(self, clients: Clients) -> ClientSearches:
+        """Return all the searches of these clients."""
+        first = np.searchsorted(self.client, clients)
+        sizes = np.searchsorted(self.client, clients, side="right") - first
+        place = np.arange(int(sizes.max(initial=0)))
+        rows = np.where(place < sizes[:, None], first[:, None] + place, NO_EXAMPLE)
+        return ClientSearches(self.pages, self.searches, rows)

@@ -1,0 +1,42 @@
+"""Losses that tests name as "own_losses:...", as a user's module would hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+NUMBER = 3.0
+START = (1.0, -2.0, 0.5)
+
+
+def start() -> tuple[float, ...]:
+    return START
+
+
+def squared(weights: Any, x: Any, y: Any) -> Any:
+    return anp.mean((anp.dot(x, weights[:-1]) + weights[-1] - y) ** 2)
+
+
+def in_numpy(weights: Any, x: Any, y: Any) -> Any:
+    """As ``squared``, but an assignment and plain NumPy keep autograd out."""
+    errors = np.zeros(len(y))
+    errors[:] = x @ weights[:-1] + weights[-1] - y
+    return float(np.mean(errors**2))
+
+
+def predicted(weights: Any, x: Any) -> Any:
+    return x @ weights[:-1] + weights[-1]
+
+
+def one_for_each(weights: Any, x: Any, y: Any) -> Any:
+    return (anp.dot(x, weights[:-1]) - y) ** 2
+
+
+def not_a_number(weights: Any, x: Any, y: Any) -> Any:
+    return anp.log(-1.0 - anp.sum(weights**2))
+
+
+def steep_at_zero(weights: Any, x: Any, y: Any) -> Any:
+    return anp.sum(anp.sqrt(weights))

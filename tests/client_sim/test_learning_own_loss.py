@@ -1,0 +1,145 @@
+"""A user's own loss: by autograd, as a black box, in JAX; and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sim.data import example_data
+from client_sim.learning import Examples, cohort_updates, jax_loss, learner_for, model_spec, own_loss
+from client_sim.population.draws import child_keys, root_key
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.training import LocalSteps, OneGradient
+
+KEYS = child_keys(root_key(1), np.arange(3))
+BOTH: dict[str, dict[str, str]] = {
+    "autograd": {"function": "own_losses:squared"},
+    "differences": {"function": "own_losses:in_numpy", "gradient": "finite_differences"},
+}
+
+
+@pytest.fixture(autouse=True)
+def own_losses(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import own_losses  # type: ignore[import-not-found]
+
+    yield own_losses
+    sys.modules.pop("own_losses", None)
+
+
+def data() -> Any:
+    rng = np.random.default_rng(0)
+    return example_data(rng.standard_normal((9, 2)), rng.standard_normal(9), np.array([5, 0, 4]))
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize("training", [OneGradient(), LocalSteps(rate=0.1, epochs=3, batch=2)])
+def test_an_own_loss_learns_as_the_built_in_one(way: str, training: OneGradient | LocalSteps) -> None:
+    own = learner_for(model_spec("own", {**BOTH[way], "start": "own_losses:START"}, epsilon=1e-5))
+    built_in = learner_for(model_spec("linear-regression", {"features": 2}))
+    batch = data().batch(np.arange(3))
+    found, losses = cohort_updates(own, training, own.start, batch, KEYS)
+    expected, expected_losses = cohort_updates(built_in, training, own.start, batch, KEYS)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(losses, expected_losses)
+    assert own.black_box == (way == "differences")  # type: ignore[attr-defined]
+
+
+def test_start_and_prediction_are_named_too(own_losses: Any) -> None:
+    settings = {"function": "own_losses:squared", "start": "own_losses:start", "predict": "own_losses:predicted"}
+    spec = model_spec("own", settings)
+    assert spec.start == own_losses.START
+    batch = data().batch(np.arange(3))
+    expected = learner_for(model_spec("linear-regression", {"features": 2})).predict(spec.start_array, batch)
+    np.testing.assert_allclose(learner_for(spec).predict(spec.start_array, batch), expected)
+    zeros = model_spec("own", {"function": "own_losses:squared", "weights": 3})
+    assert zeros.start == (0.0, 0.0, 0.0)
+    assert list(zeros.names) == ["w0", "w1", "w2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"function": "own_losses:one_for_each"}, r"returned an array of shape \(5,\)"),
+        ({"function": "own_losses:one_for_each", "gradient": "finite_differences"}, "returned an array"),
+        ({"function": "own_losses:not_a_number"}, "returned nan for the client at 0"),
+        ({"function": "own_losses:not_a_number", "gradient": "finite_differences"}, "returned nan"),
+        ({"function": "own_losses:in_numpy"}, "autograd cannot differentiate the loss 'in_numpy'"),
+        ({"function": "own_losses:steep_at_zero"}, "gradient of the loss 'steep_at_zero' is not finite"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_loss_that_is_none_is_told(settings: dict[str, str], message: str) -> None:
+    model = learner_for(model_spec("own", {**settings, "weights": 3}))
+    with pytest.raises(FedpingError, match=message):
+        cohort_updates(model, OneGradient(), model.start, data().batch(np.arange(3)), KEYS)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("no_such_module:loss", "there is no module 'no_such_module'"),
+        ("own_losses:no_such_loss", "the module 'own_losses' has no 'no_such_loss'"),
+        ("own_losses", "'my_module:my_loss'"),
+        ("own_losses:NUMBER", "is no function"),
+        ("broken_module:loss", "cannot be imported .*ZeroDivisionError"),
+        ("needing_module:loss", "cannot be imported .*no_such_dependency"),
+    ],
+)
+def test_a_loss_that_cannot_be_imported_is_told(
+    function: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("1 / 0\n")
+    (tmp_path / "needing_module.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidSettings, match=message):
+        model_spec("own", {"function": function, "weights": 3})
+
+
+def test_what_an_own_loss_cannot_do_is_told(own_losses: Any) -> None:
+    model = own_loss(own_losses.squared, [0.0, 0.0, 0.0])
+    batch = data().batch(np.arange(3))
+    with pytest.raises(FedpingError, match="cannot predict"):
+        model.predict(model.start, batch)
+    with pytest.raises(FedpingError, match="knows nothing of weights"):
+        model.losses(model.start, Examples(batch.x, batch.y, 2 * batch.weight))
+    with pytest.raises(InvalidSettings, match="one row of finite numbers"):
+        own_loss(own_losses.squared, [[0.0]])
+    with pytest.raises(InvalidSettings, match="needs the setting 'weights'"):
+        model_spec("own", {"function": "own_losses:squared"})
+
+
+def test_without_jax_it_is_told_how_to_install_it(own_losses: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(InvalidSettings, match=r'pip install "fedping\[jax\]"'):
+        jax_loss(own_losses.squared, [0.0])
+
+
+def test_a_loss_in_jax_learns_as_the_built_in_one() -> None:
+    jax = pytest.importorskip("jax", reason='JAX is not installed: pip install "fedping[jax]" to run this test')
+
+    def cross_entropy(weights: Any, x: Any, y: Any) -> Any:
+        hidden = jax.nn.relu(x @ weights[:8].reshape(2, 4) + weights[8:12])
+        scores = hidden @ weights[12:24].reshape(4, 3) + weights[24:]
+        return -jax.numpy.mean(jax.nn.log_softmax(scores)[jax.numpy.arange(len(y)), y.astype(int)])
+
+    built_in = learner_for(model_spec("network", {"features": 2, "classes": 3, "hidden": 4}))
+    model = jax_loss(cross_entropy, built_in.start, predict=lambda weights, x: x @ weights[:8].reshape(2, 4))
+    rng = np.random.default_rng(1)
+    batch = example_data(rng.standard_normal((9, 2)), rng.integers(0, 3, 9), np.array([5, 0, 4])).batch(np.arange(3))
+    weighted = Examples(batch.x, batch.y, batch.weight * rng.uniform(0.5, 2, batch.weight.shape))
+    for training in (OneGradient(), LocalSteps(rate=0.1, epochs=3, batch=2)):
+        for these in (batch, weighted):
+            found, losses = cohort_updates(model, training, model.start, these, KEYS)
+            expected, expected_losses = cohort_updates(built_in, training, model.start, these, KEYS)
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+            np.testing.assert_allclose(losses, expected_losses, atol=1e-6)
+    assert model.predict(model.start, batch).shape == (3, 5, 4)
+    with pytest.raises(FedpingError, match="one number"):
+        jax_loss(lambda w, x, y: x @ w[:2], [0.0, 0.0]).losses(np.zeros(2), batch)
+    with pytest.raises(FedpingError, match="nan"):
+        jax_loss(lambda w, x, y: jax.numpy.log(-1.0 + 0 * w[0]), [0.0]).losses(np.zeros(1), batch)
