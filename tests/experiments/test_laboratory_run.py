@@ -264,3 +264,42 @@ def test_variants_share_clients_examples_and_start_weights_seed_by_seed() -> Non
     np.testing.assert_array_equal(a.ids, b.ids)
     assert not np.array_equal(a.model.start, c.model.start)
     assert not np.array_equal(a.ids, c.ids)
+
+
+def test_linear_regression_comes_to_least_squares(tmp_path: Path) -> None:
+    changes = {"model": {"name": "linear-regression"}, "data": {"name": "diabetes", "standardise": True, "test": 0.2}}
+    outcome, weights, problem = run_one(
+        tmp_path, **changes, rounds=8000, server__optimizer__rate=0.2, evaluation__every=8000
+    )
+    x, y = problem.train.x, problem.train.y  # type: ignore[attr-defined]
+    exact = np.linalg.lstsq(np.column_stack([x, np.ones(len(y))]), y, rcond=None)[0]
+    np.testing.assert_allclose(weights, exact, rtol=1e-3)
+    assert 0.3 < outcome.final["test"]["r2"] < 0.7  # type: ignore[operator]
+
+
+def test_clients_find_clusters_together(tmp_path: Path) -> None:
+    changes = {
+        "model": {"name": "k-means", "clusters": 10},
+        "data": {"name": "digits", "drop_constant": True, "standardise": True},
+        "training": {"algorithm": "local", "steps": 1, "rate": 1.0},
+        "evaluation__baselines": ["centralised", "start"],
+        "rounds": 15,
+    }
+    summary = run_experiment(small(**changes), tmp_path, jobs=1)
+    loss = {name: row.metrics["test"]["loss"].mean for name, row in {**summary.variants, **summary.baselines}.items()}
+    assert loss["start"] > 1.3 * loss["federated"]  # type: ignore[operator]
+    assert loss["federated"] == pytest.approx(loss["centralised"], rel=0.15)
+    assert summary.shown[0] == "loss"
+
+
+def test_a_small_network_learns_digits_that_are_dealt_by_label(tmp_path: Path) -> None:
+    outcome, _, _ = run_one(
+        tmp_path,
+        model={"name": "network", "hidden": 16},
+        data={"name": "digits", "test": 0.2},
+        partition={"partition": "labels", "clients": 10, "labels": 3},
+        training={"algorithm": "local", "epochs": 2, "batch": 16, "rate": 0.03},
+        rounds=30,
+    )
+    assert outcome.final["test"]["accuracy"] > 0.8  # type: ignore[operator]
+    assert "recall_of_7" in outcome.final["test"]

@@ -1,5 +1,6 @@
 """The experiment's file: what it means, and the one sentence that says what it cannot mean."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,11 @@ def test_an_axis_is_a_setting_and_its_values(text: str, found: tuple[str, list[A
 def test_what_is_no_grid_is_told(over: list[str]) -> None:
     with pytest.raises(InvalidSettings, match=r"no axis|swept twice"):
         with_grid(SMALL, over)
+
+
+def test_the_example_of_the_reference_can_be_meant() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference.md").read_text()
+    example = text.partition("## Laboratory experiment file")[2].partition("```toml\n")[2].partition("```")[0]
+    experiment = experiment_of(tomllib.loads(example), name="reference", folder=Path())
+    assert list(experiment.variants) == ["FedAvg", "FedAvg, 5 clients"]
+    assert [setup.server.weighting for setup in experiment.variants.values()] == ["examples", "client"]

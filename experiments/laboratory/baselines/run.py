@@ -1,6 +1,7 @@
 """The three baselines, on the very examples and from the very start weights of the federated run.
 
-**centralised**: one learner has everybody's training examples, and minimises their loss by L-BFGS.
+**centralised**: one learner has everybody's training examples, and minimises their loss by L-BFGS, or by the model's
+own steps, such as Lloyd's of k-means.
 **local**: each client does the same with its own alone; every example is then predicted by the model of its own client.
 **start**: nobody learns.
 
@@ -10,13 +11,14 @@ early stopping would.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from client_sim.learning import ClientData
 from client_sim.learning.batch import FloatArray, Floats
-from client_sim.learning.model import losses_and_gradients
+from client_sim.learning.model import MovesItself, losses_and_gradients
 from experiments.laboratory.baselines.minimise import minimise
 from experiments.laboratory.evaluation.fleet import blocks
 from experiments.laboratory.measuring import measure, record
@@ -81,13 +83,29 @@ def _learned_by(
 
     if judged.any():
         keep_the_best(start)
-    found = minimise(
-        lambda weights: _in_double(losses_and_gradients(model, weights, batch)),
-        start,
-        most=setup.evaluation.baseline_iterations,
-        on_iteration=keep_the_best if judged.any() else lambda _: None,
-    )
-    return np.where(judged[:, None], best, found.weights), found.iterations
+    on_iteration = keep_the_best if judged.any() else lambda _: None
+    most = setup.evaluation.baseline_iterations
+    if isinstance(model, MovesItself):
+        last, iterations = _moved(model, start, batch, most, on_iteration)
+    else:
+        both = lambda weights: _in_double(losses_and_gradients(model, weights, batch))  # noqa: E731
+        found = minimise(both, start, most=most, on_iteration=on_iteration)
+        last, iterations = found.weights, found.iterations
+    return np.where(judged[:, None], best, last), iterations
+
+
+def _moved(
+    model: MovesItself, start: FloatArray, batch: Any, most: int, on_iteration: Callable[[FloatArray], None]
+) -> tuple[FloatArray, int]:
+    """Return where the model's own steps lead, such as Lloyd's of k-means, until they lead nowhere."""
+    weights = start
+    for iteration in range(most):
+        movement = model.movements(weights, batch)
+        if not movement.any():
+            return weights, iteration
+        weights = weights + movement
+        on_iteration(weights)
+    return weights, most
 
 
 def _in_double(found: tuple[FloatArray, Floats]) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.laboratory.settings.experiment import Experiment, Run, experiment_of
+from experiments.laboratory.settings.experiment import Experiment, experiment_of
 from experiments.laboratory.settings.file import experiment_from_toml, raw_from_toml
 from experiments.laboratory.settings.setup import EarlyStopping, Evaluation, Setup
 
@@ -10,7 +10,6 @@ __all__ = [
     "EarlyStopping",
     "Evaluation",
     "Experiment",
-    "Run",
     "Setup",
     "experiment_from_toml",
     "experiment_of",

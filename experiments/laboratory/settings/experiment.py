@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -26,15 +25,6 @@ T = TypeVar("T")
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One variant with one seed: the unit of work."""
-
-    variant: str
-    seed: int
-    setup: Setup
-
-
 class Experiment(Struct, frozen=True, kw_only=True):
     """A whole experiment: ``seeds`` are the repetitions, ``variants`` what is compared, by name in the file's order."""
 
@@ -46,10 +36,6 @@ class Experiment(Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256 of all the settings."""
         return digest_of(self)
-
-    def runs(self) -> list[Run]:
-        """Return all runs, variant by variant within a seed, so that whoever watches sees comparisons early."""
-        return [Run(name, seed, setup) for seed in self.seeds for name, setup in self.variants.items()]
 
 
 class _Head(Struct, frozen=True, kw_only=True):
