@@ -48,6 +48,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
+        coalesce_streams=True,  # else what is printed comes in as many pieces as chance has it
         config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # the kernel warns where it is not
     )
     client.execute(env=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,7 +35,10 @@ def fedping(*words: str | Path) -> str:
         FedpingError: the command failed; it says why.
     """
     arguments = [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
-    done = subprocess.run([sys.executable, "-m", "fedping", *arguments], capture_output=True, text=True, check=False)
+    # A kernel tells what it starts to write in colour and to move the cursor; in an error's sentence that is noise.
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    command = [sys.executable, "-m", "fedping", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
     if done.returncode:
         raise FedpingError(f"'fedping {' '.join(arguments)}' failed: {done.stderr.strip()}")
     return done.stdout
@@ -46,5 +50,6 @@ def example(folder: Path = FOLDER) -> Source:
     Raises:
         FedpingError: the simulation failed; the folder may hold something else.
     """
-    fedping("simulate", EXPERIMENT, "--out", folder)
+    if not (folder / "summary.json").exists():  # which a simulation writes last
+        fedping("simulate", EXPERIMENT, "--out", folder)
     return Source(store=folder / "store", landing=folder / "landing", study="demo")

@@ -7,7 +7,9 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from analysis.notebooks import fedping
 from analysis.notebooks.run import executed, notebooks
+from protocol.errors import FedpingError
 from tests.support.small_experiment import experiment_file
 
 NAMES = ["1_read_a_study", "2_mann_whitney", "3_update_quality", "4_power"]
@@ -90,14 +92,22 @@ def texts(cell: NotebookNode) -> list[str]:
 def assert_same(committed: str, made: str) -> None:
     """Compare words exactly, and numbers to 5 %: another processor may round, and so simulate, a little differently."""
     assert NUMBER.sub("#", made).split() == NUMBER.sub("#", committed).split()
-    numbers, again = (
-        [float(number.replace(",", "")) for number in NUMBER.findall(text)] for text in (committed, made)
-    )
+    numbers, again = ([float(number.replace(",", "")) for number in NUMBER.findall(text)] for text in (committed, made))
     assert again == pytest.approx(numbers, rel=0.05, abs=0.01)
+
+
+def test_a_command_that_fails_says_why_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
+    with pytest.raises(FedpingError) as caught:
+        fedping("simulate", tmp_path / "no such file.toml", "--seed 3")
+    assert "cannot read the experiment file" in str(caught.value)
+    assert "no such file.toml" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_the_comparison_sees_a_changed_word_and_a_changed_number() -> None:
     assert_same("U = 1,200.5 of p 5.8e-05 [-0.20, +0.1]", "U  = 1,200.4 of p 5.9e-05\n[-0.20, +0.1]")
-    for other in ("U = 7 of 26", "V = 7 of 25", "U = 7"):
+    for other in ("U = 7 of 28", "V = 7 of 25", "U = 7"):
         with pytest.raises(AssertionError):
             assert_same("U = 7 of 25", other)
