@@ -12,7 +12,6 @@ from fedping.options import json_option, store_option
 from protocol.clock import utc_now
 from protocol.study import Study, study_from_toml
 
-
 VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 """What has one vote in a round, in words, by the name of the weighting."""
 
