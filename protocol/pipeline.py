@@ -146,7 +146,18 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     zero: Literal["abstain", "up"] = "abstain"
 
 
-Combination: TypeAlias = Mean | MeanOfSigns
+class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="recluster"):
+    """Federated k-means: the clients' centroids are clustered once more (Rodríguez-Barroso et al. 2020, 5.3).
+
+    For a model whose weights are K centroids of d numbers one after the other, K and d the settings ``clusters`` and
+    ``features`` of its spec, and then, if it has them, K counts of the examples behind each. An update is how far local
+    training has moved them. ``iterations`` is how many times that k-means goes on at most.
+    """
+
+    iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
+
+
+Combination: TypeAlias = Mean | MeanOfSigns | Recluster
 
 
 class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -181,3 +192,8 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.min_clients < 1:
             raise InvalidSettings("min_clients must be at least 1; a round cannot step on nobody's update")
+        if self.staleness is not None and isinstance(self.aggregate, Recluster):
+            raise InvalidSettings(
+                "reclustering needs the centroids that a movement began at, which late pings do not have; leave out "
+                "'staleness', or set another 'aggregate'"
+            )

@@ -17,7 +17,7 @@ from protocol.digest import digest_of
 from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
 from protocol.errors import InvalidSettings
 from protocol.landing import NO_LINE
-from protocol.pipeline import Pipeline
+from protocol.pipeline import Pipeline, Recluster
 from protocol.spec import ModelSpec, Name
 from protocol.training import OneGradient, Training
 
@@ -49,12 +49,38 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it."""
+    """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it.
+
+    Raises:
+        InvalidSettings: rounds recluster centroids, and the weights of the spec are none.
+    """
 
     name: Name
     spec: ModelSpec
     training: Training = OneGradient()
     pipeline: Pipeline = Pipeline()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pipeline.aggregate, Recluster):
+            centroids_of(self.spec)
+
+
+def centroids_of(spec: ModelSpec) -> tuple[int, int]:
+    """Return how many centroids the weights are, and of how many features: the spec's settings of these names.
+
+    Raises:
+        InvalidSettings: they are not there, or do not agree with the number of weights.
+    """
+    clusters, features = spec.settings.get("clusters"), spec.settings.get("features")
+    if type(clusters) is int and type(features) is int and clusters > 0 and features > 0:
+        without_counts = clusters * features
+        if spec.m in (without_counts, without_counts + clusters):
+            return clusters, features
+    raise InvalidSettings(
+        f"model spec '{spec.name}' has {spec.m:,} weights, which are no centroids of clusters = {clusters!r} and "
+        f"features = {features!r}; reclustering is for a model such as k-means: correct the spec, or set another "
+        "'aggregate'"
+    )
 
 
 class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -86,11 +86,19 @@ def first_versions(study: Study, *, created: str, code_version: str) -> tuple[Ve
 
 
 def next_weights(
-    line: Line, weights: tuple[float, ...], state: tuple[LinkState, ...], aggregate: Aggregate
+    line: Line,
+    weights: tuple[float, ...],
+    state: tuple[LinkState, ...],
+    aggregate: Aggregate,
+    direction: Vector | None = None,
 ) -> tuple[tuple[float, ...], tuple[LinkState, ...]]:
-    """Return the weights and the state that follow from one round's aggregate, as versions keep them; pure."""
+    """Return the weights and the state that follow from one round's aggregate, as versions keep them; pure.
+
+    ``direction`` stands for the updates instead of their mean, shape (m,).
+    """
     before = np.array(weights, dtype=np.float64)
-    there, after = step_arrays(line, before, state_from_document(state), mean(aggregate))
+    chosen = mean(aggregate) if direction is None else direction
+    there, after = step_arrays(line, before, state_from_document(state), chosen)
     return tuple(there.tolist()), state_to_document(after)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from model_store.version import Aggregate, ArmSummary
 from protocol.landing import SHARDS
+from server_jobs.round.gathered import Kept, nothing, together
 from server_jobs.round.moments import merged, no_moments
 from server_jobs.round.partial import ArmPartial, ShardPartial
 from server_jobs.round.rules import Rules
@@ -18,13 +19,15 @@ from server_jobs.round.screening import REASONS, USED
 class RoundAggregate:
     """All the pings of a round: by what became of them, by arm, and the mean update of those that were used.
 
-    ``ages`` are the used by age, as in `model_store.version.Lineage`.
+    ``ages`` are the used by age, as in `model_store.version.Lineage`; ``kept`` are the updates themselves, in the order
+    of the shards, where a round needs all of them.
     """
 
     counts: dict[str, int]
     ages: tuple[int, ...] = ()
     arms: dict[str, ArmSummary]
     updates: Aggregate
+    kept: tuple[Kept, ...] = field(default=(), compare=False)
 
 
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
@@ -32,7 +35,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     ordered = sorted(partials, key=lambda partial: partial.shard)
     assert [partial.shard for partial in ordered] == list(range(SHARDS)), "an engine lost or repeated a shard"
     counts = _summed(partial.counts for partial in ordered)
-    total = reduce(merged, (partial.updates for partial in ordered), no_moments(rules.m))
+    total = reduce(together, (partial.updates for partial in ordered), nothing(rules.m))
     return RoundAggregate(
         counts=dict(zip(REASONS, counts, strict=True)),
         ages=_summed(partial.ages for partial in ordered),
@@ -40,10 +43,11 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
         updates=Aggregate(
             pings=counts[USED],
             clients=sum(partial.clients for partial in ordered),
-            weight=total.weight,
-            mean=tuple(total.mean.tolist()),
-            m2=tuple(total.m2.tolist()),
+            weight=total.moments.weight,
+            mean=tuple(total.moments.mean.tolist()),
+            m2=tuple(total.moments.m2.tolist()),
         ),
+        kept=total.kept,
     )
 
 

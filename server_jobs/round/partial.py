@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from protocol.documents import DocumentType
 from server_jobs.optimize.transformation import Vector
+from server_jobs.round.gathered import Gathered
 from server_jobs.round.moments import Moments, moments_of, no_moments
 from server_jobs.round.ping_file import Rows
 from server_jobs.round.rules import Rules
@@ -29,7 +30,7 @@ class ArmPartial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPartial:
-    """One shard's pings by what became of them, its clients with a used ping, its arms, and its mean update.
+    """One shard's pings by what became of them, its clients with a used ping, its arms, and its updates.
 
     ``ages`` are the used by age, from 0 on; empty where older pings are not merged.
     """
@@ -39,7 +40,7 @@ class ShardPartial:
     ages: tuple[int, ...]
     clients: int
     arms: tuple[ArmPartial, ...]
-    updates: Moments
+    updates: Gathered
 
 
 def counted(found: NDArray[np.int8]) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from model_store.store import ModelStore, VersionConflict
 from model_store.version import Lineage, Version
 from protocol.digest import digest_of
@@ -21,6 +23,7 @@ from protocol.study import Line, Study
 from server_jobs.optimize import next_weights
 from server_jobs.round.aggregate import RoundAggregate, combined
 from server_jobs.round.engine import Engine
+from server_jobs.round.gathered import direction
 from server_jobs.round.late import late_for
 from server_jobs.round.manifest import Manifest, list_landed, work_on
 from server_jobs.round.result import RoundResult
@@ -97,7 +100,10 @@ def next_version(
     code_version: str,
 ) -> Version:
     """Return the version that follows from a round's aggregate; pure."""
-    weights, state = next_weights(line, parent.weights, parent.state, aggregate.updates)
+    updates, chosen = aggregate.updates, None
+    if aggregate.kept:
+        chosen = direction(line, np.array(parent.weights), np.array(updates.mean), aggregate.kept)
+    weights, state = next_weights(line, parent.weights, parent.state, updates, chosen)
     return Version(
         study=study.name,
         line=line.name,
@@ -118,7 +124,7 @@ def next_version(
             counts={**aggregate.counts, "stale": manifest.stale, "future": manifest.future},
             ages=aggregate.ages,
             arms=aggregate.arms,
-            aggregate=aggregate.updates,
+            aggregate=updates,
             window_end_ms=manifest.window_end_ms,
         ),
     )

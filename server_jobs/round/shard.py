@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from protocol.landing import shard_of
 from protocol.update import CODECS
-from server_jobs.round.contribution import contribution
 from server_jobs.round.engine import LateFile
-from server_jobs.round.moments import merged, moments_of, no_moments
+from server_jobs.round.gathered import gathered, nothing, refuse_too_many, together
 from server_jobs.round.partial import ShardPartial, aged, arm_partials, counted
 from server_jobs.round.ping_file import TAGS, PingFile, Rows, UnreadableFile, joined, open_ping_file
 from server_jobs.round.rules import Rules
@@ -109,7 +108,7 @@ class _Shard:
         self._codecs = rows.codec
         self._counts, self._ages = counted(found), aged(rows, found, self._rules)
         self._arms = arm_partials(rows, found, self._rules)
-        self._moments = no_moments(self._rules.m)
+        self._gathered = nothing(self._rules.m)
 
     def add(self, at: NDArray[np.intp], payloads: pa.BinaryArray) -> None:
         """Take in the used rows ``at`` with their payloads, both of length k."""
@@ -119,8 +118,9 @@ class _Shard:
             chosen = payloads if mine.all() else payloads.filter(pa.array(mine))
             values, readable = CODECS[TAGS[codec]].decode(chosen, self._rules.m)
             if readable.all():
-                values = contribution(values, self._rules.aggregate)
-                self._moments = merged(self._moments, moments_of(values, self.weights[at[mine]]))
+                batch = gathered(values, self.weights[at[mine]], self._rules.aggregate)
+                self._gathered = together(self._gathered, batch)
+                refuse_too_many(self._gathered)
             else:
                 self.unreadable.append(at[mine][~readable])
 
@@ -132,7 +132,7 @@ class _Shard:
             ages=self._ages,
             clients=self._clients,
             arms=self._arms,
-            updates=self._moments,
+            updates=self._gathered,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ from protocol.landing import SHARDS, shard_of
 from protocol.spec import published_array
 from protocol.study import Line
 from server_jobs.optimize import first_state, step_arrays
-from server_jobs.round.contribution import contribution
-from server_jobs.round.moments import Moments, merged, moments_of, no_moments
+from server_jobs.round.gathered import Gathered, direction, gathered, nothing, refuse_too_many, together
 from server_jobs.round.shard import batch_rows
 
 
@@ -46,18 +44,19 @@ class MemoryRounds:
     def run(self, sent: Iterable[Updates]) -> RoundReport:
         """See :meth:`Rounds.run`."""
         m, seen = self._line.spec.m, Seen()
-        shards = [no_moments(m) for _ in range(SHARDS)]
+        shards = [nothing(m) for _ in range(SHARDS)]
         for block in sent:
             seen.see(block)
             self._add(shards, block)
-        total = reduce(merged, shards, no_moments(m))
+        total = reduce(together, shards, nothing(m))
         stepped = seen.clients >= self._line.pipeline.min_clients
         if stepped:
-            self._exact, self._state = step_arrays(self._line, self._exact, self._state, total.mean)
+            chosen = direction(self._line, self._exact, total.moments.mean, total.kept)
+            self._exact, self._state = step_arrays(self._line, self._exact, self._state, chosen)
             self._weights = published_array(self._line.spec, self._exact)
         return RoundReport(seen.clients, seen.pings, seen.loss, stepped)
 
-    def _add(self, shards: list[Moments], block: Updates) -> None:
+    def _add(self, shards: list[Gathered], block: Updates) -> None:
         votes = self._votes(block)
         of = self._shards[block.clients]
         size = batch_rows(self._line.spec.m)
@@ -65,10 +64,9 @@ class MemoryRounds:
             mine = np.flatnonzero((of == shard) & (votes > 0))
             for low in range(0, len(mine), size):
                 rows = mine[low : low + size]
-                shards[shard] = merged(shards[shard], moments_of(self._taken(block, rows), votes[rows]))
-
-    def _taken(self, block: Updates, rows: NDArray[np.intp]) -> NDArray[np.floating[Any]]:
-        return contribution(block.updates[rows], self._line.pipeline.aggregate)
+                batch = gathered(block.updates[rows], votes[rows], self._line.pipeline.aggregate)
+                shards[shard] = together(shards[shard], batch)
+                refuse_too_many(shards[shard])
 
     def _votes(self, block: Updates) -> FloatArray:
         """Return each ping's weight, shape (k,), as the screening of a round gives it; 0 for one without examples."""
