@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from client_sim.learning.batch import Batch, FloatArray, Floats
+from client_sim.learning.blas import one_thread
 from client_sim.learning.mini_batches import mini_batches, some
 from client_sim.learning.model import Model, MovesItself, losses_and_gradients, precision
 from client_sim.population.draws import Keys
@@ -41,7 +42,7 @@ def cohort_updates(
         FedpingError: the examples do not fit the model.
     """
     weights = np.asarray(weights, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with one_thread(), np.errstate(over="ignore", invalid="ignore"):
         if isinstance(training, OneGradient):
             updates, losses = _gradient(model, training, weights, batch, keys)
         else:
@@ -76,34 +77,34 @@ def _local(
     for taken in mini_batches(training, keys, batch.weight):
         part = batch if taken is None else batch.only(taken)
         if losses is None and taken is None:
-            losses, step = _loss_and_step(model, local, part)
+            losses, uphill = _loss_and_uphill(model, local, part)
         else:
-            step = _step(model, local, part)
-        _move(moved, step, training, np.count_nonzero(part.weight, axis=1) > 0)
+            uphill = _uphill(model, local, part)
+        _move(moved, uphill, training, part)
         local = np.add(fetched, moved, out=None if local is fetched else local)
     return moved, model.losses(fetched, batch) if losses is None else losses
 
 
-def _loss_and_step(model: Model[Any], weights: Any, batch: Batch) -> tuple[FloatArray, Floats]:
+def _loss_and_uphill(model: Model[Any], weights: Any, batch: Batch) -> tuple[FloatArray, Floats]:
     if isinstance(model, MovesItself):
-        return model.losses(weights, batch), model.movements(weights, batch)
-    losses, gradients = losses_and_gradients(model, weights, batch)
-    return losses, np.negative(gradients, out=gradients)
+        return model.losses(weights, batch), _uphill(model, weights, batch)
+    return losses_and_gradients(model, weights, batch)
 
 
-def _step(model: Model[Any], weights: Any, batch: Batch) -> Floats:
-    """Return how far a step of rate 1 goes down, shape (k, m)."""
+def _uphill(model: Model[Any], weights: Any, batch: Batch) -> Floats:
+    """Return the opposite of a step of rate 1, shape (k, m); it is zero for clients that have no examples left."""
     if isinstance(model, MovesItself):
-        return model.movements(weights, batch)
-    gradients = model.gradients(weights, batch)
-    return np.negative(gradients, out=gradients)
+        movements = model.movements(weights, batch)
+        return np.negative(movements, out=movements)
+    return model.gradients(weights, batch)
 
 
-def _move(moved: Floats, step: Floats, training: LocalSteps, active: Any) -> None:
-    """Let the clients that still have examples take their step, in place."""
-    step *= training.rate
-    moved += step
+def _move(moved: Floats, uphill: Floats, training: LocalSteps, batch: Batch) -> None:
+    """Let the clients that have examples left take their step, in place."""
+    uphill *= -training.rate
+    moved += uphill
     if training.proximal:
+        active = np.count_nonzero(batch.weight, axis=1) > 0
         moved /= np.where(active, 1.0 + training.rate * training.proximal, 1.0).astype(moved.dtype)[:, None]
 
 

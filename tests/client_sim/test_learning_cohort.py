@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression as SkLogistic
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from client_sim.data import ExampleData, example_data
 from client_sim.learning import Diverged, cohort_updates, learner_for, model_spec, updates_of_fleet
@@ -63,14 +64,19 @@ def test_a_client_sends_what_it_would_alone(name: str, training: str, sizes: lis
 
 
 @given(
-    sizes=st.lists(st.integers(0, 30), max_size=20), most=st.sampled_from([1, 2000, 10**9]), seed=st.integers(0, 1000)
+    sizes=st.lists(st.integers(0, 30), max_size=20),
+    most=st.sampled_from([1, 2000, 10**9]),
+    seed=st.integers(0, 1000),
+    threads=st.sampled_from([1, 3]),
 )
 @settings(max_examples=25)
-def test_blocks_hold_every_client_once_and_do_not_change_updates(sizes: list[int], most: int, seed: int) -> None:
+def test_blocks_hold_every_client_once_and_do_not_change_updates(
+    sizes: list[int], most: int, seed: int, threads: int
+) -> None:
     learner, data = model("logistic-regression"), fleet([*sizes, 1], seed)
     clients = np.random.default_rng(seed).integers(0, len(data), len(sizes))  # some of them twice
     training = LocalSteps(rate=0.1, epochs=2, batch=3)
-    blocks = list(updates_of_fleet(learner, training, learner.start, data, clients, keys(len(sizes)), most))
+    blocks = list(updates_of_fleet(learner, training, learner.start, data, clients, keys(len(sizes)), most, threads))
     at = np.concatenate([block.at for block in blocks]) if blocks else np.zeros(0, np.intp)
     assert sorted(at) == list(range(len(sizes)))
     if most == 1:
@@ -216,3 +222,25 @@ def test_many_rounds_of_federated_gradient_descent_reach_scikit_learns_coefficie
     reference = SkLogistic(C=1.0, tol=1e-10, max_iter=10_000).fit(x, y)
     np.testing.assert_allclose(weights[:30], reference.coef_[0], atol=1e-4)
     np.testing.assert_allclose(weights[30], reference.intercept_[0], atol=1e-4)
+
+
+def test_matrix_products_use_one_thread_while_clients_train_and_as_many_as_before_afterwards() -> None:
+    class Looks:
+        weight_names, start, seen = ("w",), np.zeros(1), 0
+
+        def losses(self, weights: Any, batch: Any) -> Any:
+            self.seen = max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+            return np.zeros(len(batch))
+
+        def gradients(self, weights: Any, batch: Any) -> Any:
+            return np.zeros((len(batch), 1))
+
+        def predict(self, weights: Any, batch: Any) -> Any:
+            return batch.y
+
+    looks, data = Looks(), fleet([1])
+    with threadpool_limits(2, user_api="blas"):
+        before = threadpool_info()
+        cohort_updates(looks, OneGradient(), looks.start, data.batch(np.array([0])), keys(1))
+        assert looks.seen == 1
+        assert threadpool_info() == before
