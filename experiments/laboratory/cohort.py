@@ -38,9 +38,10 @@ class Cohorts:
         clients = self._sampler.draw(round_)
         repeats, pings = repetitions(clients)
         problem = self._problem
+        train = problem.train_in(round_)
         keys = child_keys(problem.keys(round_)[clients], repeats)
         training = self._setup.training
-        for at, updates, losses in updates_of_fleet(problem.model, training, weights, problem.train, clients, keys):
+        for at, updates, losses in updates_of_fleet(problem.model, training, weights, train, clients, keys):
             _refuse_what_cannot_travel(updates)
             yield Updates(
                 clients=clients[at],
@@ -48,7 +49,7 @@ class Cohorts:
                 pings=pings[at],
                 updates=updates.astype(np.float32),
                 losses=losses,
-                examples=problem.train.sizes[clients[at]],
+                examples=train.sizes[clients[at]],
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from client_sim.data import ExampleData
@@ -24,19 +25,33 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
 
 
 class _OfSpec(Struct, frozen=True, kw_only=True):
-    """What [model] says that is not the model's own setting but of its spec, which RProp and constraints go by."""
+    """What [model] says that is not the model's own setting but of its spec.
+
+    ``start`` is one number for all weights, or one for each; the model's own where it is absent.
+    """
 
     name: str
     step: Step = DEFAULT_STEP
-    start: tuple[float, ...] | None = None
+    start: float | tuple[float, ...] | None = None
     integer: bool = False
     constraints: tuple[Constraint, ...] = ()
     margin: Positive = 10.0
     epsilon: Positive = 1.0
 
 
-def model_for_data(settings: Mapping[str, Any], train: ExampleData, seed: int) -> tuple[ModelSpec, Model[Any]]:
-    """Return the spec and the learner of the table [model] for clients with these examples.
+def known_from(train: ExampleData) -> dict[str, int]:
+    """Return what examples tell of a model's settings."""
+    classes = {"classes": len(train.target.classes)} if train.target.is_class else {}
+    return {"features": train.x.shape[1], **classes}
+
+
+def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: int) -> tuple[ModelSpec, Model[Any]]:
+    """Return the spec and the learner of the table [model].
+
+    Args:
+        settings: the table.
+        known: what the data tell (:func:`known_from`).
+        seed: of the run.
 
     Raises:
         InvalidSettings: there is no such model, or a setting is missing, unknown or odd.
@@ -45,18 +60,19 @@ def model_for_data(settings: Mapping[str, Any], train: ExampleData, seed: int) -
         of_spec = msgspec.convert(dict(settings), _OfSpec)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"[model]: {error}") from error
-    own = {key: value for key, value in settings.items() if key not in _OfSpec.__struct_fields__}
     wanted = FROM_DATA.get(of_spec.name, ())
-    if "classes" in wanted and not train.target.is_class:
+    if "classes" in wanted and "classes" not in known:
         raise InvalidSettings(
-            f"the model '{of_spec.name}' predicts classes, but the target '{train.target.name}' is a number; choose "
-            "another model, or a target of classes"
+            f"the model '{of_spec.name}' predicts classes, but the target is a number; choose another model, or a "
+            "target of classes"
         )
-    known = {"features": train.x.shape[1], "classes": len(train.target.classes), "seed": seed}
+    own = {key: value for key, value in settings.items() if key not in _OfSpec.__struct_fields__}
+    given = {key: value for key, value in {**known, "seed": seed}.items() if key in wanted}
+    with_them = model_spec(of_spec.name, given | own, margin=of_spec.margin, epsilon=of_spec.epsilon)
     spec = model_spec(
         of_spec.name,
-        {key: known[key] for key in wanted} | own,
-        start=of_spec.start,
+        given | own,
+        start=np.full(with_them.m, of_spec.start) if isinstance(of_spec.start, float) else of_spec.start,
         step=of_spec.step,
         integer=of_spec.integer,
         constraints=of_spec.constraints,

@@ -24,11 +24,12 @@ from client_sim.data import (
     without_constants,
 )
 from client_sim.data.seeds import generator
-from experiments.laboratory.learning import model_for_data
+from experiments.laboratory.learning import known_from, model_for_data
 from experiments.laboratory.problem import Problem
 from experiments.laboratory.settings import Setup
 from experiments.laboratory.settings.data import Data
 from experiments.laboratory.tasks import tally_for
+from experiments.laboratory.users import TEST, VALIDATION, made_users
 
 
 def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
@@ -37,11 +38,29 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
     Raises:
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
+    if setup.data.users is not None:
+        return _of_users(setup, setup.data.users, seed)
     table = _table(setup.data)
     clients = partition(table, setup.partition, seed).of(table)
     parts = _ready(setup.data, _split(setup.data, clients, seed, fold), seed)
-    spec, model = model_for_data(setup.model, parts.train, seed)
+    spec, model = model_for_data(setup.model, known_from(parts.train), seed)
     return Problem(spec, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
+
+
+def _of_users(setup: Setup, users: int, seed: int) -> Problem:
+    data = setup.data
+    train = made_users(setup.model["name"], data.population, seed, users)
+    judges = replace(train, users=min(data.judges, users))
+    spec, model = model_for_data(setup.model, {}, seed)
+    return Problem(
+        spec=spec,
+        model=model,
+        train=train,
+        validation=judges.of_iteration(VALIDATION).all(),
+        test=judges.of_iteration(TEST).all(),
+        tally=tally_for(setup, None),
+        seed=seed,
+    )
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,7 @@ do thus have the very same clients, examples and start weights, seed by seed, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from client_sim.data import ExampleData
 from client_sim.learning import ClientData, Model
+from client_sim.learning.searches import SearchData
 from client_sim.population.draws import Keys, child_keys, root_key
 from experiments.laboratory.evaluation import Tally
+from experiments.laboratory.users import UserSearches
 from experiments.simulate.people import uuid_bytes
-from protocol.errors import InvalidSettings
 from protocol.spec import ModelSpec
 
 _IDS, _TRAINING = range(2)
@@ -30,7 +31,7 @@ class Problem:
     Attributes:
         spec: of the model, as a study would publish it.
         model: the learner that clients make of the spec.
-        train: the examples that clients learn from.
+        train: the examples that clients learn from, of round 0 where each round brings new ones.
         validation: those by which a version is chosen; clients may have none.
         test: those by which the chosen one is judged.
         tally: how.
@@ -45,16 +46,17 @@ class Problem:
     tally: Tally
     seed: int
 
-    def pooled(self, data: ClientData[Any]) -> ClientData[Any]:
-        """Return everybody's examples as those of a single client.
+    def train_in(self, round_: int) -> ClientData[Any]:
+        """Return the examples that clients learn from in a round."""
+        return self.train.of_iteration(round_) if isinstance(self.train, UserSearches) else self.train
 
-        Raises:
-            InvalidSettings: these data cannot be pooled.
-        """
-        if isinstance(data, ExampleData):
-            return data.pooled()
-        raise InvalidSettings(
-            "the data of this model cannot be pooled, so it has no centralised baseline; leave it out of 'baselines'"
+    def pooled(self, data: ClientData[Any]) -> ClientData[Any]:
+        """Return everybody's examples as those of a single client."""
+        assert isinstance(data, ExampleData | UserSearches | SearchData)
+        return (
+            replace(data, client=np.zeros_like(data.client), clients=1)
+            if isinstance(data, SearchData)
+            else data.pooled()
         )
 
     @property

@@ -24,12 +24,14 @@ TASKS: dict[str, Task] = {
 """Of the models whose task does not depend on the target; the others predict what the data have: classes or numbers."""
 
 
-def tally_for(setup: Setup, train: ExampleData) -> Tally:
-    """Return how the predictions of a setup's model are counted.
+def tally_for(setup: Setup, train: ExampleData | None) -> Tally:
+    """Return how the predictions of a setup's model are counted; without examples it ranks.
 
     Raises:
         InvalidSettings: a metric that the settings name is none of the task's.
     """
+    if train is None:
+        return _checked(setup, Ranking())
     task = setup.evaluation.task or TASKS.get(setup.model["name"]) or _task_of(train)
     return _checked(setup, _tally(task, setup, train))
 

@@ -102,9 +102,9 @@ def test_a_clients_metrics_are_those_of_its_row_alone() -> None:
 
 
 def test_ranks_count_ties_half_and_candidates_that_are_not_there_not_at_all() -> None:
-    scores = np.array([[[3.0, 1, 2, -np.inf], [1, 1, np.nan, 0], [5, 5, 5, 5]]])
+    scores = np.array([[[3.0, 1, 2, -np.inf], [1, 1, np.nan, 0], [5, 5, 5, 5], [9, 1, 1, 1]]])
     tally = Ranking()
-    counts = tally.counts(scores, np.array([[0, 1, 2]]), np.ones((1, 3), bool))
+    counts = tally.counts(scores, np.array([[0, 1, 2, -1]]), np.ones((1, 4), bool))
     assert counts.tolist() == [[3, 1, 0 + 0.5 + 1.5]]
     assert tally.metrics(counts)["mean_rank"] == pytest.approx([2 / 3])
 

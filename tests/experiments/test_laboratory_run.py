@@ -303,3 +303,41 @@ def test_a_small_network_learns_digits_that_are_dealt_by_label(tmp_path: Path) -
     )
     assert outcome.final["test"]["accuracy"] > 0.8  # type: ignore[operator]
     assert "recall_of_7" in outcome.final["test"]
+
+
+USERS: dict[str, Any] = {
+    "model": {"name": "linear-15", "margin": 100.0, "start": 60.0, "step": {"start": 8.0, "min": 0.5, "max": 25.0}},
+    "data": {"users": 300, "judges": 200, "population": {"noise_variance": 0.0, "other_visits": 0.0}},
+    "server": {"weighting": "client", "optimizer": {"optimizer": "rprop"}},
+    "sampling": {"sampling": "uniform", "clients": 60},
+    "evaluation__baselines": ["centralised", "start"],
+}
+
+
+def test_made_users_teach_a_ranking_model_what_they_want(tmp_path: Path) -> None:
+    outcome, weights, _ = run_one(tmp_path / "memory", **USERS, rounds=10)
+    start = run_unit(Unit("start", "start", only_setup(small(**USERS)), 1, None), tmp_path)
+    top = [one.final["test"]["top_choice"] for one in (outcome, start)]
+    assert top[0] > top[1] + 0.05  # type: ignore[operator]
+    assert outcome.shown == ("top_choice", "mean_rank")
+    _, elsewhere, _ = run_one(tmp_path / "files", **USERS, rounds=10, where="files")
+    np.testing.assert_array_equal(elsewhere, weights)
+    assert np.load(tmp_path / "baselines/start/seed-1/best.npy").tolist() == [60.0] * 15
+
+
+def test_every_round_brings_made_users_new_searches() -> None:
+    problem = prepare(only_setup(small(**USERS)), 1, None)
+    clients = np.arange(20)
+    rounds = [problem.train_in(number).batch(clients) for number in (0, 1, 1)]
+    assert not np.array_equal(rounds[0].searches.candidates, rounds[1].searches.candidates)
+    np.testing.assert_array_equal(rounds[1].searches.candidates, rounds[2].searches.candidates)
+    np.testing.assert_array_equal(problem.train_in(1).sizes[clients], (rounds[1].weight > 0).sum(axis=1))
+    alone = problem.train_in(1).batch(np.array([7]))
+    np.testing.assert_array_equal(alone.y[0], rounds[1].y[7][: alone.y.shape[1]])
+    assert len(problem.validation) == len(problem.test) == 200
+    assert problem.pooled(problem.train).sizes.tolist() == [problem.train.sizes.sum()]
+
+
+def test_made_users_need_a_model_that_ranks_pages() -> None:
+    with pytest.raises(InvalidSettings, match="does not rank; choose"):
+        prepare(only_setup(small(**{**USERS, "model": {"name": "network"}})), 1, None)

@@ -55,6 +55,9 @@ def test_another_choice_replaces_the_table_and_the_same_choice_does_not() -> Non
     below = {"training": {"algorithm": "local", "rate": 1.0, "epochs": 2}}
     assert merged(below, {"training": {"algorithm": "local", "rate": 3.0}})["training"]["epochs"] == 2
     assert merged(below, {"training": {"algorithm": "gradient"}})["training"] == {"algorithm": "gradient"}
+    data = {"data": {"name": "digits", "standardise": True}}
+    assert merged(data, {"data": {"name": "mnist"}})["data"] == {"name": "mnist", "standardise": True}
+    assert merged(data, {"data": {"users": 3}})["data"] == {"users": 3}
     assert below == {"training": {"algorithm": "local", "rate": 1.0, "epochs": 2}}
 
 
@@ -82,7 +85,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     [
         ({"round": 3}, "unknown field `round`"),
         ({"model": {"hidden": 3}}, "[model] has no name"),
-        ({"data": {"name": "a", "file": "b"}}, "either a 'name' or a 'file'"),
+        ({"data": {"name": "a", "file": "b"}}, "one of 'name', 'file' and 'users'"),
+        ({"data": {}}, "one of 'name', 'file' and 'users'"),
+        ({"data": {"users": 5, "standardise": True}}, "'standardise', which is not a setting of made users"),
+        ({"data": {"name": "a", "target": "b"}}, "are of a 'file'"),
+        ({"data": {"name": "a", "clip_beyond": 3}}, "needs 'clip'"),
         ({"data": {"file": "b.csv"}}, "needs 'target'"),
         ({"data": {"name": "a", "test": 0.5, "validation": 0.5}}, "leave nothing to train on"),
         ({"data": {"name": "a", "tset": 0.5}}, "unknown field `tset` - at `$.data`"),

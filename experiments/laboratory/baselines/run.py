@@ -35,7 +35,7 @@ BYTES_AT_A_TIME = 2**28
 
 def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: MetricLog) -> Trained:
     """Return what a baseline came to; its log has the start model as round 0 and the result as the last iteration."""
-    start = problem.model.start
+    start = problem.spec.start_array
     weights, iterations = start, 0
     if name == "centralised":
         weights, iterations = _learned(
@@ -56,7 +56,7 @@ def _learned(
 ) -> tuple[FloatArray, int]:
     """Return the weights that each client learns by itself, shape (clients, m), and the most iterations of any."""
     m = problem.spec.m
-    weights = np.tile(problem.model.start, (len(train), 1))
+    weights = np.tile(problem.spec.start_array, (len(train), 1))
     most_clients = max(1, BYTES_AT_A_TIME // (8 * m * 30))
     iterations = 0
     for block in blocks(train.sizes):
@@ -71,7 +71,7 @@ def _learned_by(
     setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], clients: Any
 ) -> tuple[FloatArray, int]:
     model, batch = problem.model, train.batch(clients)
-    start = np.tile(model.start, (len(clients), 1))
+    start = np.tile(problem.spec.start_array, (len(clients), 1))
     best, lowest = start.copy(), np.full(len(clients), np.inf)
     held_out = validation.batch(clients)
     judged = validation.sizes[clients] > 0

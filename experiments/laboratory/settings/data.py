@@ -8,13 +8,18 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from client_sim.population.settings import PopulationSettings
 from protocol.errors import InvalidSettings
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A data set by ``name``, or a ``file`` of one's own (CSV, Parquet or Arrow) with its ``target`` column.
+    """A data set by ``name``, a ``file`` of one's own (CSV, Parquet or Arrow) with its ``target`` column, or ``users``.
+
+    ``users`` is a number of made users (thesis 7.3) of a model that ranks pages. Each round brings them new searches,
+    of which they learn once; how they search is ``population``. The first ``judges`` of them search twice more, for
+    the validation and the test examples. No other setting is theirs.
 
     Of a file ``features`` are the columns to predict from, all others if None; ``client`` the one that says whose a row
     is, for a partition by key; ``kind`` whether the target is a class or a number, if that cannot be seen.
@@ -32,11 +37,14 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     and deviation 1, ``class_weights`` lets rare classes weigh as much as common ones.
 
     Raises:
-        InvalidSettings: neither or both of name and file, a file without target, or no examples left to train on.
+        InvalidSettings: not one source, settings of another source, or no examples left to train on.
     """
 
     name: str | None = None
     file: str | None = None
+    users: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
+    population: PopulationSettings = PopulationSettings()
+    judges: Annotated[int, Meta(ge=1)] = 1000
     target: str | None = None
     features: tuple[str, ...] | None = None
     client: str | None = None
@@ -53,8 +61,11 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     class_weights: bool = False
 
     def __post_init__(self) -> None:
-        if (self.name is None) == (self.file is None):
-            raise InvalidSettings("[data] needs either a 'name' or a 'file', and not both; give one of them")
+        if sum(source is not None for source in (self.name, self.file, self.users)) != 1:
+            raise InvalidSettings("[data] needs one of 'name', 'file' and 'users', and no two of them; give one")
+        if self.users is not None:
+            self._refuse_all_but("users", "population", "judges")
+            return
         if self.file is not None and self.target is None:
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column that is to be predicted")
         if self.clip_beyond is not None and self.clip is None:
@@ -65,6 +76,13 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 f"test ({self.test_share:g}) and validation ({self.validation:g}) leave nothing to train on; lower one"
             )
+
+    def _refuse_all_but(self, *names: str) -> None:
+        for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            if name not in names and getattr(self, name) != default:
+                raise InvalidSettings(
+                    f"[data] has '{name}', which is not a setting of made users; they have {', '.join(names)}"
+                )
 
     @property
     def test_share(self) -> float:

@@ -20,6 +20,9 @@ CHOICES = {
 }
 """Of each table with a choice the key that makes it: `algorithm = "local"` has other settings than "gradient" has."""
 
+SOURCES = ("name", "file", "users")
+"""Where [data] may come from; data of another kind have other settings."""
+
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
     """Return ``below`` with what ``above`` changes; tables are merged, all else is replaced.
@@ -37,6 +40,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
 
 
 def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    if table == "data":
+        return any(source in new and source not in old for source in SOURCES)
     choice = CHOICES.get(table)
     return choice is not None and choice in new and new[choice] != old.get(choice)
 

@@ -98,7 +98,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 'where = "memory" and engine = "spark" exclude each other; set where = "files" or "http" for Spark'
             )
-        if self.early_stopping and not self.data.validation:
+        if self.early_stopping and not self.data.validation and not self.data.users:
             raise InvalidSettings(
                 "[early_stopping] needs validation examples; set 'validation' in [data], such as validation = 0.2"
             )
