@@ -1,0 +1,141 @@
+"""Client updates a second here, with Flower and with pfl-research: `python -m benchmarks.peers.compare`.
+
+    python -m benchmarks.peers.compare [--json] [--models ranking logistic network] [--clients 100 1000 10000]
+                                       [--seconds 600]
+
+Every framework is installed in an environment of its own below ``build/peers``, at its first run. All do the same work
+(`benchmarks.peers.work`) on the same data, and the digest of the final weights tells that they did. A round's time is
+the median of all rounds but the first; starting up is not counted. Memory is that of all processes of a framework
+together, data included. Lines are those that a user has to write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.environments import PEERS, python_of
+from benchmarks.peers.session import PeakMemory, kill
+from benchmarks.peers.work import Measured, Task, make_data
+
+HERE = Path(__file__).parent
+OURS = "fedping"
+BEGIN, END = "# --- what a user writes", "# --- to here"
+ROUNDS = {100: 6, 1_000: 4, 10_000: 2}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One framework at one task; ``measured`` is None if it did not come to an end in time, ``why`` says so."""
+
+    framework: str
+    model: str
+    clients: int
+    measured: Measured | None
+    why: str = ""
+
+    @property
+    def updates_per_second(self) -> float | None:
+        """How many client updates a second a round makes."""
+        return self.clients / statistics.median(self.measured.seconds) if self.measured else None
+
+
+def main() -> int:
+    """Measure, print, and return 1 if the frameworks did not come to the same weights."""
+    options = _options()
+    workers = {OURS: (Path(sys.executable), "fedping_worker.py")}
+    workers |= {peer.name: (python_of(peer), peer.worker) for peer in PEERS}
+    rows: list[Row] = []
+    for model in options.models:
+        for clients in options.clients:
+            with tempfile.TemporaryDirectory() as folder:
+                make_data(Path(folder), model, clients)
+                task = Task(model, clients, ROUNDS.get(clients, 4), folder)
+                for name, (python, worker) in workers.items():
+                    print(f"{model}, {clients:,} clients: {name}", file=sys.stderr, flush=True)
+                    rows.append(measure(name, python, HERE / worker, task, options.seconds))
+    if options.json:
+        print(json.dumps([asdict(row) | {"updates_per_second": row.updates_per_second} for row in rows]))
+    else:
+        _print(rows, {name: lines_to_write(HERE / worker) for name, (_, worker) in workers.items()})
+    return 0 if _agree(rows) else 1
+
+
+def measure(name: str, python: Path, worker: Path, task: Task, seconds: float) -> Row:
+    """Run one worker in a session of its own and return what it measured."""
+    command = [str(python), str(worker), json.dumps(asdict(task))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    with PeakMemory(process.pid) as memory:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            kill(process.pid)
+            process.communicate()
+            return Row(name, task.model, task.clients, None, f"over {seconds:g} s")
+    lines = [line for line in output.splitlines() if line.startswith("MEASURED ")]
+    if not lines:
+        return Row(name, task.model, task.clients, None, output.strip()[-300:])
+    told = json.loads(lines[-1].removeprefix("MEASURED ")) | {"peak_mib": memory.peak}
+    return Row(name, task.model, task.clients, Measured(**told))
+
+
+def lines_to_write(worker: Path) -> int:
+    """Return how many lines of a worker a user has to write, without blank ones and comments."""
+    text = worker.read_text(encoding="utf-8")
+    count, inside = 0, False
+    for line in text.splitlines():
+        if line.startswith((BEGIN, END)):
+            inside = line.startswith(BEGIN)
+        elif inside and line.strip() and not line.strip().startswith("#"):
+            count += 1
+    return count
+
+
+def _agree(rows: list[Row]) -> bool:
+    digests: dict[tuple[str, int], set[float]] = {}
+    for row in rows:
+        if row.measured:
+            digests.setdefault((row.model, row.clients), set()).add(round(row.measured.norm, 4))
+    different = [task for task, norms in digests.items() if max(norms) - min(norms) > 2e-4]
+    for model, clients in different:
+        print(f"the frameworks came to different weights: {model}, {clients:,} clients", file=sys.stderr)
+    return not different
+
+
+def _print(rows: list[Row], lines: dict[str, int]) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("model", "clients a round", "framework", "updates/s", "fedping is", "MiB", "lines"):
+        table.add_column(heading, justify="left" if heading in ("model", "framework") else "right")
+    for row in rows:
+        own = next(r for r in rows if (r.framework, r.model, r.clients) == (OURS, row.model, row.clients))
+        ours, theirs = own.updates_per_second, row.updates_per_second
+        ratio = f"{ours / theirs:.3g} times as fast" if ours and theirs and row is not own else ""
+        speed = f"{theirs:,.0f}" if theirs else row.why
+        memory = f"{row.measured.peak_mib:,.0f}" if row.measured else ""
+        table.add_row(row.model, f"{row.clients:,}", row.framework, speed, ratio, memory, str(lines[row.framework]))
+    Console(width=120).print(table)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--models", nargs="+", default=["ranking", "logistic", "network"])
+    parser.add_argument("--clients", nargs="+", type=int, default=[100, 1_000, 10_000])
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which a framework has run too long")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

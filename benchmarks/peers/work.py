@@ -1,0 +1,145 @@
+"""The work that all frameworks do: three models, synthetic clients, a step of gradient descent each, the mean of them.
+
+One client update is the gradient of the client's mean loss over all its examples at the model of the round, times a
+rate; the server averages the clients' models, which have as many examples each. No framework compresses, clips or
+evaluates anything. NumPy alone, for this file is read in every framework's environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+RATE = 0.1
+SEARCHES, CANDIDATES, MARGIN = 5, 6, 1.0
+ROWS, HIDDEN = 50, 100
+FEATURES = {"ranking": 22, "logistic": 30, "network": 64}
+CLASSES = 10
+
+FloatArray = NDArray[np.float64]
+ModelName = Literal["ranking", "logistic", "network"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One measurement: a model, the clients of each round, how many rounds, and the folder of the clients' data."""
+
+    model: ModelName
+    clients: int
+    rounds: int
+    data: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of it.
+
+    Attributes:
+        seconds: of each round but the first, which warms up.
+        peak_mib: resident memory at its highest, of all processes of the framework together where it has several.
+        digest: of the final weights rounded to 4 digits, to see that the same work was done.
+        norm: their Euclidean norm.
+    """
+
+    seconds: list[float]
+    peak_mib: float
+    digest: str
+    norm: float
+
+
+def make_data(folder: Path, model: ModelName, clients: int, seed: int = 1) -> None:
+    """Write the clients' data as arrays that can be mapped into memory: x, and y or nothing."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    d = FEATURES[model]
+    if model == "ranking":
+        x = rng.standard_normal((clients, SEARCHES, CANDIDATES, d))
+        y = (x @ rng.standard_normal(d) + rng.standard_normal(x.shape[:-1])).argmax(axis=2)
+    else:
+        x = rng.standard_normal((clients, ROWS, d))
+        scores = x @ rng.standard_normal((d, CLASSES if model == "network" else 2))
+        y = scores.argmax(axis=2)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y.astype(np.int64))
+
+
+def load_data(folder: str) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return all clients' x and y, mapped into memory."""
+    return np.load(f"{folder}/x.npy", mmap_mode="r"), np.load(f"{folder}/y.npy", mmap_mode="r")
+
+
+def start_weights(model: ModelName) -> list[FloatArray]:
+    """Return the weights to begin with, as a list of arrays."""
+    d = FEATURES[model]
+    if model == "ranking":
+        return [np.zeros(d)]
+    if model == "logistic":
+        return [np.zeros(d), np.zeros(1)]
+    rng = np.random.default_rng(7)
+    first, second = np.sqrt(6 / (d + HIDDEN)), np.sqrt(6 / (HIDDEN + CLASSES))
+    return [
+        rng.uniform(-first, first, (d, HIDDEN)),
+        np.zeros(HIDDEN),
+        rng.uniform(-second, second, (HIDDEN, CLASSES)),
+        np.zeros(CLASSES),
+    ]
+
+
+def one_client_step(
+    model: ModelName, weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]
+) -> list[FloatArray]:
+    """Return one client's weights after its step, with NumPy: what a user writes who has no other library."""
+    gradients = {"ranking": _ranking, "logistic": _logistic, "network": _network}[model](weights, x, y)
+    return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def _ranking(weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]) -> list[FloatArray]:
+    scores = x @ weights[0]
+    every = np.arange(len(y))
+    over = (scores + MARGIN - scores[every, y][:, None]) > 0
+    over[every, y] = False
+    pull = over.astype(float)
+    pull[every, y] = -over.sum(axis=1)
+    return [np.einsum("sc,scd->d", pull, x) / len(y)]
+
+
+def _logistic(weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]) -> list[FloatArray]:
+    error = 1 / (1 + np.exp(-(x @ weights[0] + weights[1]))) - y
+    return [x.T @ error / len(y), np.array([error.mean()])]
+
+
+def _network(weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]) -> list[FloatArray]:
+    w1, b1, w2, b2 = weights
+    hidden = np.maximum(x @ w1 + b1, 0)
+    scores = hidden @ w2 + b2
+    scores -= scores.max(axis=1, keepdims=True)
+    error = np.exp(scores)
+    error /= error.sum(axis=1, keepdims=True)
+    error[np.arange(len(y)), y] -= 1
+    error /= len(y)
+    back = (error @ w2.T) * (hidden > 0)
+    return [x.T @ back, back.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
+
+
+def digest_of_weights(weights: list[Any]) -> tuple[str, float]:
+    """Return a short digest of the weights rounded to 4 digits, and their norm."""
+    flat = np.concatenate([np.asarray(w, dtype=np.float64).ravel() for w in weights])
+    rounded = np.round(flat, 3) + 0.0
+    return hashlib.sha256(rounded.tobytes()).hexdigest()[:12], float(np.linalg.norm(flat))
+
+
+def task_from_arguments() -> Task:
+    """Return the task that a worker was started with, as JSON in its first argument."""
+    return Task(**json.loads(sys.argv[1]))
+
+
+def report(measured: Measured) -> None:
+    """Print what a worker measured, as the last line of its output."""
+    print("MEASURED " + json.dumps(asdict(measured)), flush=True)
