@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client_sim.learning import Diverged, updates_of_fleet
-from client_sim.learning.batch import FloatArray, Floats
-from client_sim.population.draws import child_keys
+from client_sim.learning.batch import Clients, FloatArray, Floats
+from client_sim.population.draws import child_keys, uniforms
 from client_sim.sampling import Sampler, bias_of, sampler_for
 from experiments.laboratory.problem import Problem
 from experiments.laboratory.rounds.updates import Updates, repetitions
 from experiments.laboratory.settings import Setup
 from protocol.model_pings import LARGEST
+
+_LATENESS = 1 << 32
+"""The child of a client's key in a round by which it is late; its children from 0 on are for its pings."""
 
 
 class Cohorts:
@@ -33,9 +37,27 @@ class Cohorts:
         said = bias_of(self._sampler, self._setup.server.weighting)
         return (said,) if said else ()
 
-    def sent(self, round_: int, weights: FloatArray) -> Iterator[Updates]:
-        """Yield the updates of a round, block by block, made from these weights, shape (m,)."""
+    def sent(self, round_: int, versions: Sequence[FloatArray]) -> Iterator[Updates]:
+        """Yield the updates of a round, block by block.
+
+        Args:
+            round_: its number, from 0.
+            versions: the weights that clients may hold, the newest first, each of shape (m,).
+        """
         clients = self._sampler.draw(round_)
+        ages = np.minimum(self._ages(round_, clients), len(versions) - 1)
+        for age in np.unique(ages):
+            yield from self._sent_by(round_, clients[ages == age], versions[age], int(age))
+
+    def _ages(self, round_: int, clients: Clients) -> NDArray[np.intp]:
+        """Return how many versions old the weights are that each of the clients holds."""
+        if self._setup.lateness is None:
+            return np.zeros(len(clients), np.intp)
+        drawn = uniforms(child_keys(self._problem.keys(round_)[clients], _LATENESS), 1)[:, 0]
+        bounds = np.cumsum(self._setup.lateness.shares)
+        return np.minimum(np.searchsorted(bounds, drawn, side="right"), len(bounds) - 1)
+
+    def _sent_by(self, round_: int, clients: Clients, weights: FloatArray, age: int) -> Iterator[Updates]:
         repeats, pings = repetitions(clients)
         problem = self._problem
         train = problem.train_in(round_)
@@ -50,6 +72,7 @@ class Cohorts:
                 updates=updates.astype(np.float32),
                 losses=losses,
                 examples=train.sizes[clients[at]],
+                age=age,
             )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,8 +22,8 @@ from experiments.laboratory.settings import Setup
 from experiments.laboratory.stopping import Watchman
 
 OnRound: TypeAlias = Callable[[int], None]
-Sent: TypeAlias = Callable[[int, FloatArray], Iterable[Updates]]
-"""From a round's number, from 0, and the weights that clients fetch, to what they send."""
+Sent: TypeAlias = Callable[[int, Sequence[FloatArray]], Iterable[Updates]]
+"""From a round's number, from 0, and the versions that clients may hold, the newest first, to what they send."""
 
 
 @dataclass
@@ -48,10 +49,11 @@ def train(
     that diverges ends there, with a note; without early stopping it has no final metrics.
     """
     done = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping))
+    held = deque([rounds.weights], maxlen=len(setup.lateness.shares) if setup.lateness else 1)
     _look(setup, problem, done)
     while done.rounds < setup.rounds and not done.watchman.stop:
         try:
-            report = rounds.run(sent(done.rounds, rounds.weights))
+            report = rounds.run(sent(done.rounds, held))
         except Diverged as error:
             done.notes = (f"stopped in round {done.rounds + 1}: {error}",)
             done.final = done.final if setup.early_stopping else {}
@@ -60,6 +62,8 @@ def train(
         done.rounds += 1
         done.updates += report.pings
         done.weights = rounds.weights
+        if report.stepped:
+            held.appendleft(rounds.weights)
         if done.rounds % setup.evaluation.every == 0 or done.rounds == setup.rounds:
             _look(setup, problem, done)
         on_round(done.rounds)

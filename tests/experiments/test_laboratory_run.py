@@ -80,7 +80,7 @@ def test_a_sample_of_clients_estimates_the_full_gradient_without_bias(tmp_path: 
     problem = prepare(setup, 1, None)
     cohorts, weights = Cohorts(setup, problem), np.full(31, 0.1)
     means = [
-        np.mean(np.concatenate([block.updates for block in cohorts.sent(number, weights)]), axis=0)
+        np.mean(np.concatenate([block.updates for block in cohorts.sent(number, [weights])]), axis=0)
         for number in range(3000)
     ]
     exact = -objective(problem, weights)[1]
@@ -341,3 +341,42 @@ def test_every_round_brings_made_users_new_searches() -> None:
 def test_made_users_need_a_model_that_ranks_pages() -> None:
     with pytest.raises(InvalidSettings, match="does not rank; choose"):
         prepare(only_setup(small(**{**USERS, "model": {"name": "network"}})), 1, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lateness": {"shares": [0.5, 0.3, 0.2]}, "server__staleness": {"most": 1}},
+        {"lateness": {"shares": [0.5, 0.5]}},
+        {
+            "model": {"name": "k-means", "clusters": 3, "spread": 2.0},
+            "training": {"algorithm": "local", "steps": 2, "rate": 1.0},
+            "server__aggregate": {"by": "recluster"},
+        },
+    ],
+    ids=["late", "too late", "recluster"],
+)
+def test_late_pings_and_reclustering_come_to_the_same_in_memory_and_over_files(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    outcome, weights, _ = run_one(tmp_path / "memory", **changes)
+    other, elsewhere, _ = run_one(tmp_path / "files", **changes, where="files")
+    np.testing.assert_allclose(elsewhere, weights, rtol=1e-12, atol=1e-14)
+    assert other.updates == outcome.updates
+    plain = {key: value for key, value in changes.items() if key in ("model", "training")}
+    _, prompt, _ = run_one(tmp_path / "plain", **plain)
+    assert not np.allclose(prompt, weights)
+    if "lateness" in changes:
+        assert 0 < outcome.updates < 6 * 8
+
+
+def test_who_is_late_learns_from_the_version_that_it_holds() -> None:
+    setup = only_setup(small(lateness={"shares": [0.0, 0.0, 1.0]}, server__staleness={"most": 2}))
+    cohorts = Cohorts(setup, prepare(setup, 1, None))
+    newest, older, oldest = (np.full(31, value) for value in (0.3, 0.2, 0.1))
+    [late] = cohorts.sent(4, [newest, older, oldest])
+    [prompt] = Cohorts(only_setup(small()), prepare(setup, 1, None)).sent(4, [oldest])
+    np.testing.assert_array_equal(late.updates, prompt.updates)
+    assert (late.age, prompt.age) == (2, 0)
+    [so_far] = cohorts.sent(0, [newest])
+    assert so_far.age == 0

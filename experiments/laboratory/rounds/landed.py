@@ -64,11 +64,11 @@ class LandedRounds:
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
         """See :meth:`Rounds.run`."""
-        seen, version = Seen(), self._head.iteration
+        seen, version = Seen(self._study.lines[0].pipeline), self._head.iteration
         self._now += ROUND_MS
         for number, block in enumerate(sent):
             seen.see(block)
-            self._carrier.send(block, version, number, self._now)
+            self._carrier.send(block, version - block.age, number, self._now)
         self._carrier.all_sent()
         result = run_round(
             self._store,

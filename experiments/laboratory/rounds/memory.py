@@ -15,6 +15,7 @@ from protocol.spec import published_array
 from protocol.study import Line
 from server_jobs.optimize import first_state, step_arrays
 from server_jobs.round.gathered import Gathered, direction, gathered, nothing, refuse_too_many, together
+from server_jobs.round.screening import age_weights
 from server_jobs.round.shard import batch_rows
 
 
@@ -43,7 +44,7 @@ class MemoryRounds:
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
         """See :meth:`Rounds.run`."""
-        m, seen = self._line.spec.m, Seen()
+        m, seen = self._line.spec.m, Seen(self._line.pipeline)
         shards = [nothing(m) for _ in range(SHARDS)]
         for block in sent:
             seen.see(block)
@@ -72,8 +73,13 @@ class MemoryRounds:
         """Return each ping's weight, shape (k,), as the screening of a round gives it; 0 for one without examples."""
         match self._line.pipeline.weighting:
             case "examples":
-                return block.examples.astype(np.float64)
+                votes = block.examples.astype(np.float64)
             case "ping":
-                return (block.examples > 0).astype(np.float64)
+                votes = (block.examples > 0).astype(np.float64)
             case "client":
-                return (block.examples > 0) / block.pings
+                votes = (block.examples > 0) / block.pings
+        return votes * self._age_weight(block.age) if block.age else votes
+
+    def _age_weight(self, age: int) -> float:
+        staleness = self._line.pipeline.staleness
+        return 0.0 if staleness is None or age > staleness.most else float(age_weights(staleness)[age])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from client_sim.learning.batch import Clients, FloatArray
 from model_store.version import Version
+from protocol.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Updates:
         updates: directions of descent, shape (k, m), as float32: what travels, in every way of running.
         losses: at the fetched weights, shape (k,).
         examples: from how many examples, shape (k,); 0 is a client that had none and changes nothing.
+        age: how many versions old the weights were that they were made from.
     """
 
     clients: Clients
@@ -32,6 +34,7 @@ class Updates:
     updates: NDArray[np.float32]
     losses: FloatArray
     examples: NDArray[np.int64]
+    age: int = 0
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -70,11 +73,14 @@ class Rounds(Protocol):
 class Seen:
     """Counts the pings with examples: those that a round uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._oldest = pipeline.staleness.most if pipeline.staleness else 0
         self.clients, self.pings, self._loss, self._examples = 0, 0, 0.0, 0
 
     def see(self, block: Updates) -> None:
-        """Take in a block."""
+        """Take in a block; what comes too late is not seen."""
+        if block.age > self._oldest:
+            return
         self.pings += int((block.examples > 0).sum())
         self.clients += int(((block.examples > 0) & (block.repeats == 0)).sum())
         self._loss += float((block.losses * block.examples).sum())

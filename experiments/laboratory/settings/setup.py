@@ -58,6 +58,22 @@ class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise InvalidSettings("early stopping needs 'patience' or 'rise', or it would never stop; give one of them")
 
 
+class Lateness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Clients that are slow: of those who take part ``shares[a]`` learn from the version that is a versions old.
+
+    What becomes of their updates is the server's ``staleness``; without it they are left out.
+
+    Raises:
+        InvalidSettings: the shares do not sum to 1.
+    """
+
+    shares: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=1, max_length=101)]
+
+    def __post_init__(self) -> None:
+        if abs(sum(self.shares) - 1) > 1e-9:
+            raise InvalidSettings(f"the shares of [lateness] sum to {sum(self.shares):g}; they have to sum to 1")
+
+
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One training.
 
@@ -68,6 +84,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         training: what a client does.
         server: what the server makes of a round's updates.
         sampling: which clients take part in a round.
+        lateness: how many of them are how late; nobody if None.
         rounds: how many at most.
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
@@ -85,6 +102,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     training: Training = OneGradient()
     server: Pipeline
     sampling: Sampling = All()
+    lateness: Lateness | None = None
     rounds: Annotated[int, Meta(ge=0, le=1_000_000)]
     where: Where = "memory"
     engine: Literal["numpy", "spark"] = "numpy"
@@ -98,6 +116,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 'where = "memory" and engine = "spark" exclude each other; set where = "files" or "http" for Spark'
             )
+        if self.lateness and self.server.min_clients > 1:
+            raise InvalidSettings("[lateness] needs min_clients = 1, so that every round takes what has come")
         if self.early_stopping and not self.data.validation and not self.data.users:
             raise InvalidSettings(
                 "[early_stopping] needs validation examples; set 'validation' in [data], such as validation = 0.2"
