@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from client_sim.data import ExampleData
+from client_sim.data.seeds import generator
 from client_sim.learning import Model, learner_for, model_spec
+from client_sim.learning.batch import FloatArray
 from client_sim.learning.models.arrays import DEFAULT_STEP
 from protocol.errors import InvalidSettings
 from protocol.spec import Constraint, ModelSpec, Positive, Step
@@ -27,15 +29,17 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
 class _OfSpec(Struct, frozen=True, kw_only=True):
     """What [model] says that is not the model's own setting but of its spec.
 
-    ``start`` is one number for all weights, or one for each; the model's own where it is absent.
+    ``start`` is one number for all weights, or one for each; the model's own where it is absent. Each is then moved
+    by a uniform number of at most ``spread`` up or down, drawn from the run's seed.
     """
 
     name: str
     step: Step = DEFAULT_STEP
     start: float | tuple[float, ...] | None = None
+    spread: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
     integer: bool = False
     constraints: tuple[Constraint, ...] = ()
-    margin: Positive = 10.0
+    margin: Annotated[float, Meta(ge=0, le=1e30)] = 10.0
     epsilon: Positive = 1.0
 
 
@@ -72,7 +76,7 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
     spec = model_spec(
         of_spec.name,
         given | own,
-        start=np.full(with_them.m, of_spec.start) if isinstance(of_spec.start, float) else of_spec.start,
+        start=_start(of_spec, with_them, seed),
         step=of_spec.step,
         integer=of_spec.integer,
         constraints=of_spec.constraints,
@@ -80,3 +84,14 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
         epsilon=of_spec.epsilon,
     )
     return spec, learner_for(spec)
+
+
+def _start(of_spec: _OfSpec, proposed: ModelSpec, seed: int) -> Sequence[float] | FloatArray | None:
+    """Return the start weights, or None for the model's own as the model describes them."""
+    start = np.full(proposed.m, of_spec.start) if isinstance(of_spec.start, float) else of_spec.start
+    if not of_spec.spread:
+        return start
+    middle = proposed.start_array if start is None else np.asarray(start)
+    if len(middle) != proposed.m:
+        return middle  # which is refused, with a sentence
+    return middle + of_spec.spread * generator(seed, "start").uniform(-1.0, 1.0, proposed.m)

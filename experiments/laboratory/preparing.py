@@ -49,15 +49,15 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
 
 def _of_users(setup: Setup, users: int, seed: int) -> Problem:
     data = setup.data
-    train = made_users(setup.model["name"], data.population, seed, users)
-    judges = replace(train, users=min(data.judges, users))
+    train = made_users(setup.model["name"], data.user_groups, seed, users)
+    judges = train.first(data.judges)
     spec, model = model_for_data(setup.model, {}, seed)
     return Problem(
         spec=spec,
         model=model,
         train=train,
-        validation=judges.of_iteration(VALIDATION).all(),
-        test=judges.of_iteration(TEST).all(),
+        validation=judges.of_iteration(VALIDATION).to_judge_by(),
+        test=judges.of_iteration(TEST).to_judge_by(),
         tally=tally_for(setup, None),
         seed=seed,
     )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sim.learning.batch import Clients
+from client_sim.data.seeds import key
+from client_sim.learning.batch import Clients, FloatArray
 from client_sim.learning.searches import ClientSearches, SearchData
-from client_sim.models import MODELS, Searches, model_for
-from client_sim.population.searching import searches_of
+from client_sim.models import MODELS, NO_CANDIDATE, PageTable, Searches, model_for
+from client_sim.models.arrays import IntArray
+from client_sim.population.draws import child_keys, uniforms
+from client_sim.population.sample import Sample
+from client_sim.population.searching import searches_of, true_weights
 from client_sim.population.settings import PopulationSettings
 from client_sim.population.synthetic import SyntheticPopulation
+from experiments.laboratory.settings.data import UserGroup
 from protocol.errors import InvalidSettings
 
 TRAINING, VALIDATION, TEST = 0, 1 << 40, 1 << 41
@@ -21,27 +27,50 @@ TRAINING, VALIDATION, TEST = 0, 1 << 40, 1 << 41
 
 
 @dataclass(frozen=True)
-class UserSearches:
-    """What all users search in one iteration, made when it is asked for: a :class:`client_sim.learning.ClientData`."""
+class Habits:
+    """How some users search: the distributions, who draws from them, and how much each page is wanted."""
 
-    population: SyntheticPopulation
     settings: PopulationSettings
+    population: SyntheticPopulation
+    wanted: Callable[[PageTable], FloatArray]
+
+
+@dataclass(frozen=True)
+class UserSearches:
+    """What all users search in one iteration, made when it is asked for: a :class:`client_sim.learning.ClientData`.
+
+    Attributes:
+        habits: of each group.
+        natural_keys: the group of each user, shape (users,).
+        seed: what they do follows from it.
+        iteration: and from this.
+    """
+
+    habits: tuple[Habits, ...]
+    natural_keys: NDArray[np.intp]
     seed: int
-    users: int
     iteration: int
 
     def __len__(self) -> int:
-        return self.users
+        return len(self.natural_keys)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """How many searches each user makes, shape (users,)."""
-        _, client, _ = searches_of(self.seed, np.arange(self.users), self.iteration, self.settings)
-        return np.bincount(client, minlength=self.users)
+        sizes = np.zeros(len(self), np.int64)
+        for group, habits in enumerate(self.habits):
+            clients = np.flatnonzero(self.natural_keys == group)
+            _, client, _ = searches_of(self.seed, clients, self.iteration, habits.settings)
+            sizes[clients] = np.bincount(client, minlength=len(clients))
+        return sizes
 
     def of_iteration(self, iteration: int) -> UserSearches:
         """Return what the same users search in another iteration."""
         return replace(self, iteration=iteration)
+
+    def first(self, users: int) -> UserSearches:
+        """Return what only the first so many users search."""
+        return replace(self, natural_keys=self.natural_keys[:users])
 
     def batch(self, clients: Clients) -> ClientSearches:
         """Return the searches of these users."""
@@ -49,22 +78,42 @@ class UserSearches:
 
     def pooled(self) -> SearchData:
         """Return all searches as those of a single client."""
-        everyone = self._of(np.arange(self.users))
+        everyone = self._of(np.arange(len(self)))
         return SearchData(everyone.pages, everyone.searches, np.zeros_like(everyone.client), 1)
 
-    def all(self) -> SearchData:
-        """Return all searches, to be kept: those by which versions are judged again and again."""
-        return self._of(np.arange(self.users))
+    def to_judge_by(self) -> SearchData:
+        """Return all searches, to be kept: those by which versions are judged again and again.
+
+        Where users choose without noise, a candidate that the user wants exactly as much as the chosen one is left out:
+        to put it on top would be as right.
+        """
+        made = self._of(np.arange(len(self)))
+        candidates, chosen = made.searches.candidates, made.searches.chosen
+        for group, habits in enumerate(self.habits):
+            if habits.settings.noise_variance == 0:
+                equal = _equals(candidates, chosen, habits.wanted(made.pages))
+                equal &= (self.natural_keys[made.client] == group)[:, None]
+                candidates = np.where(equal, NO_CANDIDATE, candidates)
+        return replace(made, searches=_closed_up(candidates, chosen))
 
     def _of(self, clients: NDArray[np.int64]) -> SearchData:
-        made = self.population.sample(clients, self.iteration)
-        return SearchData(
-            made.pages, Searches(made.searches.candidates, made.searches.chosen), made.client, len(clients)
-        )
+        return _joined([self._in_group(group, clients) for group in range(len(self.habits))], len(clients))
+
+    def _in_group(self, group: int, clients: NDArray[np.int64]) -> Sample:
+        """Return the searches of those of the clients that are in a group; whose they are by positions in clients."""
+        at = np.flatnonzero(self.natural_keys[clients] == group)
+        made = self.habits[group].population.sample(clients[at], self.iteration)
+        return replace(made, client=at[made.client])
 
 
-def made_users(model: str, settings: PopulationSettings, seed: int, users: int) -> UserSearches:
+def made_users(model: str, groups: Sequence[UserGroup], seed: int, users: int) -> UserSearches:
     """Return what so many users search in iteration 0; they want pages by the true weights of a ranking model.
+
+    Args:
+        model: its name.
+        groups: each with its share of the users, who are in it at random.
+        seed: of everything that is drawn.
+        users: how many.
 
     Raises:
         InvalidSettings: the model ranks no pages.
@@ -74,4 +123,51 @@ def made_users(model: str, settings: PopulationSettings, seed: int, users: int) 
             f"made users choose among pages, which the model '{model}' does not rank; choose {' or '.join(MODELS)}, or "
             "examples by 'name' or 'file'"
         )
-    return UserSearches(SyntheticPopulation(model_for(model), settings, seed), settings, seed, users, TRAINING)
+    habits = tuple(_habits(model, group.population, seed) for group in groups)
+    drawn = uniforms(child_keys(key(seed, "group"), np.arange(users)), 1)[:, 0]
+    ends = np.cumsum([group.share for group in groups])
+    of_user = np.minimum(np.searchsorted(ends, drawn, side="right"), len(groups) - 1)
+    return UserSearches(habits, of_user, seed, TRAINING)
+
+
+def _habits(model: str, settings: PopulationSettings, seed: int) -> Habits:
+    ranker = model_for(model)
+    truth = true_weights(ranker, settings.true_weights)
+    return Habits(settings, SyntheticPopulation(ranker, settings, seed), lambda pages: ranker.scores(truth, pages))
+
+
+def _joined(parts: Sequence[Sample], users: int) -> SearchData:
+    """Return the searches of several groups as those of all their users, in the order of the users."""
+    parts = [part for part in parts if len(part.searches)] or list(parts[:1])
+    if len(parts) == 1:
+        return SearchData(parts[0].pages, parts[0].searches, parts[0].client, users)
+    pages = PageTable(*(np.concatenate([getattr(part.pages, f.name) for part in parts]) for f in fields(PageTable)))
+    width = max(part.searches.candidates.shape[1] for part in parts)
+    before = np.cumsum([0, *(len(part.pages) for part in parts)])
+    client = np.concatenate([part.client for part in parts])
+    order = np.argsort(client, kind="stable")
+    candidates = [_moved(part.searches.candidates, int(by), width) for part, by in zip(parts, before, strict=False)]
+    chosen = np.concatenate([part.searches.chosen for part in parts])
+    return SearchData(pages, Searches(np.concatenate(candidates)[order], chosen[order]), client[order], users)
+
+
+def _moved(candidates: IntArray, by: int, width: int) -> IntArray:
+    """Return candidates among pages that lie further down in a longer table, padded to a width."""
+    wider = np.full((len(candidates), width), NO_CANDIDATE, np.int64)
+    wider[:, : candidates.shape[1]] = np.where(candidates == NO_CANDIDATE, NO_CANDIDATE, candidates + by)
+    return wider
+
+
+def _equals(candidates: IntArray, chosen: IntArray, wanted: FloatArray) -> NDArray[np.bool_]:
+    """Return which candidates are wanted exactly as much as the chosen one and are not it, shape (S, C)."""
+    there = np.where(candidates == NO_CANDIDATE, -np.inf, wanted[candidates])
+    best = np.take_along_axis(there, np.maximum(chosen, 0)[:, None], axis=1)
+    equal: NDArray[np.bool_] = (there == best) & (np.arange(candidates.shape[1]) != chosen[:, None])
+    return equal & (chosen >= 0)[:, None]
+
+
+def _closed_up(candidates: IntArray, chosen: IntArray) -> Searches:
+    """Return searches without the gaps among their candidates; the order is kept."""
+    order = np.argsort(candidates == NO_CANDIDATE, axis=1, kind="stable")
+    at = np.argmax(order == chosen[:, None], axis=1)
+    return Searches(np.take_along_axis(candidates, order, axis=1), np.where(chosen >= 0, at, chosen))

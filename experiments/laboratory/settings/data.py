@@ -14,6 +14,13 @@ from protocol.errors import InvalidSettings
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 
+class UserGroup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Some of the made users, such as those of a region: their ``share``, and how they search."""
+
+    share: Annotated[float, Meta(gt=0, le=1)]
+    population: PopulationSettings = PopulationSettings()
+
+
 class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A data set by ``name``, a ``file`` of one's own (CSV, Parquet or Arrow) with its ``target`` column, or ``users``.
 
@@ -44,6 +51,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     file: str | None = None
     users: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
     population: PopulationSettings = PopulationSettings()
+    groups: tuple[UserGroup, ...] = ()
     judges: Annotated[int, Meta(ge=1)] = 1000
     target: str | None = None
     features: tuple[str, ...] | None = None
@@ -64,7 +72,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if sum(source is not None for source in (self.name, self.file, self.users)) != 1:
             raise InvalidSettings("[data] needs one of 'name', 'file' and 'users', and no two of them; give one")
         if self.users is not None:
-            self._refuse_all_but("users", "population", "judges")
+            self._refuse_all_but("users", "population", "groups", "judges")
+            self._check_groups()
             return
         if self.file is not None and self.target is None:
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column that is to be predicted")
@@ -83,6 +92,17 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 raise InvalidSettings(
                     f"[data] has '{name}', which is not a setting of made users; they have {', '.join(names)}"
                 )
+
+    def _check_groups(self) -> None:
+        if self.groups and self.population != PopulationSettings():
+            raise InvalidSettings("[data] has 'population' and 'groups'; say how users search in the groups alone")
+        if self.groups and abs(sum(group.share for group in self.groups) - 1) > 1e-9:
+            raise InvalidSettings("the shares of [[data.groups]] do not sum to 1; make them")
+
+    @property
+    def user_groups(self) -> tuple[UserGroup, ...]:
+        """The groups of made users; one that is everybody unless groups are given."""
+        return self.groups or (UserGroup(share=1.0, population=self.population),)
 
     @property
     def test_share(self) -> float:
