@@ -63,5 +63,6 @@ def _checked(setup: Setup, tally: Tally) -> Tally:
 
 def metrics_of(tally: Tally) -> list[str]:
     """Return the names of the metrics that a tally gives, and the loss."""
-    width = tally.counts(np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 0), np.bool_)).shape[-1]
+    of_none = np.zeros((1, 0, 1)) if isinstance(tally, Ranking) else np.zeros((1, 0))
+    width = tally.counts(of_none, np.zeros((1, 0)), np.zeros((1, 0), np.bool_)).shape[-1]
     return [*tally.metrics(np.zeros(width)), "loss"]

@@ -81,3 +81,9 @@ def test_a_start_is_spread_about_the_models_own_by_the_seed() -> None:
 def test_groups_that_cannot_be_meant_are_refused(data: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
         problem(data={"users": 10, **data})
+
+
+def test_a_ranking_may_be_judged_by_any_of_its_metrics_and_by_no_other() -> None:
+    assert problem(evaluation__metric="mean_rank").tally.headline == ("top_choice", "mean_rank")
+    with pytest.raises(InvalidSettings, match="no metric 'auc' here; choose one of top_choice, mean_rank, loss"):
+        problem(evaluation__metric="auc")
