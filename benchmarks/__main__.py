@@ -6,7 +6,7 @@ Run it with nothing else on the machine. What is compared stands in one table an
 import subprocess
 import sys
 
-BENCHMARKS = ("clients", "ingest", "aggregation", "analysis", "spark_start", "command_line", "simulate")
+BENCHMARKS = ("clients", "ingest", "aggregation", "analysis", "spark_start", "command_line", "simulate", "growth")
 
 
 def main(names: list[str]) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
 import tomllib
-from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -13,16 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import numpy as np
 
+from benchmarks.federated import TimedRounds
 from benchmarks.peers import work
 from client_sim.data import example_data
 from client_sim.data.table import Target
-from client_sim.learning import ClientData, learner_for, model_spec
+from client_sim.learning import ClientData, model_spec
 from client_sim.learning.choices import ChoiceData
-from experiments.laboratory.cohort import Cohorts
-from experiments.laboratory.evaluation import Regression
-from experiments.laboratory.problem import Problem
-from experiments.laboratory.rounds.memory import MemoryRounds
-from experiments.laboratory.rounds.study import study_of
 from experiments.laboratory.settings import Setup
 
 # --- what a user writes
@@ -59,16 +53,10 @@ def main(task: work.Task) -> None:
         settings |= {"classes": work.CLASSES, "hidden": work.HIDDEN, "precision": "float32"}
     start = np.concatenate([w.ravel() for w in work.start_weights(task.model)])
     spec = model_spec(name, settings, start=start, margin=work.MARGIN)
-    data = _data(task)
-    problem = Problem(spec, learner_for(spec), data, data, data, Regression(), seed=1)
-    rounds = MemoryRounds(study_of(spec, setup.training, setup.server).lines[0], problem.ids)
-    cohorts = Cohorts(setup, problem)
-    ends = [time.perf_counter()]
-    for number in range(task.rounds):
-        rounds.run(cohorts.sent(number, rounds.weights))
-        ends.append(time.perf_counter())
-    digest, norm = work.digest_of_weights([rounds.weights])
-    work.report(work.Measured([b - a for a, b in pairwise(ends)][1:], 0.0, digest, norm))
+    timed = TimedRounds(spec, _data(task), setup.training, setup.server)
+    seconds = [timed.seconds() for _ in range(task.rounds)]
+    digest, norm = work.digest_of_weights([timed.rounds.weights])
+    work.report(work.Measured(seconds[1:], 0.0, digest, norm))
 
 
 def _data(task: work.Task) -> ClientData:

@@ -1,0 +1,51 @@
+"""The rounds of a laboratory experiment in memory, timed one by one: the very code that `fedping simulate` runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from client_sim.data import Iid
+from client_sim.learning import ClientData, learner_for
+from experiments.laboratory.cohort import Cohorts
+from experiments.laboratory.evaluation import Regression
+from experiments.laboratory.problem import Problem
+from experiments.laboratory.rounds.memory import MemoryRounds
+from experiments.laboratory.rounds.study import study_of
+from experiments.laboratory.settings import Setup
+from experiments.laboratory.settings.data import Data
+from protocol.pipeline import Pipeline
+from protocol.spec import ModelSpec
+from protocol.training import Training
+
+
+class TimedRounds:
+    """All clients train in every round; nothing is evaluated.
+
+    Args:
+        spec: the model.
+        data: of all clients.
+        training: what a client does.
+        server: what the server does.
+    """
+
+    def __init__(self, spec: ModelSpec, data: ClientData[Any], training: Training, server: Pipeline) -> None:
+        setup = Setup(
+            model={"name": spec.model},
+            data=Data(name="given"),
+            partition=Iid(clients=len(data)),
+            training=training,
+            server=server,
+            rounds=1,
+        )
+        problem = Problem(spec, learner_for(spec), data, data, data, Regression(), seed=1)
+        self.rounds = MemoryRounds(study_of(spec, training, server).lines[0], problem.ids)
+        self._cohorts = Cohorts(setup, problem)
+        self._number = 0
+
+    def seconds(self) -> float:
+        """Run one round and return how long it took."""
+        begin = time.perf_counter()
+        self.rounds.run(self._cohorts.sent(self._number, [self.rounds.weights]))
+        self._number += 1
+        return time.perf_counter() - begin
