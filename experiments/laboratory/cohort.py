@@ -23,11 +23,12 @@ _LATENESS = 1 << 32
 class Cohorts:
     """The clients' side of a run: from a round's number and weights to what is sent.
 
-    What a client draws depends on the seed, the client and the round alone, not on who else takes part.
+    What a client draws depends on the seed, the client and the round alone, not on who else takes part. ``threads`` are
+    how many blocks of clients are worked on side by side; nothing else depends on it.
     """
 
-    def __init__(self, setup: Setup, problem: Problem) -> None:
-        self._setup, self._problem = setup, problem
+    def __init__(self, setup: Setup, problem: Problem, threads: int = 1) -> None:
+        self._setup, self._problem, self._threads = setup, problem, threads
         groups = getattr(problem.train, "natural_keys", None)
         self._sampler: Sampler = sampler_for(setup.sampling, problem.train.sizes, problem.seed, groups)
 
@@ -63,7 +64,8 @@ class Cohorts:
         train = problem.train_in(round_)
         keys = child_keys(problem.keys(round_)[clients], repeats)
         training = self._setup.training
-        for at, updates, losses in updates_of_fleet(problem.model, training, weights, train, clients, keys):
+        blocks = updates_of_fleet(problem.model, training, weights, train, clients, keys, threads=self._threads)
+        for at, updates, losses in blocks:
             _refuse_what_cannot_travel(updates)
             yield Updates(
                 clients=clients[at],

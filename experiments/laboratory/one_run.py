@@ -16,8 +16,10 @@ from experiments.laboratory.training import OnRound, Trained, outcome_of, train
 from experiments.laboratory.units import Unit
 
 
-def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None) -> Outcome:
+def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None, threads: int = 1) -> Outcome:
     """Run a unit, or find it finished, and return its outcome; its folder then holds everything.
+
+    ``threads`` work on the clients of a round; the outcome does not depend on it.
 
     Raises:
         FedpingError: the settings do not fit the data or the model, or a package is missing.
@@ -30,7 +32,7 @@ def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None) -> Outco
     problem = prepare(unit.setup, unit.seed, unit.fold)
     log = MetricLog(unit.name, unit.seed, unit.fold)
     if unit.baseline is None:
-        done = _trained(unit, problem, folder.path, log, on_round)
+        done = _trained(unit, problem, folder.path, log, on_round, threads)
     else:
         done = run_baseline(unit.baseline, unit.setup, problem, log)
     outcome = outcome_of(done, unit.setup, problem, started)
@@ -38,8 +40,8 @@ def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None) -> Outco
     return outcome
 
 
-def _trained(unit: Unit, problem: Problem, folder: Path, log: MetricLog, on_round: OnRound) -> Trained:
-    cohorts = Cohorts(unit.setup, problem)
+def _trained(unit: Unit, problem: Problem, folder: Path, log: MetricLog, on_round: OnRound, threads: int) -> Trained:
+    cohorts = Cohorts(unit.setup, problem, threads)
     with open_rounds(unit.setup, problem, folder) as rounds:
         done = train(unit.setup, problem, rounds, cohorts.sent, log, on_round)
     return replace(done, notes=(*cohorts.notes, *done.notes))

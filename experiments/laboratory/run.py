@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
-from experiments.laboratory.pool import Progress, Watch, run_units
+from experiments.laboratory.pool import Progress, Watch, cores, run_units
 from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, claim, summarised
 from experiments.laboratory.results.folder import write_table, write_whole
 from experiments.laboratory.settings import Experiment
@@ -54,7 +53,7 @@ def _jobs(experiment: Experiment, jobs: int | None) -> int:
     """Return how many runs at a time: one where they share a Spark session or this machine's ports."""
     if any(setup.where == "http" or setup.engine == "spark" for setup in experiment.variants.values()):
         return 1
-    return jobs or len(os.sched_getaffinity(0))
+    return jobs or cores()
 
 
 def _metrics(units: Sequence[Unit], out: Path) -> pa.Table:

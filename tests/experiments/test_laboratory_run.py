@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -380,3 +381,28 @@ def test_who_is_late_learns_from_the_version_that_it_holds() -> None:
     assert (late.age, prompt.age) == (2, 0)
     [so_far] = cohorts.sent(0, [newest])
     assert so_far.age == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_goes_on_unseen_when_an_experiment_is_ended(tmp_path: Path, how: signal.Signals) -> None:
+    command = [sys.executable, "-m", "fedping", "simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out")]
+    command += ["--jobs", "2", "--set", "rounds=1000000"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True) as process:
+        while len(workers := workers_of(process.pid)) < 2 or not list((tmp_path / "out").glob("runs/*/seed-1")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(how)
+        code = process.wait()
+        said = process.stderr.read().decode() if process.stderr else ""
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline, "a worker goes on"
+        time.sleep(0.05)
+    assert code == (130 if how is signal.SIGINT else -how)
+    assert "Traceback" not in said
+
+
+def workers_of(parent: int) -> list[int]:
+    """Return the worker processes that a process has started."""
+    found = [line for path in Path(f"/proc/{parent}/task").glob("*/children") for line in path.read_text().split()]
+    return [int(pid) for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
