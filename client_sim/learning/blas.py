@@ -23,15 +23,24 @@ class _Limit:
     def enter(self, controller: Any) -> None:
         with self._lock:
             if self._inside == 0:
+                _let_this_thread_control(controller)
                 self._limit = controller.limit(limits=1, user_api="blas")
             self._inside += 1
 
-    def leave(self) -> None:
+    def leave(self, controller: Any) -> None:
         with self._lock:
             self._inside -= 1
             limit: Any = self._limit
             if self._inside == 0:
+                _let_this_thread_control(controller)
                 limit.restore_original_limits()
+
+
+def _let_this_thread_control(controller: Any) -> None:
+    """Newer threadpoolctl heeds only the thread that set OpenBLAS' limit first; here, it is whoever comes or goes."""
+    for library in controller.lib_controllers:
+        if hasattr(library, "clear_controlling_thread"):
+            library.clear_controlling_thread(force=True)
 
 
 _LIMIT = _Limit()
@@ -48,7 +57,7 @@ def one_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        _LIMIT.leave()
+        _LIMIT.leave(controller)
 
 
 @cache

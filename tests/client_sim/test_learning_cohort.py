@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,13 @@ def test_matrix_products_use_one_thread_while_clients_train_and_as_many_as_befor
     looks, data = Looks(), fleet([1])
     with threadpool_limits(2, user_api="blas"):
         before = threadpool_info()
-        cohort_updates(looks, OneGradient(), looks.start, data.batch(np.array([0])), keys(1))
+        batch = data.batch(np.array([0]))
+        cohort_updates(looks, OneGradient(), looks.start, batch, keys(1))
+        assert looks.seen == 1
+        assert threadpool_info() == before
+        looks.seen = 0
+        other = Thread(target=cohort_updates, args=(looks, OneGradient(), looks.start, batch, keys(1)))
+        other.start()
+        other.join()
         assert looks.seen == 1
         assert threadpool_info() == before
