@@ -26,7 +26,8 @@ def named(settings: Settings, setting: str, example: str) -> Any:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise InvalidSettings(f"{whose}: '{module_name}' cannot be imported ({error}); mend it first") from error
         raise InvalidSettings(
-            f"{whose}: there is no module '{module_name}'; put it beside the experiment's file, or its folder on PYTHONPATH"
+            f"{whose}: there is no module '{module_name}'; put it beside the experiment's file, or its folder on "
+            "PYTHONPATH"
         ) from error
     except Exception as error:
         raise InvalidSettings(
