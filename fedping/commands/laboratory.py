@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,7 @@ def run_laboratory(
     from experiments.laboratory.settings import experiment_from_toml
 
     experiment = experiment_from_toml(file, changes, over)
+    _let_import_from(file.parent)
     with _bar(experiment) as watch:
         summary = run_experiment(experiment, folder, jobs, watch)
     write_report(folder, folder / "report.html")
@@ -57,6 +59,16 @@ def run_laboratory(
         click.echo(msgspec.json.encode(summary).decode())
         return
     print_summary(summary, folder)
+
+
+def _let_import_from(folder: Path) -> None:
+    """Let modules that an experiment names, such as that of an own loss, lie beside its file.
+
+    The folder comes last: a file of somebody's that is named as one of Python's modules, or ours, takes nobody's place.
+    Runs in processes of their own get the path from this one.
+    """
+    if (path := str(folder.resolve())) not in sys.path:
+        sys.path.append(path)
 
 
 @contextmanager

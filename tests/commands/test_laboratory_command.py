@@ -1,6 +1,7 @@
 """`fedping simulate`, `sweep` and `compare` with laboratory experiments, as a person uses them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,26 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "small.toml" in said
     assert "$.sampling" in said
     assert len(said.strip().splitlines()) == 1
+
+
+OWN = """
+def loss(weights, x, y):
+    return (weights**2).sum()
+
+def predict(weights, x):
+    return x[:, 0] * 0
+"""
+
+
+def test_a_module_that_it_names_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = small_file(tmp_path / "mine")
+    (file.parent / "beside_the_file.py").write_text(OWN)
+    names = 'function = "beside_the_file:loss", predict = "beside_the_file:predict"'
+    own = ["--set", f'model={{ name = "own", weights = 2, {names} }}', "--set", "evaluation.baselines=[]"]
+    assert main(["simulate", str(file), "--out", str(tmp_path / "out"), *FEW, *own]) == 0
+    assert sys.modules.pop("beside_the_file").__file__ == str(file.parent / "beside_the_file.py")
+    assert sys.path[-1] == str(file.parent)
 
 
 def test_the_shipped_experiment_of_the_breast_cancer_clinics_can_be_meant() -> None:
