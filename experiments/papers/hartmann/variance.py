@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from client_sim.data.seeds import generator
@@ -29,11 +30,13 @@ class Spread(NamedTuple):
     Attributes:
         clients: how many a sample has on average.
         variance: the mean squared distance, summed over the weights.
+        of_simple: the same as a share of the variance of a simple sample of as many clients, drawn without replacement.
         signs_wrong: the share of weights whose sign is not that of the mean of all.
     """
 
     clients: float
     variance: float
+    of_simple: float
     signs_wrong: float
 
 
@@ -48,12 +51,26 @@ SCHEMES: Mapping[str, tuple[Sampling, str]] = MappingProxyType(
 """By name: the sampling, and what its groups are. People of a village are of any region, as chance will have it."""
 
 
-def update_spreads(setup: Setup, seed: int, draws: int) -> dict[str, Spread]:
-    """Return the spread of each scheme's updates at the start weights, every user once asked, over so many samples."""
-    problem = prepare(setup, seed, None)
+def update_spreads(setup: Setup, seed: int, draws: int, searches: tuple[int, int] = (1, 2)) -> dict[str, Spread]:
+    """Return the spread of each scheme's updates at the start weights, over so many samples.
+
+    Args:
+        setup: with made users in groups.
+        seed: of everything that is drawn.
+        draws: how many samples.
+        searches: how many searches each user has, from so many to so many.
+    """
+    problem = prepare(_with_searches(setup, searches), seed, None)
     updates = _updates(setup, problem)
     groups = {"region": problem.train.natural_keys, "village": _villages(len(problem.train), seed)}  # type: ignore[attr-defined]
     return {name: _spread(updates, sampling, groups[of], seed, draws) for name, (sampling, of) in SCHEMES.items()}
+
+
+def _with_searches(setup: Setup, searches: tuple[int, int]) -> Setup:
+    groups = tuple(
+        replace(group, population=replace(group.population, searches=searches)) for group in setup.data.groups
+    )
+    return replace(setup, data=replace(setup.data, groups=groups, judges=1))
 
 
 def _updates(setup: Setup, problem: Problem) -> FloatArray:
@@ -74,8 +91,11 @@ def _spread(updates: FloatArray, sampling: Sampling, groups: NDArray[np.intp], s
     samples = [sampler.draw(number) for number in range(draws)]
     means = np.array([updates[sample].mean(axis=0) for sample in samples])
     full = updates.mean(axis=0)
+    variance = float(((means - full) ** 2).sum(axis=1).mean())
+    simple = float(updates.var(axis=0, ddof=1).sum() * np.mean([1 / len(one) - 1 / len(updates) for one in samples]))
     return Spread(
         clients=float(np.mean([len(sample) for sample in samples])),
-        variance=float(((means - full) ** 2).sum(axis=1).mean()),
+        variance=variance,
+        of_simple=variance / simple,
         signs_wrong=float((np.sign(means) != np.sign(full)).mean()),
     )

@@ -1,0 +1,63 @@
+"""The simulations of Hartmann's thesis: their files can be run, and learn what the originals learned."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from experiments.laboratory.one_run import run_unit
+from experiments.laboratory.settings import Setup, experiment_from_toml
+from experiments.laboratory.units import Unit, units_of
+from experiments.papers.hartmann.variance import SCHEMES, update_spreads
+
+PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
+
+
+def shortened(file: str, variant: str, rounds: int) -> Setup:
+    setup = experiment_from_toml(PAPERS / file).variants[variant]
+    return msgspec.structs.replace(setup, rounds=rounds, data=msgspec.structs.replace(setup.data, judges=1000))
+
+
+def curve(file: str, variant: str, rounds: int, out: Path, seed: int = 1) -> list[float]:
+    unit = Unit(variant, None, shortened(file, variant, rounds), seed, None)
+    run_unit(unit, out)
+    rows = unit.folder(out).metrics().to_pylist()
+    return [row["value"] for row in rows if (row["split"], row["metric"]) == ("validation", "top_choice")]
+
+
+@pytest.mark.parametrize("file", sorted(PAPERS.glob("hartmann_2018_*.toml")), ids=lambda file: file.stem)
+def test_every_variant_of_a_file_can_begin(file: Path, tmp_path: Path) -> None:
+    experiment = experiment_from_toml(file)
+    units = [unit for unit in units_of(experiment) if unit.seed == experiment.seeds[0] and unit.baseline is None]
+    assert len(units) == len(experiment.variants)
+    for unit in units:
+        data = unit.setup.data
+        small = data if data.users is None else msgspec.structs.replace(data, users=400, judges=50)
+        outcome = run_unit(replace(unit, setup=msgspec.structs.replace(unit.setup, rounds=1, data=small)), tmp_path)
+        assert outcome.rounds == 1
+
+
+def test_rprop_with_finite_differences_passes_99_percent_within_15_iterations(tmp_path: Path) -> None:
+    accuracy = curve("hartmann_2018_published.toml", "RProp, numeric", 15, tmp_path)
+    assert accuracy[0] < 0.85
+    assert max(accuracy) > 0.99
+
+
+def test_votes_for_zeros_drown_the_other_votes(tmp_path: Path) -> None:
+    kept = curve("hartmann_2018_signs.toml", "signs, zeros abstain", 12, tmp_path)
+    drowned = curve("hartmann_2018_signs.toml", "signs, zeros vote up", 12, tmp_path)
+    assert kept[-1] > kept[0] + 0.02
+    assert drowned[-1] < kept[-1] - 0.02
+
+
+def test_strata_lower_the_variance_of_the_update_and_clusters_that_are_alike_inside_raise_it() -> None:
+    setup = shortened("hartmann_2018_sampling.toml", "RProp, simple", 0)
+    spreads = update_spreads(setup, seed=1, draws=400, searches=(60, 60))
+    assert list(spreads) == list(SCHEMES)
+    assert 0.8 < spreads["simple"].of_simple < 1.25
+    assert spreads["stratified by region"].of_simple < 0.8
+    assert spreads["one of 5 regions"].of_simple > 20
+    assert 0.7 < spreads["one of 100 villages"].of_simple < 1.4
+    assert spreads["stratified by region"].signs_wrong < spreads["simple"].signs_wrong
+    assert update_spreads(setup, seed=1, draws=400, searches=(60, 60)) == spreads
