@@ -37,6 +37,8 @@ class LineRun:
         self.name = name
         self._experiment, self._study = experiment, study
         self._store, self._landing, self._engine = store, landing, engine
+        stopping = experiment.optimization.early_stopping
+        self._stopping = stopping if stopping and study.arm(stopping.arm).line == name else None
         self._versions: list[Version] = []
         self.weights: dict[int, FloatArray] = {}
         for number in store.iterations(study.name, name):
@@ -84,21 +86,21 @@ class LineRun:
 
     def _finish(self) -> None:
         """Publish the best version again, if validation chooses it and the line has come to its end."""
-        stopping = self._experiment.optimization.early_stopping
-        if not stopping or not self.done or self._versions[-1].lineage.origin == "rollback" or not self.rounds:
+        if not self._stopping or not self.done or self._versions[-1].lineage.origin == "rollback":
             return
-        best = best_version(validation_losses(self._versions, stopping.arm), stopping)
+        best = best_version(validation_losses(self._versions, self._stopping.arm), self._stopping)
+        if best is None:
+            return
         moment = self._moment(self.next_tick)
         rollback(self._store, self._study.name, self.name, best, created=moment, code_version=__version__)
         self._take(self._store.head(self._study.name, self.name))
 
     def _stopped(self) -> bool:
-        stopping = self._experiment.optimization.early_stopping
-        if not stopping:
+        if not self._stopping:
             return False
         if self._versions[-1].lineage.origin == "rollback":
             return True
-        return should_stop(validation_losses(self._versions, stopping.arm), stopping)
+        return should_stop(validation_losses(self._versions, self._stopping.arm), self._stopping)
 
     def _look(self) -> Aggregate | None:
         """Return what the pings of the newest version have come to so far."""

@@ -57,7 +57,8 @@ class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     The validation loss of version n is the mean loss of arm ``arm`` while n was current: for an arm that submits, on
     the very pings that train n + 1, before they do; for split cohorts name an arm that applies the model and does not
     submit. It is averaged over the last ``smooth`` iterations. Training stops when the best is ``patience`` iterations
-    old, and the best version is published again, as the next number, for the evaluation.
+    old, and the best version is published again, as the next number, for the evaluation. Lines that the arm does not
+    follow know nothing of it: they are trained to their last iteration.
     """
 
     arm: str

@@ -28,16 +28,17 @@ def smoothed(losses: Sequence[float], over: int) -> list[float]:
     return [_mean(losses[max(0, i + 1 - over) : i + 1]) for i in range(len(losses))]
 
 
-def best_version(losses: Sequence[float], settings: EarlyStopping) -> int:
-    """Return the version with the lowest smoothed loss, the earliest of equals; 0 if no loss is known."""
+def best_version(losses: Sequence[float], settings: EarlyStopping) -> int | None:
+    """Return the version with the lowest smoothed loss, the earliest of equals; None if no loss is known."""
     means = smoothed(losses, settings.smooth)
-    return min(range(len(means)), key=lambda i: math.inf if math.isnan(means[i]) else means[i], default=0)
+    known = [version for version, mean in enumerate(means) if not math.isnan(mean)]
+    return min(known, key=means.__getitem__, default=None)
 
 
 def should_stop(losses: Sequence[float], settings: EarlyStopping) -> bool:
     """Return whether the best version is ``patience`` iterations old."""
-    known = not all(map(math.isnan, losses))
-    return known and len(losses) - 1 - best_version(losses, settings) >= settings.patience
+    best = best_version(losses, settings)
+    return best is not None and len(losses) - 1 - best >= settings.patience
 
 
 def _mean(losses: Sequence[float]) -> float:

@@ -51,11 +51,13 @@ class LineFigures(Struct, frozen=True, kw_only=True):
     """One line: the version that was evaluated, and from which version on the loss of what was trained stays lower.
 
     That is the first version from which on each arm that applies the model has a loss below every arm that does not,
-    for the raw loss and for the mean of five iterations; null if there is none.
+    for the raw loss and for the mean of five iterations; null if there is none, as there cannot be where ``controls``,
+    the arms that follow the line and do not apply it, are none.
     """
 
     frozen_version: int
     rounds: int
+    controls: list[str]
     below_all_controls_from: int | None
     below_all_controls_from_smoothed: int | None
 
@@ -143,6 +145,7 @@ def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
     return LineFigures(
         frozen_version=head.iteration,
         rounds=head.iteration - (head.lineage.origin == "rollback"),
+        controls=[arm.name for arm in study.arms if arm.line == line and not arm.applies],
         below_all_controls_from=below_from(study, curves, 1),
         below_all_controls_from_smoothed=below_from(study, curves, 5),
     )

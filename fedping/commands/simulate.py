@@ -12,13 +12,14 @@ import click
 
 from fedping.commands.laboratory import jobs_option, run_laboratory, set_option
 from fedping.options import json_option
+from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from experiments.simulate import Experiment, Summary
     from experiments.simulate.run import Watch
-    from experiments.simulate.summary import PhaseFigures
+    from experiments.simulate.summary import LineFigures, PhaseFigures
 
 
 @click.command()
@@ -115,7 +116,9 @@ def _changed(
         settings = replace(settings, seed=seed)
     if iterations is not None:
         settings = replace(settings, optimization=replace(settings.optimization, iterations=iterations))
-    if evaluation_ticks is not None and settings.evaluation is not None:
+    if evaluation_ticks is not None:
+        if settings.evaluation is None:
+            raise InvalidSettings("the experiment has no [evaluation] whose --evaluation-ticks could change; add one")
         settings = replace(settings, evaluation=replace(settings.evaluation, ticks=evaluation_ticks))
     return settings
 
@@ -157,9 +160,9 @@ def _progress() -> Iterator[Watch]:
 
 
 def _print(summary: Summary, folder: Path) -> None:
-    from rich.console import Console
+    from fedping.console import console as terminal
 
-    console = Console()
+    console = terminal()
     console.print(
         f"{summary.study}: {summary.clients:,} clients, {summary.senders:,} of them sent {summary.pings:,} pings",
         highlight=False,
@@ -168,15 +171,22 @@ def _print(summary: Summary, folder: Path) -> None:
     if summary.evaluation:
         _print_phase(console, "evaluation", summary.evaluation)
     for name, line in summary.lines.items():
-        raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed
-        told = "never stays" if raw is None else f"stays from version {raw} on"
-        told_smooth = "never" if smooth is None else f"from {smooth} on"
         console.print(
-            f"line {name}: {line.rounds} rounds, version {line.frozen_version} evaluated; the loss of what was trained "
-            f"{told} below all controls (mean of five: {told_smooth})",
+            f"line {name}: {line.rounds} rounds, version {line.frozen_version} "
+            f"{'evaluated' if summary.evaluation else 'is the newest'}; {_compared(line)}",
             highlight=False,
         )
     console.print(f"everything is in {folder}; all figures are in {folder / 'summary.json'}", highlight=False)
+
+
+def _compared(line: LineFigures) -> str:
+    """Return how the loss of what was trained went beside that of the controls, in words."""
+    if not line.controls:
+        return "its loss has no control to be compared with, for every arm that follows it applies it"
+    raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed
+    told = "never stays" if raw is None else f"stays from version {raw} on"
+    told_smooth = "never" if smooth is None else f"from {smooth} on"
+    return f"the loss of what was trained {told} below all controls (mean of five: {told_smooth})"
 
 
 def _print_phase(console: Console, name: str, phase: PhaseFigures) -> None:
@@ -190,6 +200,9 @@ def _print_phase(console: Console, name: str, phase: PhaseFigures) -> None:
         table.add_column(heading, justify="right")
     for arm, one in phase.arms.items():
         counts = (f"{number:,}" for number in (one.clients, one.pings, one.selections))
-        means = ("" if mean is None else f"{mean:,.4f}" for mean in (one.characters, one.rank, one.loss))
+        means = (
+            "" if mean is None else form.format(mean)
+            for mean, form in ((one.characters, "{:.4f}"), (one.rank, "{:.4f}"), (one.loss, "{:,.2f}"))
+        )
         table.add_row(arm, *counts, *means)
     console.print(table)

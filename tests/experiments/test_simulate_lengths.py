@@ -116,6 +116,8 @@ def test_smoothing_and_patience() -> None:
     assert [should_stop(losses[:n], plain) for n in range(8)] == [False] * 7 + [True]
     assert best_version([2.0, math.nan, 1.0, math.nan], plain) == 2
     assert not should_stop([math.nan] * 9, plain)
+    assert best_version([math.nan] * 9, plain) is None
+    assert best_version([], plain) is None
 
 
 @pytest.mark.parametrize("arm", ["treatment", "validation"])
@@ -136,3 +138,21 @@ def test_training_stops_and_the_best_version_is_evaluated(tmp_path: Path, arm: s
     before = contents(tmp_path / "out")
     assert versions(file, tmp_path / "out") == made
     assert contents(tmp_path / "out") == before
+
+
+def test_a_line_that_the_validation_arm_does_not_follow_is_trained_to_its_end(tmp_path: Path) -> None:
+    stopping = '[optimization.early_stopping]\narm = "treatment"\npatience = 2\nsmooth = 1'
+    file = experiment_file(tmp_path, optimization=stopping, iterations=12, clients=300, ticks=2)
+    study = tmp_path / "study.toml"
+    second = study.read_text().partition("[[lines]]")[2].replace('"main"', '"second"', 1)
+    arm = '[[arms]]\nname = "other"\nshare = 0.1\nline = "second"\napplies = true\nsubmits = true\n'
+    study.write_text(f"{study.read_text()}\n{arm}[[lines]]{second}")
+    summary = simulate(*experiment_from_toml(file), tmp_path / "out", 1)
+    stopped, trained = summary.lines["main"], summary.lines["second"]
+    store = open_store(tmp_path / "out" / "store")
+    assert stopped.rounds < 12
+    assert store.head("small", "main").lineage.origin == "rollback"
+    assert (trained.rounds, trained.frozen_version) == (12, 12)
+    assert store.head("small", "second").lineage.origin == "round"
+    assert (stopped.controls, trained.controls) == (["control"], [])
+    assert trained.below_all_controls_from is None

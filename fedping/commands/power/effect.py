@@ -127,7 +127,7 @@ def effect(
         click.echo(msgspec.json.encode(report).decode())
         return
     from analysis.power.terminal import print_power
-    from fedping.commands.power.console import console
+    from fedping.console import console
 
     print_power(report, console())
 

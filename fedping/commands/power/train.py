@@ -102,7 +102,7 @@ def train(
         click.echo(msgspec.json.encode(curve).decode())
         return
     from analysis.cohorts.terminal import print_training
-    from fedping.commands.power.console import console
+    from fedping.console import console
 
     print_training(curve, console())
     click.echo(f"\ncurve.json, runs.csv and curve.svg are in {folder}")
