@@ -61,7 +61,7 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
         is_worse=is_worse,
         figures=[_figure(plate) for plate in plates(verdict, histories)],
         tables=[(table.title, Markup(to_html(table))) for table in report_tables(verdict)],
-        caution=training_note(verdict.plan, histories),
+        caution=training_note(verdict.plan, {history.line: history.traffic for history in histories}),
         notes=table_notes(verdict),
     )
 

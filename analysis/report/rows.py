@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from analysis.rounds.history import LineHistory
+from analysis.rounds import RoundTraffic
 from analysis.tables import Table, means_table, p_value_table
 from analysis.verdict import Comparison, Plan, Verdict
 from analysis.verdict.words import interval_text, is_worse, p_text
@@ -84,15 +84,14 @@ def table_notes(verdict: Verdict) -> list[str]:
     notes = [
         f"Pings: {plan.window.words}; only interactions that ended with a selection are compared. "
         f"{verdict.tally.duplicates:,} duplicate documents were dropped.",
-        f"Intervals are {100 * plan.confidence:.4g} % each, so that all {plan.tests} hold together with "
-        f"{100 * (1 - plan.alpha):g} %. The verdict takes p corrected by {plan.correction.capitalize()}.",
+        f"{_confidence(plan)} The verdict takes p corrected by {plan.correction.capitalize()}.",
         "The verdict counts each client once, because the pings of one client are not independent of each other. What "
         "is by ping stands there for comparison with the study of 2018; its p-values would be right if they were.",
         "Superiority is how often a random client of the first arm has the larger value (0.5: no tendency); shift is "
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
     if verdict.enrolled is None:
-        notes.append("How many clients were enrolled no ping tells; give it with --enrolled to see it here.")
+        notes.append("No ping tells how many clients were enrolled; give it with --enrolled to see it here.")
     if verdict.tally.mixed:
         notes.append(
             f"{verdict.tally.mixed:,} clients named more than one arm; they are left out of the comparison by client."
@@ -106,17 +105,29 @@ def table_notes(verdict: Verdict) -> list[str]:
     return notes
 
 
-def training_note(plan: Plan, histories: Sequence[LineHistory]) -> str | None:
-    """Return what to know where the window holds pings that were ranked while a line was still trained; else None."""
-    for history in histories:
-        trained = history.traffic.iterations
-        if trained and _overlaps(plan, trained[-1], history.traffic.ended_ms[-1]):
+def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None:
+    """Return what to know where the window holds pings that were ranked while a line was still trained; else None.
+
+    Args:
+        plan: what was compared.
+        traffic: the rounds of every line, by its name.
+    """
+    for line, rounds in traffic.items():
+        trained = rounds.iterations
+        if trained and _overlaps(plan, trained[-1], rounds.ended_ms[-1]):
             return (
                 f"These are not the pings of a frozen version alone: those of versions up to {trained[-1]}, which "
-                f"trained line '{history.line}', are among them. For an evaluation phase alone, give its version "
+                f"trained line '{line}', are among them. For an evaluation phase alone, give its version "
                 f"(--from-iteration {trained[-1] + 1}, if pings of it have landed) or its time (--since)."
             )
     return None
+
+
+def _confidence(plan: Plan) -> str:
+    level = f"{100 * plan.confidence:.4g} %"
+    if plan.tests == 1:
+        return f"The intervals have a confidence of {level}."
+    return f"Intervals are {level} each, so that all {plan.tests} hold together with {100 * (1 - plan.alpha):g} %."
 
 
 def _overlaps(plan: Plan, last_trained: int, trained_until: int) -> bool:

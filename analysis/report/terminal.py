@@ -10,12 +10,18 @@ from analysis.tables import to_terminal
 from analysis.verdict import Verdict
 
 
-def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Print a verdict; a warning about the arms' sizes comes before everything else."""
+def print_verdict(verdict: Verdict, console: Console, caution: str | None = None) -> None:
+    """Print a verdict.
+
+    A warning about the arms' sizes comes before everything else; ``caution``, what else to know before believing it
+    (:func:`analysis.report.rows.training_note`), right behind the verdict's sentence.
+    """
     if verdict.ratio.mismatch:
         console.print(Text(verdict.ratio_sentence, style="bold red"))
         console.print()
     console.print(Text(verdict.headline, style="bold"))
+    if caution:
+        console.print(Text(caution, style="yellow"))
     for said, one in zip(verdict.sentences, verdict.comparisons, strict=True):
         mark = Text(" - ", style="dim" if one.finding == "inconclusive" else "bold")
         console.print(mark + Text(said))

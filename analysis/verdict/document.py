@@ -11,12 +11,18 @@ from analysis.verdict.verdict import Verdict
 from analysis.verdict.words import is_worse
 
 
-def as_document(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as what JSON can hold; an infinite bound is null, U and p keep all their digits."""
+def as_document(verdict: Verdict, caution: str | None = None) -> dict[str, Any]:
+    """Return a verdict as what JSON can hold; an infinite bound is null, U and p keep all their digits.
+
+    Args:
+        verdict: what an analysis says.
+        caution: what else to know before believing it, as a sentence.
+    """
     plan, ratio = verdict.plan, verdict.ratio
     return {
         "study": verdict.study.name,
         "verdict": verdict.headline,
+        "caution": caution,
         "sentences": list(verdict.sentences),
         "window": plan.window.words,
         "alpha": plan.alpha,

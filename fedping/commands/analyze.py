@@ -25,9 +25,6 @@ DEFAULT_METRICS = "num_chars_typed,rank_selected"
 SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 """A round does its arithmetic in Python and gains nothing from Java's second compiler; an analysis does it in Java."""
 
-WIDTH_OF_A_FILE = 120
-"""Columns, where the output goes to no terminal."""
-
 _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
 
@@ -46,9 +43,8 @@ _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 @click.option(
     "--planned-clients",
     type=click.IntRange(min=2),
-    default=100_000,
-    show_default=True,
-    help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.",
+    help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.  "
+    "[default: 100000]",
 )
 @click.option("--enrolled", type=click.IntRange(min=1), help="Clients enrolled in all arms, if known; for the report.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
@@ -60,9 +56,8 @@ _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 @click.option(
     "--subsample",
     type=click.IntRange(min=1),
-    default=2_000,
-    show_default=True,
-    help="For the figures: how many pings of an iteration are drawn to see how well so few do.",
+    help="For --html and --figures: how many pings of an iteration are drawn to see how well so few do.  "
+    "[default: 2000]",
 )
 @click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
 @store_option
@@ -80,11 +75,11 @@ def analyze(
     since: datetime | None,
     until: datetime | None,
     interim: bool,
-    planned_clients: int,
+    planned_clients: int | None,
     enrolled: int | None,
     html: Path | None,
     figures: Path | None,
-    subsample: int,
+    subsample: int | None,
     master: str | None,
     store_path: Path,
     landing: Path,
@@ -94,10 +89,15 @@ def analyze(
 
     The verdict counts every client once, since the pings of one client are not independent of each other.
     """
+    from analysis.report import training_note
+    from analysis.rounds import round_traffic
+    from analysis.rounds.subsamples import SIZE
+    from analysis.statistics.sequence import PLANNED_CLIENTS
     from analysis.study import Window
     from analysis.verdict import Plan, reach_verdict
     from model_store.store import open_store
 
+    _refuse_idle_options(interim, planned_clients, html, figures, subsample)
     store = open_store(store_path)
     the_study = store.study(study)
     chosen = _words(metrics)
@@ -108,26 +108,37 @@ def analyze(
         alpha=alpha,
         correction="holm" if correction == "holm" else "bonferroni",
         interim=interim,
-        planned=planned_clients,
+        planned=planned_clients or PLANNED_CLIENTS,
         window=Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until)),
     )
+    caution = training_note(plan, {line.name: round_traffic(store, study, line.name) for line in the_study.lines})
     verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
-    written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample))
+    written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample or SIZE))
     if as_json:
         import json
 
         from analysis.verdict import as_document
 
-        click.echo(json.dumps(as_document(verdict), allow_nan=False))
+        click.echo(json.dumps(as_document(verdict, caution), allow_nan=False))
         return
-    from rich.console import Console
-
     from analysis.report import print_verdict
+    from fedping.console import console
 
-    terminal = Console()
-    print_verdict(verdict, terminal if terminal.is_terminal else Console(width=WIDTH_OF_A_FILE))
+    print_verdict(verdict, console(), caution)
     for line in written:
         click.echo(line)
+
+
+def _refuse_idle_options(
+    interim: bool, planned_clients: int | None, html: Path | None, figures: Path | None, subsample: int | None
+) -> None:
+    """Refuse options that would change nothing, and a report that has nowhere to go, before the counting begins."""
+    if planned_clients is not None and not interim:
+        raise InvalidSettings("--planned-clients says where an interim look is sharpest; give --interim with it")
+    if subsample is not None and html is None and figures is None:
+        raise InvalidSettings("--subsample concerns the figures alone; give --html or --figures with it")
+    if html is not None and not html.absolute().parent.is_dir():
+        raise InvalidSettings(f"there is no folder {html.parent} to write the report to; make it, or change --html")
 
 
 def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> StudyTally:

@@ -60,6 +60,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["study", "--metrics", ""], 2, "name at least one metric"),
         (["study", "--guardrails", "loss"], 2, "the guardrail 'loss' is not among the metrics"),
         (["study", "--alpha", "5"], 2, "the level alpha lies between 0 and 1, not at 5"),
+        (["study", "--planned-clients", "500"], 2, "give --interim with it"),
+        (["study", "--subsample", "500"], 2, "give --html or --figures with it"),
+        (["study", "--html", "nowhere/report.html"], 2, "there is no folder nowhere to write the report to"),
         (["study", "--landing", "nowhere"], 1, "there is no landing folder at nowhere; correct --landing"),
     ],
 )

@@ -102,7 +102,7 @@ def test_the_tables_of_2018_are_among_the_reports() -> None:
 
 def test_a_window_with_training_in_it_is_told_and_an_evaluation_is_not() -> None:
     def note(**window: int) -> str | None:
-        return training_note(replace(VERDICT.plan, window=Window(**window)), [WHOLE])
+        return training_note(replace(VERDICT.plan, window=Window(**window)), {"main": TRAFFIC})
 
     everything = note()
     assert everything is not None
@@ -112,13 +112,13 @@ def test_a_window_with_training_in_it_is_told_and_an_evaluation_is_not() -> None
     assert note(first=6) is None
     assert note(since=TRAFFIC.ended_ms[-1]) is None
     assert note(since=TRAFFIC.ended_ms[-1] - 1) is not None
-    assert training_note(VERDICT.plan, [EMPTY]) is None
+    assert training_note(VERDICT.plan, {"main": EMPTY.traffic}) is None
 
 
 def test_unknown_enrolment_is_told() -> None:
-    assert any("How many clients were enrolled no ping tells" in note for note in table_notes(VERDICT))
+    assert any("No ping tells how many clients were enrolled" in note for note in table_notes(VERDICT))
     known = replace(VERDICT, enrolled={"treatment": 10.0, "control": 10.0})
-    assert not any("no ping tells" in note for note in table_notes(known))
+    assert not any("No ping tells" in note for note in table_notes(known))
     assert report_tables(known)[0].heads[1] == "enrolled"
 
 

@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from analysis.report.rows import table_notes
 from analysis.report.terminal import print_verdict
 from analysis.statistics import ClientSums, ValueCounts
 from analysis.study import METRICS, ArmTally, MetricTally, StudyTally
@@ -96,15 +98,31 @@ def test_p_values_of_any_size_have_a_text(log10_p: float, text: str) -> None:
 
 
 def test_the_terminal_says_the_verdict_before_the_tables() -> None:
-    from rich.console import Console
-
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     found = verdict(tally({"new": FEWER}, {}), interim=True)
     print_verdict(found, console)
     text = console.export_text()
-    assert text.index("Interim look") < text.index("Users of new typed") < text.index("Arms (means over clients)")
+    assert text.index("Interim look") < text.index("Users of new typed") < text.index("\nArms ")
     assert "at any look" in text
     assert "7 duplicate documents were dropped" in " ".join(text.split())
+
+
+def test_a_caution_follows_the_verdict_on_the_terminal_and_in_the_document() -> None:
+    found = verdict(tally({"new": FEWER}, {}))
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_verdict(found, console, "Mind the training.")
+    text = console.export_text()
+    assert text.index("2 of 6 comparisons") < text.index("Mind the training.") < text.index("Users of new typed fewer")
+    assert as_document(found, "Mind the training.")["caution"] == "Mind the training."
+    assert as_document(found)["caution"] is None
+
+
+def test_the_intervals_of_several_tests_hold_together_and_that_of_one_alone() -> None:
+    alone = Plan(metrics=METRICS[:1], pairs=(("new", "old"),))
+    several = " ".join(table_notes(verdict(tally({}, {}))))
+    one = " ".join(table_notes(reach_verdict(STUDY, alone, tally({}, {}))))
+    assert "Intervals are 99.17 % each, so that all 6 hold together with 95 %." in several
+    assert "The intervals have a confidence of 95 %." in one
 
 
 def test_the_document_says_everything_in_plain_numbers() -> None:
