@@ -20,6 +20,7 @@ KNOWN = {  # rows, features, examples of each class
     "mnist": (5000, 784, [500] * 10),
     "movielens": (100_836, 26, [52_256, 48_580]),
     "spambase": (4601, 57, [2788, 1813]),
+    "west-roxbury": (5801, 13, None),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from client_sim.data.datasets.mlba import credit, spambase
+from client_sim.data.datasets.mlba import credit, spambase, west_roxbury
 from client_sim.data.datasets.mnist import mnist
 from client_sim.data.datasets.movielens import movielens
 from client_sim.data.datasets.scikit_learn import breast_cancer, diabetes, digits
@@ -22,6 +22,7 @@ DATASETS: dict[str, Callable[[], Table]] = {
     "mnist": mnist,
     "movielens": movielens,
     "spambase": spambase,
+    "west-roxbury": west_roxbury,
 }
 
 

@@ -41,3 +41,19 @@ def spambase() -> Table:
     names = [name for name in columns if name != "Spam"]
     target = Target("spam", ("wanted", "spam"))
     return table(matrix(columns, names), columns["Spam"], features=tuple(names), target=target)
+
+
+def west_roxbury() -> Table:
+    """Return 5,801 homes of a part of Boston by 13 attributes; the target is the assessed value in 1,000 $.
+
+    Left out are the tax, which is a share of the value, and the one home that the package says was built in year 0.
+    """
+    columns = table_file("WestRoxbury")
+    names = [name for name in columns if name not in ("TOTAL VALUE", "TAX", "REMODEL")]
+    remodelled = np.column_stack([columns["REMODEL"] == when for when in ("Old", "Recent")])
+    return table(
+        np.concatenate([matrix(columns, names), remodelled], axis=1),
+        columns["TOTAL VALUE"],
+        features=(*names, "REMODEL=Old", "REMODEL=Recent"),
+        target=Target("value"),
+    ).rows(columns["YR BUILT"] > 0)
