@@ -1,0 +1,227 @@
+// @ts-check
+/**
+ * A client of a study: it enrols itself, keeps the newest model of its arm, ranks pages, and reports what it learned.
+ *
+ * @import { Environment } from "./delivery/environment.js"
+ * @import { Mode } from "./delivery/sender.js"
+ * @import { ClientStorage } from "./delivery/storage.js"
+ * @import { Page } from "./models/pages.js"
+ * @import { Shown } from "./study/learning.js"
+ * @import { Observed, Ping } from "./study/ping.js"
+ *
+ * @typedef {object} Settings
+ * @property {string} ingest The address of ingest, such as `https://telemetry.example.org`.
+ * @property {string} study The study's name.
+ * @property {ClientStorage} storage Where to keep what has to outlive the page.
+ * @property {Mode} [mode] `"cors"` (default), or `"no-cors"` for extensions; docs/browser.md says what that costs.
+ * @property {boolean} [beacon] Send beacons from pages that leave, in browsers whose `fetch` does not know `keepalive`. A
+ *   beacon carries the cookies of ingest's address if it has any, so it is off unless asked for.
+ * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
+ * @property {() => boolean} [hasConsent] Whether pings may be sent; asked before each. Always, if not given.
+ * @property {number} [everyMinutes] How often to ask for a new model, on average.
+ * @property {number} [longestDays] The age at which a ping that nobody took is given up.
+ * @property {number} [mostPings] How many pings that nobody took are kept.
+ * @property {Backoff} [backoff] How long to wait after failures.
+ * @property {string} [clientVersion] What the product calls itself in pings.
+ * @property {Environment} [environment] What the browser offers; tests give their own.
+ *
+ * @typedef {{ documentId: string, ping: Ping }} Composed A ping that is ready to be sent.
+ */
+
+import { Backoff } from "./delivery/backoff.js";
+import { browserEnvironment, uniform, uuid } from "./delivery/environment.js";
+import { Membership } from "./delivery/membership.js";
+import { Outbox } from "./delivery/outbox.js";
+import { Poller } from "./delivery/poller.js";
+import { Sender } from "./delivery/sender.js";
+import { forgiving } from "./delivery/storage.js";
+import { learned, ranked, scoresFor } from "./study/learning.js";
+import { PING_TYPE, PING_VERSION, mayTravel, pingOf } from "./study/ping.js";
+
+const MINUTE = 60_000;
+const DAY = 86_400_000;
+
+export class Client {
+  /** @type {Membership} */
+  #membership;
+  /** @type {Outbox} */
+  #outbox;
+  /** @type {Poller} */
+  #poller;
+  /** @type {Environment} */
+  #environment;
+  /** @type {() => boolean} */
+  #isPrivate;
+  /** @type {() => boolean} */
+  #maySend;
+  /** @type {string | undefined} */
+  #clientVersion;
+  /** @type {() => void} */
+  #stopListening = () => {};
+
+  /** @param {Settings} settings */
+  constructor(settings) {
+    const { study, backoff = new Backoff(), environment = browserEnvironment(), isPrivate = () => false } = settings;
+    const { hasConsent = () => true, everyMinutes = 30, longestDays = 7, mostPings = 500 } = settings;
+    const ingest = settings.ingest.replace(/\/+$/, "");
+    const prefix = `fedping/${study}/`;
+    const shared = { storage: forgiving(settings.storage), prefix, environment, backoff };
+    const address = `${ingest}/submit/${study}/${PING_TYPE}/${PING_VERSION}`;
+    const { mode = "cors", beacon = false } = settings;
+    this.#environment = environment;
+    this.#isPrivate = isPrivate;
+    this.#maySend = () => !isPrivate() && hasConsent();
+    this.#clientVersion = settings.clientVersion;
+    this.#membership = new Membership({ ...shared, ingest, study });
+    this.#outbox = new Outbox({
+      ...shared,
+      sender: new Sender({ address, mode, beacon, environment }),
+      longest: longestDays * DAY,
+      most: mostPings,
+      maySend: this.#maySend,
+    });
+    this.#poller = new Poller({ ...shared, task: () => this.#refresh(), every: everyMinutes * MINUTE });
+  }
+
+  /** The name of the client's arm; null if it is not enrolled, or not yet. */
+  get arm() {
+    return this.#membership.role.arm?.name ?? null;
+  }
+
+  /** The number of the model version that the client holds; -1 before any was fetched. */
+  get version() {
+    return this.#membership.held.version;
+  }
+
+  /** What became of pings in this page, and how many nobody has taken yet. */
+  get counts() {
+    return { ...this.#outbox.counts, waiting: this.#outbox.waiting.length };
+  }
+
+  /** The document ids and bodies of the pings that nobody has taken yet: all that this client would still send. */
+  get waiting() {
+    return this.#outbox.waiting.map(({ id, body }) => ({ documentId: id, ping: /** @type {Ping} */ (JSON.parse(body)) }));
+  }
+
+  /**
+   * Take part: enrol, fetch the model, and hand over what earlier pages left. Ranking does not need to wait for it.
+   */
+  async start() {
+    if (this.#isPrivate()) {
+      return;
+    }
+    const fetchedAt = await this.#membership.recall();
+    this.#listen();
+    void this.#outbox.deliver();
+    const fresh = fetchedAt + this.#poller.every - this.#environment.now();
+    await this.#poller.start(fresh > 0 ? fresh * (0.75 + 0.25 * uniform(this.#environment)) : 0);
+  }
+
+  /** Take part no longer; what waits is kept for the next page. */
+  stop() {
+    this.#poller.stop();
+    this.#outbox.stop();
+    this.#stopListening();
+  }
+
+  /** Take part no longer, and forget everything: the id, the model, and the pings that nobody has taken yet. */
+  async forget() {
+    this.stop();
+    await Promise.all([this.#outbox.clear(), this.#membership.forget()]);
+  }
+
+  /**
+   * The scores of pages, in the order given: whoever caches scores asks for those of the pages that have changed.
+   *
+   * @param {readonly Page[]} pages
+   * @param {number} [now] Milliseconds since 1970.
+   */
+  scores(pages, now = this.#environment.now()) {
+    return scoresFor(this.#membership.role, this.#membership.held, pages, now);
+  }
+
+  /**
+   * Rank pages: the highest score at the top; of equal scores, in the order given.
+   *
+   * @param {readonly Page[]} pages
+   * @param {number} [most] How many are shown.
+   * @param {number} [now] Milliseconds since 1970.
+   * @returns {Shown}
+   */
+  rank(pages, most = pages.length, now = this.#environment.now()) {
+    return ranked(this.#membership.role, this.#membership.held, pages, now, most);
+  }
+
+  /**
+   * The ping of an interaction, as it would be sent; null if none would be: in a private window, when the client is not
+   * enrolled, or if a number is beyond what may travel.
+   *
+   * @param {Shown} shown What {@link rank} returned, or a list that was ranked by scores of an earlier moment.
+   * @param {Observed} observed
+   * @returns {Composed | null}
+   * @throws {RangeError} A number that cannot be meant.
+   */
+  compose(shown, observed) {
+    const { role, clientId } = this.#membership;
+    if (this.#isPrivate() || role.arm === null || clientId === null) {
+      return null;
+    }
+    const { loss, update } = learned(role, shown, observed.chosen);
+    const { scores, held } = shown;
+    const what = { arm: role.arm.name, version: held.version, scores, loss, update };
+    const ping = pingOf(clientId, what, observed, this.#clientVersion);
+    return mayTravel([loss, ...scores, ...(update ?? [])]) ? { documentId: uuid(this.#environment), ping } : null;
+  }
+
+  /**
+   * Send a ping, now or as soon as it can be. With a storage that writes at once it is kept when this call returns.
+   * Whether it was taken charge of: not in a private window, nor without consent.
+   *
+   * @param {Composed} composed
+   */
+  send({ documentId, ping }) {
+    if (!this.#maySend()) {
+      return false;
+    }
+    void this.#outbox.add(documentId, JSON.stringify(ping));
+    void this.#outbox.deliver();
+    return true;
+  }
+
+  /**
+   * Compose the ping of an interaction and send it. Returns it; null if none is sent.
+   *
+   * @param {Shown} shown
+   * @param {Observed} observed
+   */
+  report(shown, observed) {
+    const composed = this.#maySend() ? this.compose(shown, observed) : null;
+    return composed !== null && this.send(composed) ? composed : null;
+  }
+
+  /** Try to hand over what waits; returns when each ping was taken, refused, or put off. */
+  deliver() {
+    return this.#outbox.deliver();
+  }
+
+  /** Ask for the newest model now. Whether one was there. */
+  async fetchModel() {
+    return !this.#isPrivate() && (await this.#membership.refresh()).ok;
+  }
+
+  /** A turn of the poller: what another tab has fetched meanwhile need not be fetched again. */
+  async #refresh() {
+    if (this.#isPrivate()) {
+      return { ok: /** @type {const} */ (true) };
+    }
+    const fetchedAt = await this.#membership.recall();
+    const recent = this.#environment.now() - fetchedAt < this.#poller.every / 2;
+    return recent ? { ok: /** @type {const} */ (true) } : this.#membership.refresh();
+  }
+
+  #listen() {
+    this.#stopListening();
+    const back = () => void this.#outbox.deliver();
+    this.#stopListening = this.#environment.onLeaving(() => this.#outbox.leave(), back);
+  }
+}

@@ -1,0 +1,62 @@
+// @ts-check
+/**
+ * Everything that the client needs of the browser around it, in one place, so that tests can put their own in.
+ *
+ * @typedef {object} Environment
+ * @property {typeof fetch} fetch
+ * @property {() => number} now Milliseconds since 1970.
+ * @property {(action: () => void, milliseconds: number) => any} setTimeout
+ * @property {(timer: any) => void} clearTimeout
+ * @property {(count: number) => Uint8Array} randomBytes
+ * @property {boolean} keepalive Whether `fetch` knows `keepalive`.
+ * @property {((url: string, body: Blob) => boolean) | null} sendBeacon
+ * @property {(leave: () => void, back: () => void) => () => void} onLeaving Calls `leave` when the page is hidden and
+ *   `back` when it is seen again; returns what ends that.
+ */
+
+import { onLeaving } from "./leaving.js";
+
+/**
+ * The browser's own.
+ *
+ * @returns {Environment}
+ */
+export function browserEnvironment() {
+  const { navigator } = globalThis;
+  const hasBeacon = typeof navigator === "object" && typeof navigator.sendBeacon === "function";
+  return {
+    fetch: (input, init) => globalThis.fetch(input, init),
+    now: () => Date.now(),
+    setTimeout: (action, milliseconds) => globalThis.setTimeout(action, milliseconds),
+    clearTimeout: (timer) => globalThis.clearTimeout(timer),
+    randomBytes: (count) => crypto.getRandomValues(new Uint8Array(count)),
+    keepalive: typeof Request === "function" && "keepalive" in Request.prototype,
+    sendBeacon: hasBeacon ? (url, body) => navigator.sendBeacon(url, body) : null,
+    onLeaving: (leave, back) => {
+      const { document, window } = globalThis; // which the background script of an extension may be without
+      return document && window ? onLeaving(document, window, leave, back) : () => {};
+    },
+  };
+}
+
+/**
+ * A number drawn evenly from [0, 1).
+ *
+ * @param {Environment} environment
+ */
+export function uniform(environment) {
+  return environment.randomBytes(6).reduce((sum, byte) => sum * 256 + byte, 0) / 2 ** 48;
+}
+
+/**
+ * A random UUID (version 4), in small letters.
+ *
+ * @param {Environment} environment
+ */
+export function uuid(environment) {
+  const bytes = environment.randomBytes(16);
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
+}

@@ -1,0 +1,151 @@
+// @ts-check
+/**
+ * Who a client is in a study, and the model that it holds: fetched, kept, and found again by the next page.
+ *
+ * @import { Arm, PublicStudy, Version } from "../study/study.js"
+ * @import { Environment } from "./environment.js"
+ * @import { Outcome } from "./poller.js"
+ * @import { ClientStorage } from "./storage.js"
+ */
+
+import { enrol } from "../study/enrolment.js";
+import { roleIn } from "../study/learning.js";
+import { NO_VERSION, readModel, readStudy, startWeights } from "../study/study.js";
+import { uuid } from "./environment.js";
+import { fetchJson } from "./fetching.js";
+
+export class Membership {
+  /** @type {PublicStudy | null} */
+  #study = null;
+  /** @type {Arm | null} */
+  #arm = null;
+  /** @type {Version | null} */
+  #fetched = null;
+
+  /**
+   * @param {object} settings
+   * @param {string} settings.ingest
+   * @param {string} settings.study The study's name.
+   * @param {ClientStorage} settings.storage One that does not fail.
+   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {Environment} settings.environment
+   */
+  constructor({ ingest, study, storage, prefix, environment }) {
+    this.models = `${ingest}/models/${study}`;
+    this.name = study;
+    this.storage = storage;
+    this.prefix = prefix;
+    this.environment = environment;
+    /** @type {string | null} A UUID drawn at random, for this study alone; null before the study was fetched. */
+    this.clientId = null;
+  }
+
+  /** What the client is to do, by what it knows so far. */
+  get role() {
+    return roleIn(this.#study, this.#arm);
+  }
+
+  /**
+   * The model version that the client holds; -1 and the start weights before any was fetched.
+   *
+   * @returns {Version}
+   */
+  get held() {
+    return this.#fetched ?? { version: NO_VERSION, weights: startWeights(this.role.spec) };
+  }
+
+  /** Find what an earlier page or another tab has kept. Returns when that was fetched, -Infinity for never. */
+  async recall() {
+    const kept = await this.storage.get(`${this.prefix}membership`);
+    try {
+      await this.#join(readStudy(kept?.study, this.name));
+      if (kept.model !== null && kept.line === this.#arm?.line) {
+        this.#hold(kept.model);
+      }
+      return Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
+    } catch {
+      return -Infinity; // nothing is kept, or not by this version of the module
+    }
+  }
+
+  /**
+   * Fetch the study, and the newest model of the client's arm.
+   *
+   * @returns {Promise<Outcome>}
+   */
+  async refresh() {
+    const study = await fetchJson(this.environment, `${this.models}/study.json`);
+    if (!(await this.#reads(() => this.#join(readStudy(study.value, this.name))))) {
+      return { ok: false, retryAfter: study.retryAfter };
+    }
+    const model = this.#arm?.line ? await fetchJson(this.environment, `${this.models}/${this.#arm.line}/latest.json`) : null;
+    const holds = model === null || (await this.#reads(() => this.#hold(model.value)));
+    if (holds) {
+      await this.#keep(study.value, model && pruned(model.value));
+    }
+    return holds ? { ok: true } : { ok: false, retryAfter: model.retryAfter };
+  }
+
+  /** Forget everything, the client's id too. */
+  async forget() {
+    this.#study = this.#arm = this.#fetched = this.clientId = null;
+    await Promise.all(["membership", "client"].map((key) => this.storage.remove(this.prefix + key)));
+  }
+
+  /** @param {PublicStudy} study */
+  async #join(study) {
+    const clientId = this.clientId ?? (await this.#clientId());
+    const arm = enrol(study, clientId);
+    if (arm?.line !== this.#arm?.line) {
+      this.#fetched = null;
+    }
+    this.#study = study;
+    this.clientId = clientId;
+    this.#arm = arm;
+  }
+
+  /** @param {any} document */
+  #hold(document) {
+    this.#fetched = readModel(document, this.role.spec);
+  }
+
+  /** The id that is kept, or a new one. Two tabs that draw one at once both take the one that was written last. */
+  async #clientId() {
+    const key = `${this.prefix}client`;
+    const kept = await this.storage.get(key);
+    if (typeof kept === "string") {
+      return kept;
+    }
+    const drawn = uuid(this.environment);
+    await this.storage.set(key, drawn);
+    return (await this.storage.get(key)) ?? drawn;
+  }
+
+  /**
+   * @param {any} study
+   * @param {any} model
+   */
+  async #keep(study, model) {
+    const line = this.#arm?.line ?? null;
+    await this.storage.set(`${this.prefix}membership`, { study, line, model, fetchedAt: this.environment.now() });
+  }
+
+  /**
+   * Whether something that was fetched can be read; one that cannot is as good as none.
+   *
+   * @param {() => void | Promise<void>} read
+   */
+  async #reads(read) {
+    try {
+      await read();
+      return true;
+    } catch {
+      return false;
+    }
+  }
+}
+
+/** @param {any} document */
+function pruned({ model, iteration, names }) {
+  return { model, iteration, names };
+}

@@ -1,0 +1,256 @@
+// @ts-check
+/**
+ * Pings on their way: sent, sent again with the same document id, and kept as long as nobody has taken them, also when
+ * the tab is closed. What is older than a set age, or more than a set number, is dropped.
+ *
+ * Tabs share what is kept. Two that send the same ping at once do no harm: it is one document.
+ *
+ * @import { Backoff } from "./backoff.js"
+ * @import { Environment } from "./environment.js"
+ * @import { Outcome, Sender } from "./sender.js"
+ * @import { ClientStorage } from "./storage.js"
+ *
+ * @typedef {{ id: string, body: string, created: number, attempts: number }} Letter `created` in milliseconds since 1970.
+ */
+
+import { uniform } from "./environment.js";
+
+export class Outbox {
+  /** @type {Map<string, Letter>} */
+  #letters = new Map();
+  /** @type {Set<string>} */
+  #underWay = new Set();
+  /** @type {Set<string>} */
+  #seenInStorage = new Set();
+  #wanted = false;
+  /** @type {Promise<void> | null} */
+  #delivering = null;
+  /** @type {any} */
+  #timer = null;
+  #pause = { failures: 0, until: 0 };
+
+  /**
+   * @param {object} settings
+   * @param {Sender} settings.sender
+   * @param {ClientStorage} settings.storage One that does not fail.
+   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {Backoff} settings.backoff
+   * @param {number} settings.longest The age, in milliseconds, at which a ping is given up.
+   * @param {number} settings.most How many pings are kept; the oldest are dropped.
+   * @param {() => boolean} settings.maySend Asked before each ping.
+   * @param {Environment} settings.environment
+   */
+  constructor({ sender, storage, prefix, backoff, longest, most, maySend, environment }) {
+    this.sender = sender;
+    this.storage = storage;
+    this.prefix = `${prefix}queue/`;
+    this.pauseKey = `${prefix}pause`;
+    this.backoff = backoff;
+    this.longest = longest;
+    this.most = most;
+    this.maySend = maySend;
+    this.environment = environment;
+    /** What became of pings, in this page. */
+    this.counts = { accepted: 0, refused: 0, dropped: 0 };
+  }
+
+  /** The pings that nobody has taken yet, as far as this page knows; the oldest first. */
+  get waiting() {
+    return [...this.#letters.values()].sort((a, b) => a.created - b.created);
+  }
+
+  /**
+   * Take charge of a ping. With a storage that writes at once it is kept when the call returns.
+   *
+   * @param {string} id The document id, for good.
+   * @param {string} body
+   */
+  async add(id, body) {
+    const letter = { id, body, created: this.environment.now(), attempts: 0 };
+    this.#letters.set(id, letter);
+    const kept = this.storage.set(this.prefix + id, letter);
+    this.#dropTheOldest();
+    await kept;
+  }
+
+  /** Try to hand over everything that waits; what fails is tried again later. */
+  deliver() {
+    this.#wanted = true;
+    this.#delivering ??= this.#deliverWhileWanted();
+    return this.#delivering;
+  }
+
+  /** Send what may outlive the page, which is about to go, at once. */
+  leave() {
+    if (this.#paused() || !this.maySend()) {
+      return;
+    }
+    for (const letter of this.#due()) {
+      const sent = this.sender.send(letter.id, letter.body, true);
+      if (sent !== null) {
+        void this.#settle(letter, sent);
+      }
+    }
+  }
+
+  /** Forget every ping that nobody has taken yet. */
+  async clear() {
+    this.stop();
+    this.#letters.clear();
+    const keys = await this.storage.keys(this.prefix);
+    await Promise.all([...keys, this.pauseKey].map((key) => this.storage.remove(key)));
+  }
+
+  /** Send nothing more of one's own accord. */
+  stop() {
+    this.environment.clearTimeout(this.#timer);
+  }
+
+  async #deliverWhileWanted() {
+    while (this.#wanted) {
+      this.#wanted = false; // what is added from here on is asked for again
+      await this.#deliver();
+    }
+    this.#delivering = null;
+  }
+
+  async #deliver() {
+    await this.#load();
+    for (const letter of this.#due()) {
+      if (this.#paused() || !this.maySend()) {
+        break;
+      }
+      if (this.#letters.has(letter.id) && !this.#underWay.has(letter.id)) {
+        await this.#settle(letter, /** @type {Promise<Outcome>} */ (this.sender.send(letter.id, letter.body, false)));
+      }
+    }
+    this.#sleepIfPaused();
+  }
+
+  /** Learn what is kept, also by other tabs and by pages that have gone. */
+  async #load() {
+    this.#takePause(await this.storage.get(this.pauseKey));
+    const keys = new Set(await this.storage.keys(this.prefix));
+    for (const id of this.#seenInStorage) {
+      if (!keys.has(this.prefix + id)) {
+        this.#letters.delete(id); // another tab has delivered it
+        this.#seenInStorage.delete(id);
+      }
+    }
+    for (const key of keys) {
+      this.#take(key, await this.storage.get(key));
+    }
+    this.#dropTheOld();
+    this.#dropTheOldest();
+  }
+
+  /** @param {any} pause */
+  #takePause(pause) {
+    const isOne = Number.isFinite(pause?.failures) && Number.isFinite(pause?.until);
+    // One that is longer than any was made by a clock that was wrong.
+    if (isOne && pause.until - this.environment.now() <= this.longest) {
+      this.#pause = pause;
+    }
+  }
+
+  /**
+   * @param {string} key
+   * @param {any} letter
+   */
+  #take(key, letter) {
+    if (isLetter(letter) && key === this.prefix + letter.id) {
+      this.#letters.set(letter.id, this.#letters.get(letter.id) ?? letter);
+      this.#seenInStorage.add(letter.id);
+    } else if (letter !== undefined) {
+      void this.storage.remove(key);
+    }
+  }
+
+  #dropTheOld() {
+    const now = this.environment.now();
+    for (const letter of this.waiting) {
+      if (letter.created > now) {
+        letter.created = now; // a clock that was wrong must not keep a ping for ever
+        void this.storage.set(this.prefix + letter.id, letter);
+      }
+      if (now - letter.created > this.longest) {
+        this.#drop(letter);
+      }
+    }
+  }
+
+  /** The pings to send: those that failed least first, so that one which fails for ever does not hold up the others. */
+  #due() {
+    return this.waiting
+      .filter((letter) => !this.#underWay.has(letter.id))
+      .sort((a, b) => a.attempts - b.attempts);
+  }
+
+  /**
+   * Wait for an answer, and do what it says.
+   *
+   * @param {Letter} letter
+   * @param {Promise<Outcome>} sent
+   */
+  async #settle(letter, sent) {
+    this.#underWay.add(letter.id);
+    const outcome = await sent;
+    this.#underWay.delete(letter.id);
+    if (outcome.delivery === "retry") {
+      await this.#postpone(letter, outcome.retryAfter);
+    } else {
+      this.counts[outcome.delivery] += 1;
+      this.#letters.delete(letter.id);
+      this.#pause = { failures: 0, until: 0 };
+      await Promise.all([this.storage.remove(this.pauseKey), this.storage.remove(this.prefix + letter.id)]);
+    }
+  }
+
+  /**
+   * @param {Letter} letter
+   * @param {number | null} retryAfter
+   */
+  async #postpone(letter, retryAfter) {
+    if (!this.#letters.has(letter.id)) {
+      return; // forgotten meanwhile
+    }
+    letter.attempts += 1;
+    const failures = this.#pause.failures + 1;
+    const wait = 1000 * this.backoff.wait(failures, uniform(this.environment), retryAfter);
+    this.#pause = { failures, until: this.environment.now() + Math.min(wait, this.longest) };
+    this.#sleepIfPaused();
+    await Promise.all([
+      this.storage.set(this.pauseKey, this.#pause),
+      this.storage.set(this.prefix + letter.id, letter),
+    ]);
+  }
+
+  #paused() {
+    return this.environment.now() < this.#pause.until;
+  }
+
+  #sleepIfPaused() {
+    if (this.#letters.size > 0 && this.#paused()) {
+      this.environment.clearTimeout(this.#timer);
+      const wait = this.#pause.until - this.environment.now();
+      this.#timer = this.environment.setTimeout(() => void this.deliver(), wait);
+    }
+  }
+
+  #dropTheOldest() {
+    this.waiting.slice(0, Math.max(0, this.#letters.size - this.most)).forEach((letter) => this.#drop(letter));
+  }
+
+  /** @param {Letter} letter */
+  #drop(letter) {
+    this.counts.dropped += 1;
+    this.#letters.delete(letter.id);
+    void this.storage.remove(this.prefix + letter.id);
+  }
+}
+
+/** @param {any} value */
+function isLetter(value) {
+  const { id, body, created, attempts } = value ?? {};
+  return typeof id === "string" && typeof body === "string" && Number.isFinite(created) && Number.isInteger(attempts);
+}

@@ -1,0 +1,113 @@
+// @ts-check
+/**
+ * One attempt to hand a ping to ingest.
+ *
+ * With `cors`, ingest's answer can be read: 200 means that the ping is durable. With `no-cors` it cannot: that the request
+ * was answered at all is the most there is to know. In return such a request does not name its origin, which for an
+ * extension of Firefox is a name of the installation.
+ *
+ * The body is `text/plain` in both: any other type would cost a request for permission before each ping.
+ *
+ * @import { Environment } from "./environment.js"
+ *
+ * @typedef {"cors" | "no-cors"} Mode
+ * @typedef {{ delivery: "accepted" | "refused" } | { delivery: "retry", retryAfter: number | null }} Outcome
+ */
+
+import { request, retryAfter } from "./requests.js";
+
+/** How many bytes a browser lets be under way in requests that outlive their page. */
+export const KEEPALIVE_BYTES = 64 * 1024;
+
+const CONTENT_TYPE = "text/plain;charset=UTF-8";
+const TRY_AGAIN = new Set([408, 425, 429]);
+
+export class Sender {
+  /**
+   * @param {object} settings
+   * @param {string} settings.address Where pings go, up to the document id: `https://…/submit/<study>/<type>/<version>`.
+   * @param {Mode} settings.mode
+   * @param {boolean} settings.beacon Whether to send beacons where `fetch` does not know `keepalive`.
+   * @param {Environment} settings.environment
+   */
+  constructor({ address, mode, beacon, environment }) {
+    this.address = address;
+    this.mode = mode;
+    this.beacon = beacon;
+    this.environment = environment;
+    this.keptAlive = 0;
+  }
+
+  /**
+   * Post a ping; null if it cannot be sent now, because the page is leaving and the ping would not outlive it.
+   *
+   * The request has been made when this call returns.
+   *
+   * @param {string} documentId
+   * @param {string} body
+   * @param {boolean} leaving
+   * @returns {Promise<Outcome> | null}
+   */
+  send(documentId, body, leaving) {
+    const bytes = new TextEncoder().encode(body).length;
+    const outlives = this.environment.keepalive && this.keptAlive + bytes <= KEEPALIVE_BYTES;
+    if (leaving && !outlives) {
+      return this.#sendBeacon(documentId, body);
+    }
+    return this.#post(documentId, body, outlives ? bytes : 0);
+  }
+
+  /**
+   * @param {string} documentId
+   * @param {string} body
+   * @param {number} keptAlive How many bytes outlive the page; 0 for a request that ends with it.
+   * @returns {Promise<Outcome>}
+   */
+  async #post(documentId, body, keptAlive) {
+    this.keptAlive += keptAlive;
+    try {
+      const init = { method: "POST", body, headers: { "Content-Type": CONTENT_TYPE }, keepalive: keptAlive > 0 };
+      // A redirect of a ping is not from ingest. An answer that cannot be read is always followed; it is no other way.
+      const mode = this.mode === "cors" ? { mode: this.mode, redirect: "error" } : { mode: this.mode };
+      const url = `${this.address}/${documentId}`;
+      return await request(this.environment, url, /** @type {RequestInit} */ ({ ...init, ...mode }), (response) =>
+        this.#outcome(response),
+      );
+    } catch {
+      return { delivery: "retry", retryAfter: null };
+    } finally {
+      this.keptAlive -= keptAlive;
+    }
+  }
+
+  /**
+   * @param {Response} response
+   * @returns {Outcome}
+   */
+  #outcome(response) {
+    if (response.ok || response.type === "opaque") {
+      return { delivery: "accepted" };
+    }
+    if (response.status >= 500 || TRY_AGAIN.has(response.status)) {
+      return { delivery: "retry", retryAfter: retryAfter(response, this.environment.now()) };
+    }
+    return { delivery: "refused" };
+  }
+
+  /**
+   * A beacon says nothing of what became of it. Where an answer can be had, the ping is sent again for it on the next
+   * occasion; the second one is a duplicate, which ingest and rounds drop by its document id.
+   *
+   * @param {string} documentId
+   * @param {string} body
+   * @returns {Promise<Outcome> | null}
+   */
+  #sendBeacon(documentId, body) {
+    const { keepalive, sendBeacon } = this.environment;
+    if (!this.beacon || keepalive || sendBeacon === null) {
+      return null;
+    }
+    const queued = sendBeacon(`${this.address}/${documentId}`, new Blob([body], { type: CONTENT_TYPE }));
+    return queued && this.mode === "no-cors" ? Promise.resolve({ delivery: "accepted" }) : null;
+  }
+}

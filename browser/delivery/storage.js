@@ -1,0 +1,100 @@
+// @ts-check
+/**
+ * Where a client keeps what has to outlive its page: its random id, the model, and pings that nobody has taken yet.
+ *
+ * Values are JSON. Every method may answer at once or with a promise. One that writes at once (`webStorage`) has kept a
+ * ping before the call returns, whatever happens to the tab afterwards. One key a ping, so that tabs which share a
+ * storage do not write over each other's pings.
+ *
+ * @typedef {object} ClientStorage
+ * @property {(key: string) => any} get The value, or undefined.
+ * @property {(key: string, value: any) => void | Promise<void>} set
+ * @property {(key: string) => void | Promise<void>} remove
+ * @property {(prefix: string) => string[] | Promise<string[]>} keys Those that begin so.
+ */
+
+/**
+ * Kept as long as the page.
+ *
+ * @returns {ClientStorage}
+ */
+export function memoryStorage() {
+  /** @type {Map<string, string>} */
+  const kept = new Map();
+  return {
+    get: (key) => parsed(kept.get(key)),
+    set: (key, value) => void kept.set(key, JSON.stringify(value)),
+    remove: (key) => void kept.delete(key),
+    keys: (prefix) => [...kept.keys()].filter((key) => key.startsWith(prefix)),
+  };
+}
+
+/**
+ * In `localStorage`, or anything like it.
+ *
+ * @param {Storage} area
+ * @returns {ClientStorage}
+ */
+export function webStorage(area) {
+  return {
+    get: (key) => parsed(area.getItem(key)),
+    set: (key, value) => area.setItem(key, JSON.stringify(value)),
+    remove: (key) => area.removeItem(key),
+    keys: (prefix) =>
+      Array.from({ length: area.length }, (_, i) => area.key(i) ?? "").filter((key) => key.startsWith(prefix)),
+  };
+}
+
+/**
+ * In `browser.storage.local` of an extension, or another area of it.
+ *
+ * @param {{ get(keys: any): Promise<any>, set(items: any): Promise<void>, remove(key: any): Promise<void> }} area
+ * @returns {ClientStorage}
+ */
+export function extensionStorage(area) {
+  return {
+    get: async (key) => (await area.get(key))[key],
+    set: (key, value) => area.set({ [key]: value }),
+    remove: (key) => area.remove(key),
+    keys: async (prefix) => Object.keys(await area.get(null)).filter((key) => key.startsWith(prefix)),
+  };
+}
+
+/**
+ * The same storage, but it never fails: a full or forbidden one costs what was to be kept, and never the page.
+ *
+ * @param {ClientStorage} storage
+ * @returns {ClientStorage}
+ */
+export function forgiving(storage) {
+  return {
+    get: (key) => attempt(() => storage.get(key), undefined),
+    set: (key, value) => attempt(() => storage.set(key, value), undefined),
+    remove: (key) => attempt(() => storage.remove(key), undefined),
+    keys: (prefix) => attempt(() => storage.keys(prefix), []),
+  };
+}
+
+/**
+ * @template T
+ * @param {() => T | Promise<T>} action
+ * @param {T} otherwise
+ * @returns {T | Promise<T>}
+ */
+function attempt(action, otherwise) {
+  try {
+    const result = action();
+    return result instanceof Promise ? result.catch(() => otherwise) : result;
+  } catch {
+    return otherwise;
+  }
+}
+
+/** @param {string | null | undefined} json */
+function parsed(json) {
+  try {
+    return json === null || json === undefined ? undefined : JSON.parse(json);
+  } catch {
+    return undefined; // somebody else wrote there
+  }
+}

@@ -1,0 +1,26 @@
+// @ts-check
+/**
+ * The browser's side of fedping: one module without dependencies.
+ *
+ *     import { Client, webStorage } from "./fedping.js";
+ *
+ * The shared core (models, loss, update, enrolment) computes the same bits as the Python of this project does: it has no
+ * transcendental function, sums in plain loops, and rounds by floor(x + 0.5).
+ */
+
+export { Client } from "./client.js";
+export { Backoff } from "./delivery/backoff.js";
+export { browserEnvironment } from "./delivery/environment.js";
+export { KEEPALIVE_BYTES } from "./delivery/sender.js";
+export { extensionStorage, memoryStorage, webStorage } from "./delivery/storage.js";
+export { decayed, storedScores } from "./models/decay.js";
+export { FRECENCY_NAMES, FRECENCY_START, frecency2018 } from "./models/frecency.js";
+export { LINEAR_15_NAMES, linear15 } from "./models/linear.js";
+export { NOTHING_CHOSEN, bestFirst, rankingLoss } from "./models/loss.js";
+export { MAX_SAMPLED, Onward, PageTable, VisitType } from "./models/pages.js";
+export { MODELS } from "./models/ranking_model.js";
+export { descent } from "./models/update.js";
+export { enrol, position } from "./study/enrolment.js";
+export { learned, ranked, roleIn, scoresFor } from "./study/learning.js";
+export { CLIENT_VERSION, PING_TYPE, PING_VERSION, pingOf } from "./study/ping.js";
+export { NO_VERSION, PRODUCT_SPEC, readModel, readStudy, startWeights } from "./study/study.js";

@@ -1,0 +1,116 @@
+// @ts-check
+/**
+ * What a client does with the model of its arm: it ranks pages, and learns from what was chosen. Numbers in, numbers out.
+ *
+ * @import { Page } from "../models/pages.js"
+ * @import { RankingModel } from "../models/ranking_model.js"
+ * @import { Arm, Line, ModelSpec, PublicStudy, Version } from "./study.js"
+ *
+ * @typedef {object} Role What a client is to do.
+ * @property {Arm | null} arm Null for a client that is not enrolled: it ranks as the product does.
+ * @property {ModelSpec} spec
+ * @property {boolean} sign Only the signs of updates are sent.
+ *
+ * @typedef {object} Shown A list as it was shown.
+ * @property {readonly Page[]} pages In displayed order, the top first.
+ * @property {readonly number[]} scores By which they were ranked, in the same order.
+ * @property {number} now The moment for which the scores hold, milliseconds since 1970.
+ * @property {Version} held The model version that the client held.
+ */
+
+import { storedScores } from "../models/decay.js";
+import { NOTHING_CHOSEN, bestFirst, rankingLoss } from "../models/loss.js";
+import { PageTable } from "../models/pages.js";
+import { MODELS } from "../models/ranking_model.js";
+import { descent } from "../models/update.js";
+import { PRODUCT_SPEC, startWeights } from "./study.js";
+
+/**
+ * The role of a client in an arm of a study; of no study, if there is none yet.
+ *
+ * @param {PublicStudy | null} study
+ * @param {Arm | null} arm
+ * @returns {Role}
+ */
+export function roleIn(study, arm) {
+  /** @type {Line | undefined} */
+  const line = study?.lines.find((each) => !arm?.line || each.name === arm.line);
+  return { arm, spec: line?.spec ?? PRODUCT_SPEC, sign: line?.training.sign ?? false };
+}
+
+/**
+ * The score of every page for this client, at this moment.
+ *
+ * @param {Role} role
+ * @param {Version} held
+ * @param {readonly Page[]} pages
+ * @param {number} now
+ */
+export function scoresFor({ arm, spec }, held, pages, now) {
+  const table = PageTable.of(pages, now);
+  const scores = modelOf(spec).scores(arm?.applies ? held.weights : startWeights(spec), table);
+  return arm?.decays ? storedScores(scores, table) : scores;
+}
+
+/**
+ * The pages ranked: the highest score at the top; of equal scores, in the order given.
+ *
+ * @param {Role} role
+ * @param {Version} held
+ * @param {readonly Page[]} pages
+ * @param {number} now
+ * @param {number} [most] How many are shown.
+ * @returns {Shown}
+ */
+export function ranked(role, held, pages, now, most = pages.length) {
+  const scores = scoresFor(role, held, pages, now);
+  const order = bestFirst(scores).slice(0, most);
+  return { pages: order.map((row) => pages[row]), scores: order.map((row) => scores[row]), now, held };
+}
+
+/**
+ * What a choice says about the ranking: its loss under the scores that ranked, and the direction of descent at the model
+ * that the client held, null if its arm submits none.
+ *
+ * @param {Role} role
+ * @param {Shown} shown
+ * @param {number} chosen The place of the chosen page, -1 for none.
+ * @returns {{ loss: number, update: number[] | null }}
+ */
+export function learned({ arm, spec, sign }, shown, chosen) {
+  const loss = rankingLoss(shown.scores, chosen, spec.margin);
+  if (!arm?.submits) {
+    return { loss, update: null };
+  }
+  const update = updateOf(spec, shown, chosen);
+  return { loss, update: sign ? update.map(signOf) : update };
+}
+
+/**
+ * @param {ModelSpec} spec
+ * @param {Shown} shown
+ * @param {number} chosen
+ */
+function updateOf(spec, { pages, now, held }, chosen) {
+  if (chosen === NOTHING_CHOSEN) {
+    return held.weights.map(() => 0);
+  }
+  const table = PageTable.of(pages, now);
+  const model = modelOf(spec);
+  const lossAt = (/** @type {ArrayLike<number>} */ weights) =>
+    rankingLoss(model.scores(weights, table), chosen, spec.margin);
+  return descent(lossAt, held.weights, spec.epsilon);
+}
+
+/** @param {number} number */
+function signOf(number) {
+  return Math.sign(number) + 0; // a zero has no sign
+}
+
+/**
+ * @param {ModelSpec} spec
+ * @returns {RankingModel}
+ */
+function modelOf(spec) {
+  return /** @type {RankingModel} */ (MODELS.get(spec.model)); // which was checked when the study was read
+}

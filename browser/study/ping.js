@@ -1,0 +1,133 @@
+// @ts-check
+/**
+ * The ping: one interaction with a ranked list, and the only thing that ever leaves a client.
+ *
+ * @typedef {object} Observed What the user did, besides what was shown.
+ * @property {number} chosen The place of the chosen page among those that were ranked, 0 at the top; -1 for none of them.
+ * @property {number} [suggestions] How many suggestions were shown in all, also of other kinds.
+ * @property {number} [rank] The rank of the choice among all suggestions; -1 if nothing was selected.
+ * @property {number} [charactersTyped]
+ * @property {number} [keysPressed] Enter excluded.
+ * @property {number} [keysAtFirstEntry] Keys pressed until the item finally chosen first appeared.
+ * @property {number} [milliseconds] From focus to the end.
+ * @property {number} [millisecondsAtFirstEntry] From focus until the item finally chosen first appeared.
+ * @property {string} [style] The kind of suggestion chosen; at most 64 characters.
+ * @property {boolean | null} [sameAsSearch] Whether the address chosen was what had been typed; null if not known.
+ * @property {boolean} [enter] Whether the choice was made with Enter.
+ *
+ * @typedef {object} Learned
+ * @property {string} arm
+ * @property {number} version The model version known to the client.
+ * @property {readonly number[]} scores Of the ranked pages, in displayed order.
+ * @property {number} loss
+ * @property {readonly number[] | null} update
+ *
+ * @typedef {{ clientId: string, type: "frecency-update", payload: Record<string, any> }} Ping
+ */
+
+import { NOTHING_CHOSEN } from "../models/loss.js";
+
+export const PING_TYPE = "frecency-update";
+export const PING_VERSION = "1";
+
+/** What the client calls itself in `study_addon_version`. */
+export const CLIENT_VERSION = "fedping-js-1";
+
+const LARGEST_COUNT = 2 ** 31 - 1;
+const LARGEST_NUMBER = 1e30;
+const MOST_SCORES = 1000;
+const LONGEST_TEXT = 64;
+
+/**
+ * The ping of an interaction.
+ *
+ * @param {string} clientId
+ * @param {Learned} learned
+ * @param {Observed} observed
+ * @param {string} [clientVersion]
+ * @returns {Ping}
+ * @throws {RangeError} A number that cannot be meant.
+ */
+export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSION) {
+  const shown = learned.scores.length;
+  const { chosen, rank = chosen, suggestions = shown } = observed;
+  const selected = rank > NOTHING_CHOSEN;
+  const payload = {
+    model_version: learned.version,
+    study_variation: learned.arm,
+    update: learned.update,
+    loss: learned.loss,
+    frecency_scores: [...learned.scores],
+    num_suggestions_displayed: count("suggestions", suggestions, shown),
+    rank_selected: count("rank", rank, chosen, suggestions - 1),
+    bookmark_and_history_num_suggestions_displayed: shown,
+    bookmark_and_history_rank_selected: count("chosen", chosen, NOTHING_CHOSEN, shown - 1),
+    num_chars_typed: count("charactersTyped", observed.charactersTyped ?? 0),
+    num_key_down_events: count("keysPressed", observed.keysPressed ?? 0),
+    num_key_down_events_at_selecteds_first_entry: selected
+      ? count("keysAtFirstEntry", observed.keysAtFirstEntry ?? -1, -1)
+      : -1,
+    time_start_interaction: 0,
+    time_end_interaction: milliseconds("milliseconds", observed.milliseconds ?? 0),
+    time_at_selecteds_first_entry: selected
+      ? milliseconds("millisecondsAtFirstEntry", observed.millisecondsAtFirstEntry ?? -1, -1)
+      : -1,
+    selected_style: selected ? text("style", observed.style ?? "") : "",
+    selected_url_was_same_as_search_string: selected ? sameAsSearch(observed.sameAsSearch) : -1,
+    enter_was_pressed: observed.enter ? 1 : 0,
+    study_addon_version: text("clientVersion", clientVersion),
+  };
+  if (shown > MOST_SCORES) {
+    throw new RangeError(`${shown} pages were shown; a ping tells of at most ${MOST_SCORES}`);
+  }
+  return { clientId, type: PING_TYPE, payload };
+}
+
+/**
+ * Whether numbers may travel: finite, and of a size that ingest takes.
+ *
+ * @param {Iterable<number>} numbers
+ */
+export function mayTravel(numbers) {
+  return [...numbers].every((number) => Math.abs(number) <= LARGEST_NUMBER);
+}
+
+/**
+ * @param {string} name
+ * @param {number} value
+ * @param {number} [least]
+ * @param {number} [largest]
+ */
+function count(name, value, least = 0, largest = LARGEST_COUNT) {
+  if (!Number.isInteger(value) || value < least || value > largest) {
+    throw new RangeError(`${name} is ${value}; give a whole number from ${least} to ${largest}`);
+  }
+  return value;
+}
+
+/**
+ * A time as whole milliseconds; clocks of pages count in fractions.
+ *
+ * @param {string} name
+ * @param {number} value
+ * @param {number} [least]
+ */
+function milliseconds(name, value, least = 0) {
+  return count(name, Math.floor(value + 0.5), least, Number.MAX_SAFE_INTEGER);
+}
+
+/**
+ * @param {string} name
+ * @param {string} value
+ */
+function text(name, value) {
+  if (typeof value !== "string" || [...value].length > LONGEST_TEXT) {
+    throw new RangeError(`${name} is not a text of at most ${LONGEST_TEXT} characters; shorten it`);
+  }
+  return value;
+}
+
+/** @param {boolean | null | undefined} same */
+function sameAsSearch(same) {
+  return same === null || same === undefined ? -1 : Number(same);
+}

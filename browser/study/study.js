@@ -1,0 +1,152 @@
+// @ts-check
+/**
+ * What ingest publishes of a study, and the versions of its models: read with care, since it comes from outside.
+ *
+ * @typedef {object} Arm
+ * @property {string} name
+ * @property {number} share
+ * @property {string | null} line The model line that it follows.
+ * @property {boolean} applies It ranks with the newest model; else with version 0.
+ * @property {boolean} submits Its pings carry updates.
+ * @property {boolean} decays Stored scores decay by the day.
+ *
+ * @typedef {object} Weight
+ * @property {string} name
+ * @property {number} start
+ * @property {boolean} integer
+ *
+ * @typedef {object} ModelSpec
+ * @property {string} model The ranking model to evaluate.
+ * @property {readonly Weight[]} weights
+ * @property {number} margin Δ of the loss, in points.
+ * @property {number} epsilon ε of the finite differences.
+ *
+ * @typedef {object} Line
+ * @property {string} name
+ * @property {ModelSpec} spec
+ * @property {{ algorithm: string, sign?: boolean }} training
+ *
+ * @typedef {object} PublicStudy
+ * @property {string} name
+ * @property {string} pings
+ * @property {readonly Arm[]} arms
+ * @property {readonly Line[]} lines
+ *
+ * @typedef {object} Version
+ * @property {number} version The version's number; -1 before any was fetched.
+ * @property {readonly number[]} weights
+ */
+
+import { FRECENCY_NAMES, FRECENCY_START } from "../models/frecency.js";
+import { MODELS } from "../models/ranking_model.js";
+
+/** The version of a client that has not fetched any yet. */
+export const NO_VERSION = -1;
+
+const LARGEST = 1e30;
+
+/**
+ * What a browser ranks with that takes part in no line: frecency with the weights it shipped.
+ *
+ * @type {ModelSpec}
+ */
+export const PRODUCT_SPEC = Object.freeze({
+  model: "frecency-2018",
+  weights: FRECENCY_NAMES.map((name, k) => ({ name, start: FRECENCY_START[k], integer: true })),
+  margin: 10,
+  epsilon: 1,
+});
+
+/**
+ * The weights of version 0 as they are published: whole ones rounded half up, floor(x + 0.5).
+ *
+ * @param {ModelSpec} spec
+ * @returns {number[]}
+ */
+export function startWeights(spec) {
+  return spec.weights.map((weight) => (weight.integer ? Math.floor(weight.start + 0.5) : weight.start));
+}
+
+/**
+ * A study as it was fetched.
+ *
+ * @param {any} given What the JSON says.
+ * @param {string} name The study that was asked for.
+ * @returns {PublicStudy}
+ * @throws {TypeError} It is not that study, or one that this module cannot take part in.
+ */
+export function readStudy(given, name) {
+  require(given?.name === name, `this is not the study '${name}'`);
+  require(given.pings === "frecency-update", `the study '${name}' does not take pings of interactions`);
+  require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
+  require(Array.isArray(given.lines), `the study '${name}' has no lines`);
+  for (const line of given.lines) {
+    checkLine(line);
+  }
+  const lines = new Set(given.lines.map((/** @type {Line} */ line) => line.name));
+  const follows = (/** @type {Arm} */ arm) => arm.line === null || lines.has(arm.line);
+  require(given.arms.every(follows), `an arm of the study '${name}' follows a line that is not there`);
+  return given;
+}
+
+/**
+ * A version of a line's model as it was fetched.
+ *
+ * @param {any} given What the JSON says.
+ * @param {ModelSpec} spec
+ * @returns {Version}
+ * @throws {TypeError} It is not a version of that model.
+ */
+export function readModel(given, spec) {
+  const { model, iteration, names } = given ?? {};
+  require(Number.isSafeInteger(iteration) && iteration >= 0, "the model document has no number");
+  const isOfSpec =
+    Array.isArray(names) &&
+    Array.isArray(model) &&
+    names.length === spec.weights.length &&
+    model.length === names.length &&
+    spec.weights.every((weight, k) => weight.name === names[k]);
+  require(isOfSpec && model.every(isNumber), `version ${iteration} does not have the weights of the study's model`);
+  return { version: iteration, weights: model };
+}
+
+/** @param {any} arm */
+function isArm(arm) {
+  const flags = [arm?.applies, arm?.submits, arm?.decays];
+  const line = arm?.line;
+  return (
+    typeof arm?.name === "string" &&
+    isNumber(arm.share) &&
+    (line === null || typeof line === "string") &&
+    flags.every((flag) => typeof flag === "boolean")
+  );
+}
+
+/** @param {any} line */
+function checkLine(line) {
+  const spec = line?.spec;
+  const model = MODELS.get(spec?.model);
+  require(model !== undefined, `there is no ranking model '${spec?.model}' in this client`);
+  const fits =
+    Array.isArray(spec.weights) &&
+    spec.weights.length === model?.weightNames.length &&
+    spec.weights.every((/** @type {any} */ weight) => typeof weight?.name === "string" && isNumber(weight.start));
+  require(fits, `the line '${line.name}' does not name the weights of '${spec.model}' one by one`);
+  require(isNumber(spec.margin) && isNumber(spec.epsilon), `the line '${line.name}' has no margin or epsilon`);
+  require(line.training?.algorithm === "gradient", `the line '${line.name}' is not trained by gradients`);
+}
+
+/** @param {unknown} value */
+function isNumber(value) {
+  return typeof value === "number" && Math.abs(value) <= LARGEST;
+}
+
+/**
+ * @param {boolean} holds
+ * @param {string} problem
+ */
+function require(holds, problem) {
+  if (!holds) {
+    throw new TypeError(problem);
+  }
+}

@@ -1,0 +1,334 @@
+// @ts-check
+/** A client takes part in a study, keeps its model, reports what it learned, and does nothing where it should not. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Client, FRECENCY_START, frecency2018, memoryStorage, PageTable } from "../fedping.js";
+import { onLeaving } from "../delivery/leaving.js";
+import { DAY, VECTORS, drawPage, fakeBrowser, fakeIngest, offline, seeded, settled, status, watchedStorage } from "./support.js";
+
+const MINUTE = 60_000;
+const NOW = 1_800_000_000_000;
+const PAGES = Array.from({ length: 12 }, ((draw) => () => drawPage(draw, NOW))(seeded(42)));
+
+/**
+ * A client and what is around it. The seed decides its id, and so its arm.
+ *
+ * @param {{ seed?: number, ingest?: ReturnType<typeof fakeIngest>, [setting: string]: any }} [settings]
+ */
+function clientIn({ seed = 1, ingest = fakeIngest(), storage = memoryStorage(), ...settings } = {}) {
+  const browser = fakeBrowser({ seed, answer: (url, init) => ingest.answer(url, init) });
+  const { environment } = browser;
+  const client = new Client({ ingest: "https://i.example/", study: "pings", storage, environment, ...settings });
+  return { client, browser, ingest, storage };
+}
+
+/** A client of an arm. @param {string} arm @param {any} [settings] */
+async function clientOf(arm, settings = {}) {
+  for (let seed = 1; seed < 100; seed += 1) {
+    const probe = clientIn({ ...settings, storage: memoryStorage(), seed });
+    await probe.client.start();
+    if (probe.client.arm === arm) {
+      const made = clientIn({ ...settings, seed });
+      await made.client.start();
+      return made;
+    }
+  }
+  return assert.fail(`no client of a hundred is in the arm ${arm}`);
+}
+
+test("a client enrols, fetches its model without saying who it is, and ranks with it", async () => {
+  const { client, browser } = await clientOf("treatment");
+  assert.equal(client.version, 3);
+  assert.deepEqual(browser.requests.map(({ url }) => url), [
+    "https://i.example/models/pings/study.json",
+    "https://i.example/models/pings/main/latest.json",
+  ]);
+  for (const { init } of browser.requests) {
+    const { credentials, referrerPolicy, cache, redirect, headers } = init;
+    assert.deepEqual({ credentials, referrerPolicy, cache, redirect, headers }, {
+      ...{ credentials: "omit", referrerPolicy: "no-referrer", cache: "no-cache", redirect: "error" },
+      headers: undefined,
+    });
+  }
+  const expected = frecency2018.scores(VECTORS.pings.model.model, PageTable.of(PAGES, NOW));
+  assert.deepEqual(client.scores(PAGES, NOW), expected);
+  const shown = client.rank(PAGES, 5, NOW);
+  assert.equal(shown.pages.length, 5);
+  assert.deepEqual(shown.scores, [...expected].sort((a, b) => b - a).slice(0, 5));
+});
+
+test("arms do what the study says: who ranks with the model, who submits, who reports which version", async () => {
+  const start = frecency2018.scores(FRECENCY_START, PageTable.of(PAGES, NOW));
+  const trained = frecency2018.scores(VECTORS.pings.model.model, PageTable.of(PAGES, NOW));
+  const cases = { treatment: [true, true, 3, false], shadow: [false, true, 3, true], control: [false, false, 3, true], plain: [false, false, -1, true] };
+  for (const [arm, [applies, submits, version, decays]] of Object.entries(cases)) {
+    const { client } = await clientOf(arm);
+    const scores = client.scores(PAGES, NOW);
+    if (!decays) {
+      assert.deepEqual(scores, applies ? trained : start);
+    } else {
+      scores.forEach((score, page) => assert.ok(score <= start[page]));
+    }
+    const { payload } = /** @type {any} */ (client.compose(client.rank(PAGES, 6, NOW), { chosen: 2 })).ping;
+    assert.equal(payload.study_variation, arm);
+    assert.equal(payload.model_version, version);
+    assert.equal(Array.isArray(payload.update), submits);
+  }
+});
+
+test("a client that no share covers ranks as the product does, and sends nothing", async () => {
+  const ingest = fakeIngest();
+  ingest.study.arms = ingest.study.arms.slice(0, 1).map((/** @type {any} */ arm) => ({ ...arm, share: 1e-9 }));
+  const { client, browser } = clientIn({ ingest });
+  await client.start();
+  assert.equal(client.arm, null);
+  assert.deepEqual(client.scores(PAGES, NOW), frecency2018.scores(FRECENCY_START, PageTable.of(PAGES, NOW)));
+  assert.equal(client.report(client.rank(PAGES), { chosen: 0 }), null);
+  await settled();
+  assert.equal(browser.requests.length, 1);
+});
+
+test("a report is one ping, the same as was composed, with an id of its own", async () => {
+  const { client, browser } = await clientOf("treatment");
+  const shown = client.rank(PAGES, 8, NOW);
+  const sent = [0, 3, -1].map((chosen) => client.report(shown, { chosen, charactersTyped: 3 }));
+  await settled();
+  assert.equal(browser.posts.length, 3);
+  for (const [i, { url, init }] of browser.posts.entries()) {
+    assert.equal(url, `https://i.example/submit/pings/frecency-update/1/${sent[i]?.documentId}`);
+    assert.deepEqual(JSON.parse(init.body), sent[i]?.ping);
+  }
+  assert.equal(new Set(sent.map((each) => each?.documentId)).size, 3);
+  const nothing = sent[2]?.ping.payload;
+  assert.equal(nothing?.loss, 0);
+  assert.ok(nothing?.update.every((/** @type {number} */ number) => number === 0));
+  assert.deepEqual(client.counts, { accepted: 3, refused: 0, dropped: 0, waiting: 0 });
+});
+
+test("a choice among other suggestions counts as nothing learned, and still as a selection", async () => {
+  const { client } = await clientOf("treatment");
+  const composed = client.compose(client.rank(PAGES, 4, NOW), { chosen: -1, rank: 2, suggestions: 7, style: "search" });
+  const payload = /** @type {any} */ (composed).ping.payload;
+  assert.equal(payload.rank_selected, 2);
+  assert.equal(payload.bookmark_and_history_rank_selected, -1);
+  assert.equal(payload.num_suggestions_displayed, 7);
+  assert.equal(payload.loss, 0);
+  assert.ok(payload.update.every((/** @type {number} */ number) => number === 0));
+});
+
+test("a ping tells of the version that ranked, also when a newer one has come since", async () => {
+  const { client, ingest } = await clientOf("treatment");
+  const shown = client.rank(PAGES, 6, NOW);
+  const before = client.compose(shown, { chosen: 1 });
+  ingest.model = { ...ingest.model, iteration: 4, model: ingest.model.model.map((/** @type {number} */ w) => w + 5) };
+  assert.ok(await client.fetchModel());
+  assert.equal(client.version, 4);
+  const after = client.compose(shown, { chosen: 1 });
+  assert.deepEqual(after?.ping, before?.ping);
+  assert.equal(client.compose(client.rank(PAGES, 6, NOW), { chosen: 1 })?.ping.payload.model_version, 4);
+});
+
+test("in a private window nothing is fetched, kept or sent, and pages are ranked all the same", async () => {
+  const storage = watchedStorage();
+  const { client, browser } = clientIn({ isPrivate: () => true, storage });
+  await client.start();
+  assert.equal(client.report(client.rank(PAGES), { chosen: 0 }), null);
+  assert.equal(client.compose(client.rank(PAGES), { chosen: 0 }), null);
+  assert.equal(await client.fetchModel(), false);
+  await client.deliver();
+  await browser.pass(DAY);
+  assert.equal(browser.requests.length, 0);
+  assert.deepEqual(storage.written, []);
+  assert.equal(browser.page.listening, false);
+});
+
+test("without consent a ping can be looked at, but is neither sent nor kept; withdrawn, nothing more is sent", async () => {
+  let consent = false;
+  const storage = memoryStorage();
+  const { client, browser, ingest } = await clientOf("treatment", { hasConsent: () => consent, storage });
+  const shown = client.rank(PAGES, 6, NOW);
+  const composed = /** @type {any} */ (client.compose(shown, { chosen: 1 }));
+  assert.equal(client.send(composed), false);
+  assert.equal(client.report(shown, { chosen: 1 }), null);
+  assert.deepEqual(client.waiting, []);
+  consent = true;
+  ingest.submit = offline;
+  assert.equal(client.send(composed), true);
+  await settled();
+  assert.deepEqual(client.waiting, [composed]);
+  consent = false;
+  ingest.submit = status(200);
+  await browser.pass(DAY);
+  browser.page.leave();
+  assert.equal(browser.posts.length, 1);
+});
+
+test("forgetting leaves nothing behind, and the next start is somebody else", async () => {
+  const { client, browser, storage, ingest } = await clientOf("treatment");
+  ingest.submit = offline;
+  const first = client.report(client.rank(PAGES), { chosen: 0 });
+  await settled();
+  await client.forget();
+  assert.deepEqual(storage.keys(""), []);
+  await browser.pass(DAY);
+  assert.equal(browser.posts.length, 1);
+  await client.start();
+  await settled();
+  const again = client.compose(client.rank(PAGES), { chosen: 0 });
+  assert.notEqual(again?.ping.clientId ?? "", first?.ping.clientId);
+});
+
+test("the next page is the same client with the same model, and does not fetch again so soon", async () => {
+  const storage = memoryStorage();
+  const first = await clientOf("treatment", { storage });
+  const next = clientIn({ storage, seed: 77 });
+  await next.browser.pass(first.browser.environment.now() - NOW);
+  await next.client.start();
+  assert.equal(next.browser.requests.length, 0);
+  assert.equal(next.client.version, 3);
+  const compose = (/** @type {Client} */ client) => client.compose(client.rank(PAGES, 5, NOW), { chosen: 1 })?.ping;
+  assert.deepEqual(compose(next.client), compose(first.client));
+});
+
+test("models are asked for at moments of one's own, about as often as was set", async () => {
+  /** @type {Set<number>} */
+  const moments = new Set();
+  for (let seed = 1; seed <= 20; seed += 1) {
+    const { client, browser } = clientIn({ seed, everyMinutes: 30 });
+    await client.start();
+    const before = browser.requests.length;
+    await browser.pass(50 * 30 * MINUTE);
+    const turns = (browser.requests.length - before) / before; // a turn is one request more for arms with a line
+    assert.ok(turns > 44 && turns < 57, `${turns}`);
+    await browser.pass(30 * MINUTE);
+    moments.add(Math.round([...browser.timers.values()][0].at / MINUTE));
+    client.stop();
+    assert.equal(browser.timers.size, 0);
+  }
+  assert.ok(moments.size > 10);
+});
+
+test("a client that cannot fetch goes on with what it has, and asks again later and later", async () => {
+  const { client, browser, ingest } = clientIn();
+  browser.answer = offline;
+  await client.start();
+  assert.equal(client.arm, null);
+  assert.deepEqual(client.scores(PAGES, NOW), frecency2018.scores(FRECENCY_START, PageTable.of(PAGES, NOW)));
+  await browser.pass(20_000);
+  const soon = browser.requests.length;
+  assert.ok(soon >= 2 && soon <= 5, `${soon}`);
+  await browser.pass(10 * 3_600_000);
+  assert.ok(browser.requests.length < soon + 30);
+  browser.answer = ingest.answer;
+  await browser.pass(2 * 3_600_000);
+  assert.notEqual(client.arm, null);
+});
+
+const BAD_STUDIES = {
+  "another study": (/** @type {any} */ s) => ({ ...s, name: "other" }),
+  "pings of another type": (/** @type {any} */ s) => ({ ...s, pings: "model-update" }),
+  "no arms": (/** @type {any} */ s) => ({ ...s, arms: undefined }),
+  "an arm without a share": (/** @type {any} */ s) => ({ ...s, arms: [{ ...s.arms[0], share: null }] }),
+  "an arm of no line": (/** @type {any} */ s) => ({ ...s, arms: [{ ...s.arms[0], line: "none" }] }),
+  "a model that is not known": (/** @type {any} */ s) => withSpec(s, { model: "net" }),
+  "too few weights": (/** @type {any} */ s) => withSpec(s, { weights: s.lines[0].spec.weights.slice(1) }),
+  "weights in blocks": (/** @type {any} */ s) => withSpec(s, { weights: [] }),
+  "a weight that is no number": (/** @type {any} */ s) => withSpec(s, { weights: s.lines[0].spec.weights.map(() => ({ name: "a", start: "1" })) }),
+  "no margin": (/** @type {any} */ s) => withSpec(s, { margin: undefined }),
+  "local training": (/** @type {any} */ s) => ({ ...s, lines: [{ ...s.lines[0], training: { algorithm: "local" } }] }),
+  "a page of a hotel's network": () => "<html>",
+  nothing: () => null,
+};
+
+/** @param {any} study @param {any} change */
+function withSpec(study, change) {
+  const [line] = study.lines;
+  return { ...study, lines: [{ ...line, spec: { ...line.spec, ...change } }] };
+}
+
+for (const [name, made] of Object.entries(BAD_STUDIES)) {
+  test(`a study with ${name} is as good as none`, async () => {
+    const ingest = fakeIngest();
+    ingest.study = made(ingest.study);
+    const { client } = clientIn({ ingest });
+    await client.start();
+    assert.equal(client.arm, null);
+    assert.equal(client.report(client.rank(PAGES), { chosen: 0 }), null);
+  });
+}
+
+const BAD_MODELS = {
+  "other names": (/** @type {any} */ m) => ({ ...m, names: [...m.names].reverse() }),
+  "a weight too few": (/** @type {any} */ m) => ({ ...m, model: m.model.slice(1) }),
+  "a weight that is null": (/** @type {any} */ m) => ({ ...m, model: [null, ...m.model.slice(1)] }),
+  "a weight beyond all bounds": (/** @type {any} */ m) => ({ ...m, model: [1e31, ...m.model.slice(1)] }),
+  "no number": (/** @type {any} */ m) => ({ ...m, iteration: undefined }),
+};
+
+for (const [name, made] of Object.entries(BAD_MODELS)) {
+  test(`a model with ${name} is not taken`, async () => {
+    const { client, ingest } = await clientOf("treatment");
+    ingest.model = made({ ...ingest.model, iteration: 9 });
+    assert.equal(await client.fetchModel(), false);
+    assert.equal(client.version, 3);
+  });
+}
+
+test("a line that wants signs gets signs", async () => {
+  const ingest = fakeIngest();
+  ingest.study.lines[0].training = { algorithm: "gradient", batch: null, sign: true };
+  const { client } = await clientOf("treatment", { ingest });
+  const update = client.compose(client.rank(PAGES, 12, NOW), { chosen: 11 })?.ping.payload.update;
+  assert.ok(update.some((/** @type {number} */ number) => number !== 0));
+  assert.ok(update.every((/** @type {number} */ number) => [-1, 0, 1].includes(number)));
+});
+
+test("numbers that cannot be meant are told to the product at once", async () => {
+  const { client } = await clientOf("treatment");
+  const shown = client.rank(PAGES, 4, NOW);
+  const wrong = [
+    ...[{ chosen: 4 }, { chosen: -2 }, { chosen: 0.5 }, { chosen: 1, rank: -1 }, { chosen: 0, charactersTyped: -1 }],
+    ...[{ chosen: 0, keysPressed: 1.5 }, { chosen: 0, milliseconds: NaN }, { chosen: 0, style: "x".repeat(65) }],
+    ...[{ chosen: 0, suggestions: 2 ** 31 }],
+  ];
+  for (const observed of wrong) {
+    assert.throws(() => client.compose(shown, observed), RangeError, JSON.stringify(observed));
+  }
+});
+
+test("weights so large that a loss cannot travel cost the ping, and nothing else", async () => {
+  const { client, ingest } = await clientOf("treatment");
+  ingest.model = { ...ingest.model, iteration: 4, model: ingest.model.model.map(() => 1e29) };
+  assert.ok(await client.fetchModel());
+  assert.equal(client.report(client.rank(PAGES, 12, NOW), { chosen: 11 }), null);
+});
+
+test("a hidden page sends what waits, and stops listening when it is told to", () => {
+  /** @type {string[]} */
+  const seen = [];
+  const page = Object.assign(new EventTarget(), { visibilityState: "visible" });
+  const window = new EventTarget();
+  const stop = onLeaving(page, window, () => seen.push("leave"), () => seen.push("back"));
+  page.visibilityState = "hidden";
+  page.dispatchEvent(new Event("visibilitychange"));
+  page.visibilityState = "visible";
+  page.dispatchEvent(new Event("visibilitychange"));
+  window.dispatchEvent(new Event("pagehide"));
+  stop();
+  window.dispatchEvent(new Event("pagehide"));
+  page.dispatchEvent(new Event("visibilitychange"));
+  assert.deepEqual(seen, ["leave", "back", "leave"]);
+});
+
+test("a ping that was reported in a page's last moment is sent by the next page, once, with the same id", async () => {
+  const storage = memoryStorage();
+  const { client, ingest } = await clientOf("treatment", { storage });
+  ingest.submit = () => new Promise(() => {}); // the tab is closed before an answer comes
+  const sent = client.report(client.rank(PAGES, 5, NOW), { chosen: 2 });
+  const next = clientIn({ storage, seed: 5 });
+  await next.client.start();
+  await settled();
+  assert.deepEqual(next.browser.posts.map(({ url }) => url.split("/").at(-1)), [sent?.documentId]);
+  assert.deepEqual(JSON.parse(next.browser.posts[0].init.body), sent?.ping);
+});

@@ -1,0 +1,331 @@
+"""Numbers that Python computed and the browser's module has to compute too, bit for bit: `browser/tests/vectors.json`.
+
+    python -m tests.browser.vectors
+
+writes them anew; a test holds that what is committed is what the code says. Everything is drawn from one generator
+whose numbers never change (`random.Random.random`), and summed in plain loops: `sum` is more precise from Python 3.12
+on, and NumPy sums in another order.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.interactions import Ranking, interact, stored_scores
+from client_sim.fleet.keystrokes import Keystrokes
+from client_sim.fleet.pings import encoded_pings
+from client_sim.models import (
+    FRECENCY_NAMES,
+    LINEAR_15_NAMES,
+    Onward,
+    Page,
+    Visit,
+    decayed,
+    frecency_start,
+    linear_15_truth,
+    page_table,
+    searches_from,
+)
+from client_sim.models.frecency.reference import frecency
+from client_sim.models.gradients_reference import descent_by_finite_differences
+from client_sim.models.linear.reference import linear_15
+from protocol.enrolment import enrol, position
+from protocol.spec import ModelSpec, Step, Weight, published
+from protocol.study import Arm, Line, Study, public_study
+
+VECTORS = Path(__file__).parents[2] / "browser" / "tests" / "vectors.json"
+NOW = 1_530_000_000_000_000
+"""Microseconds since 1970; JavaScript counts in milliseconds, so every time below is a multiple of 1,000."""
+
+_DAY = 86_400_000_000
+_PAGES, _SEARCHES, _CLIENTS = 120, 12, 60
+_EDGES = (0, 1, 4, 5, 6, 14, 15, 16, 31, 32, 33, 90, 91, 92)
+
+
+class Draw:
+    """Draws from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def fraction(self) -> float:
+        """Return a number from [0, 1)."""
+        return self._random.random()
+
+    def whole(self, least: int, largest: int) -> int:
+        """Return a whole number, both ends included."""
+        return least + int(self._random.random() * (largest - least + 1))
+
+    def chance(self, probability: float) -> bool:
+        """Return whether something of that probability happens."""
+        return self._random.random() < probability
+
+    def some(self, things: Sequence[Any], count: int) -> list[Any]:
+        """Return so many different ones of some things, in any order."""
+        left = list(things)
+        return [left.pop(self.whole(0, len(left) - 1)) for _ in range(count)]
+
+    def uuid(self) -> str:
+        """Return a version 4 UUID."""
+        return str(UUID(bytes=bytes(self.whole(0, 255) for _ in range(16)), version=4))
+
+
+def vectors() -> dict[str, Any]:
+    """Return everything that is written."""
+    draw = Draw(2018)
+    pages = drawn_pages(draw)
+    frecency_weights, linear_weights = list(_frecency_weights(draw)), list(_linear_weights(draw))
+    return {
+        "now": NOW // 1000,
+        "pages": [_as_json(page) for page in pages],
+        "frecency": [{"weights": w, "scores": _frecency_scores(w, pages)} for w in frecency_weights],
+        "linear": [{"weights": w, "scores": _linear_scores(w, pages)} for w in linear_weights],
+        "stored": _stored(frecency_weights[0], pages),
+        "decayed": [[score, decayed(np.array(float(score))).item()] for score in (-1, 0, 20, 21, 22, 60, 140, 99_999)],
+        "searches": [
+            *_searches(draw, "frecency-2018", frecency_weights, pages, _frecency_scores),
+            *_searches(draw, "linear-15", linear_weights, pages, _linear_scores),
+        ],
+        "published": list(_published(draw)),
+        "positions": list(_positions(draw)),
+        "studies": [_enrolments(draw, *shares) for shares in ((0.6, 0.2, 0.2), (0.1,) * 9, (1 / 3, 1 / 3, 1 / 3))],
+        "waits": list(_waits(draw)),
+        "pings": _pings(pages),
+    }
+
+
+def drawn_pages(draw: Draw) -> list[Page]:
+    """Return the pages of the vectors, drawn before anything else is."""
+    return [_page(draw) for _ in range(_PAGES)]
+
+
+def text() -> str:
+    """Return the vectors as they are committed: JSON, one entry a line."""
+    lines = []
+    for name, entries in vectors().items():
+        if isinstance(entries, list):
+            rows = ",\n".join("  " + json.dumps(entry) for entry in entries)
+            lines.append(f'"{name}": [\n{rows}\n]')
+        else:
+            lines.append(f'"{name}": {json.dumps(entries)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def plain_loss(scores: Sequence[float], chosen: int, margin: float) -> float:
+    """Return the SVM loss for ranking, summed in displayed order (:func:`client_sim.models.loss_reference.loss`)."""
+    total = 0.0
+    for j, score in enumerate(scores):
+        if chosen >= 0 and j != chosen:
+            total += max(0.0, score + margin - scores[chosen])
+    return total
+
+
+def _page(draw: Draw) -> Page:
+    visits = tuple(_visit(draw) for _ in range(draw.whole(0, 13) if draw.chance(0.85) else 0))
+    return Page(
+        visits=visits,
+        visit_count=draw.whole(0, 30) if draw.chance(0.8) else draw.whole(0, 100_000),
+        typed=draw.chance(0.5),
+        bookmarked=draw.chance(0.5),
+        is_query=draw.chance(0.15),
+    )
+
+
+def _visit(draw: Draw) -> Visit:
+    """Return a visit close to where a cutoff lies, to the millisecond, or anywhere, the future included."""
+    if draw.chance(0.5):
+        age = _EDGES[draw.whole(0, len(_EDGES) - 1)] * _DAY + 1000 * draw.whole(-1, 1)
+    else:
+        age = 1000 * draw.whole(-3 * 86_400_000, 300 * 86_400_000)
+    origin = draw.whole(-1, 11) if draw.chance(0.6) else None
+    return Visit(NOW - age, draw.whole(-1, 11), origin, Onward(draw.whole(0, 2)))
+
+
+def _as_json(page: Page) -> dict[str, Any]:
+    return {
+        "visits": [[visit.time / 1000, visit.type, visit.origin_type, int(visit.onward)] for visit in page.visits],
+        "visitCount": page.visit_count,
+        "typed": page.typed,
+        "bookmarked": page.bookmarked,
+        "isQuery": page.is_query,
+    }
+
+
+def _frecency_weights(draw: Draw) -> Iterator[list[float]]:
+    yield frecency_start().tolist()
+    yield [0.0] * len(FRECENCY_NAMES)
+    for whole in (True, True, False, False):
+        numbers = [*(draw.fraction() * 100 for _ in range(4)), *(draw.fraction() * 900 - 300 for _ in range(18))]
+        yield [float(round(number)) if whole else number for number in numbers]
+
+
+def _linear_weights(draw: Draw) -> Iterator[list[float]]:
+    yield linear_15_truth().tolist()
+    for scale in (1.0, 200.0):
+        yield [scale * (draw.fraction() - 0.3) for _ in LINEAR_15_NAMES]
+
+
+def _frecency_scores(weights: Sequence[float], pages: Sequence[Page]) -> list[float]:
+    return [float(frecency(np.array(weights), page, NOW)) for page in pages]
+
+
+def _linear_scores(weights: Sequence[float], pages: Sequence[Page]) -> list[float]:
+    return [linear_15(np.array(weights), page, NOW) for page in pages]
+
+
+def _stored(weights: Sequence[float], pages: Sequence[Page]) -> list[float]:
+    """Return the scores by these weights after the decay of the days since each page's newest visit."""
+    stored: list[float] = stored_scores(np.array(_frecency_scores(weights, pages)), page_table(pages, NOW)).tolist()
+    return stored
+
+
+def _searches(
+    draw: Draw,
+    model: str,
+    weights: Sequence[list[float]],
+    pages: Sequence[Page],
+    scores_of: Callable[[Sequence[float], Sequence[Page]], list[float]],
+) -> Iterator[dict[str, Any]]:
+    for number in range(_SEARCHES):
+        which = number % len(weights)
+        rows = draw.some(range(len(pages)), draw.whole(1, 10))
+        chosen = draw.whole(-1, len(rows) - 1)
+        margin, epsilon = (10.0, 100.0, 7.25)[number % 3], (1.0, 1.0, 0.5, 3.0)[number % 4]
+        shown = [pages[row] for row in rows]
+
+        def loss_at(w: Any, shown: Sequence[Page] = shown, chosen: int = chosen, margin: float = margin) -> float:
+            return plain_loss(scores_of(w.tolist(), shown), chosen, margin)
+
+        scores = scores_of(weights[which], shown)
+        update = descent_by_finite_differences(loss_at, np.array(weights[which]), epsilon)
+        yield {
+            "model": model,
+            "weights": which,
+            "pages": rows,
+            "chosen": chosen,
+            "margin": margin,
+            "epsilon": epsilon,
+            "order": sorted(range(len(rows)), key=lambda row: -scores[row]),
+            "loss": plain_loss(scores, chosen, margin),
+            "update": update.tolist(),
+        }
+
+
+def _published(draw: Draw) -> Iterator[dict[str, Any]]:
+    starts = [-1.5, -0.5, 0.49999999999999994, 0.5, 1.5, 2.5, 2.499999, 1e15 + 0.5, 3.0]
+    starts += [draw.fraction() * 100 - 50 for _ in range(6)]
+    step = Step(start=1, min=1, max=1)
+    for integer in (True, False):
+        weights = tuple(Weight(f"w{i}", start, step, integer=integer) for i, start in enumerate(starts))
+        spec = ModelSpec(name="spec", model="linear-15", weights=weights)
+        told = [{"name": w.name, "start": w.start, "integer": w.integer} for w in weights]
+        yield {"weights": told, "start": list(published(spec, spec.start))}
+
+
+def _positions(draw: Draw) -> Iterator[list[Any]]:
+    for study in ("firefox-2018", "demo", "a", "s" * 64, "größe-ß", "学習", "😀"):
+        for client in (draw.uuid(), "", "x" * draw.whole(1, 130)):
+            yield [study, client, position(study, client)]
+
+
+def _enrolments(draw: Draw, *shares: float) -> dict[str, Any]:
+    study = Study(name="enrolment", arms=tuple(Arm(name=f"arm{i}", share=share) for i, share in enumerate(shares)))
+    clients = [draw.uuid() for _ in range(_CLIENTS)]
+    arms = [arm and arm.name for arm in (enrol(study, client) for client in clients)]
+    return {"study": msgspec.to_builtins(public_study(study)), "clients": list(zip(clients, arms, strict=True))}
+
+
+def _waits(draw: Draw) -> Iterator[dict[str, Any]]:
+    for first, factor, longest in (
+        (0.5, 2.0, 60.0),
+        (5.0, 2.0, 3600.0),
+        (1.0, 1.0, 1.0),
+        (0.0, 2.0, 10.0),
+        (3.0, 4.0, 1e5),
+    ):
+        backoff = Backoff(first=first, factor=factor, longest=longest)
+        for failures in (1, 2, 3, 7, 20, 200):
+            uniform, asked = draw.fraction(), draw.fraction() * 100 if draw.chance(0.5) else None
+            wait = backoff.wait(failures, uniform, asked)
+            yield {
+                "settings": {"first": first, "factor": factor, "longest": longest},
+                "failures": failures,
+                "uniform": uniform,
+                "retryAfter": asked,
+                "wait": wait,
+            }
+
+
+def study_of_pings() -> Study:
+    """Return a study of the full frecency with an arm of each kind."""
+    step = Step(start=1, min=1, max=3)
+    weights = tuple(
+        Weight(name, start, step, integer=True)
+        for name, start in zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
+    )
+    line = Line(name="main", spec=ModelSpec(name="frecency", model="frecency-2018", weights=weights, margin=25.0))
+    arms = (
+        Arm(name="treatment", share=0.4, line="main", applies=True, submits=True),
+        Arm(name="shadow", share=0.2, line="main", submits=True, decays=True),
+        Arm(name="control", share=0.2, line="main", decays=True),
+        Arm(name="plain", share=0.2, decays=True),
+    )
+    return Study(name="pings", arms=arms, lines=(line,))
+
+
+def _pings(pages: Sequence[Page]) -> dict[str, Any]:
+    """Return a study, a model that was fetched, and the pings of clients of each arm that searched the same pages."""
+    study = study_of_pings()
+    draw = Draw(7)
+    fetched = [weight + draw.whole(-3, 3) for weight in frecency_start().tolist()]
+    searches = [(draw.some(range(len(pages)), 8), draw.whole(-1, 7)) for _ in range(5)]
+    cases = [case for arm in study.arms for case in _pings_of(study, arm, fetched, pages, searches)]
+    return {
+        "study": msgspec.to_builtins(public_study(study)),
+        "model": {"model": fetched, "iteration": 3, "names": list(FRECENCY_NAMES)},
+        "cases": cases,
+    }
+
+
+def _pings_of(
+    study: Study, arm: Arm, fetched: list[float], pages: Sequence[Page], searches: Sequence[tuple[list[int], int]]
+) -> Iterator[dict[str, Any]]:
+    spec, start = study.lines[0].spec, frecency_start()
+    held = start if arm.line is None else np.array(fetched)
+    ranking = Ranking(spec, held if arm.applies else start, held if arm.submits else None, arm.decays)
+    seen = interact(ranking, page_table(pages, NOW), searches_from(*map(list, zip(*searches, strict=True))))
+    typed = _typed(seen.rank)
+    client = UUID(int=arm.share.as_integer_ratio()[0], version=4)
+    version = -1 if arm.line is None else 3
+    bodies = encoded_pings([client] * len(seen), arm.name, [version] * len(seen), seen, typed)
+    for (rows, chosen), body in zip(searches, bodies, strict=True):
+        yield {"arm": arm.name, "pages": rows, "chosen": chosen, "ping": json.loads(body)}
+
+
+def _typed(rank: Any) -> Keystrokes:
+    several = np.arange(len(rank))
+    chose = rank >= 0
+    return Keystrokes(
+        characters=several + 1,
+        keys=several + 2,
+        keys_at_first_entry=np.where(chose, 1, -1),
+        milliseconds=several * 250,
+        milliseconds_at_first_entry=np.where(chose, 250, -1),
+        enter=chose & (several % 2 == 0),
+    )
+
+
+def write() -> None:
+    """Write the vectors."""
+    VECTORS.write_text(text())
+
+
+if __name__ == "__main__":
+    write()
