@@ -1,0 +1,52 @@
+"""Draw the pictures of the thesis' experiments, and say what its tables need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from analysis.figures import save_figure
+from experiments.laboratory.settings import experiment_from_toml
+from experiments.papers.hartmann.curves import curves
+from experiments.papers.hartmann.pictures import PICTURES
+from experiments.papers.hartmann.variance import update_spreads
+
+SEARCHES = ((1, 2), (10, 10), (100, 100))
+SAMPLING = Path(__file__).parents[1] / "hartmann_2018_sampling.toml"
+
+
+@click.command()
+@click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--figures", type=click.Path(path_type=Path), help="Folder to draw the pictures into.")
+@click.option("--kind", type=click.Choice(["svg", "png"]), default="svg", show_default=True)
+@click.option("--spreads", is_flag=True, help="Measure how much sampled updates vary (thesis 3.2); takes a minute.")
+def main(results: Path, figures: Path | None, kind: str, spreads: bool) -> None:
+    """Draw pictures of the finished experiments in RESULTS, and say when each passed 0.99."""
+    done = [name for name in PICTURES if (results / name / "metrics.parquet").is_file()]
+    for name in done:
+        if figures is not None:
+            figures.mkdir(parents=True, exist_ok=True)
+            click.echo(save_figure(PICTURES[name](results), figures / f"{name}.{kind}"))
+    for name in ("hartmann_2018_published", "hartmann_2018_frecency"):
+        if (results / name / "metrics.parquet").is_file():
+            _say_first(results / name)
+    if spreads:
+        _say_spreads()
+
+
+def _say_first(folder: Path) -> None:
+    for variant, curve in curves(folder, "validation", "top_choice").items():
+        click.echo(f"{folder.name}: {variant}: above 0.99 first in iterations {curve.first_above(0.99)}, by seed")
+
+
+def _say_spreads() -> None:
+    setup = experiment_from_toml(SAMPLING).variants["RProp, simple"]
+    for searches in SEARCHES:
+        for name, spread in update_spreads(setup, seed=1, draws=2000, searches=searches).items():
+            said = " ".join(f"{key} {value:.4g}" for key, value in spread._asdict().items())
+            click.echo(f"{searches[0]} to {searches[1]} searches a user: {name}: {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Curves of finished runs: the mean over the seeds at each round, with its band."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.laboratory.bands import Band, band
+from protocol.errors import FedpingError
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of one variant by round; ``of_seeds`` has each seed's values at the same rounds."""
+
+    rounds: list[int]
+    bands: list[Band]
+    of_seeds: list[list[float]]
+
+    def first_above(self, level: float) -> list[int | None]:
+        """Return of each seed the first round in which the metric is above a level, None if it never is."""
+        pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
+        return [next((number for number, value in each if value > level), None) for each in pairs]
+
+
+def curves(folder: Path, split: str, metric: str) -> dict[str, Curve]:
+    """Return the curve of each variant and baseline of an experiment, in the file's order.
+
+    Raises:
+        FedpingError: the folder has no results.
+    """
+    import pyarrow.parquet as pq
+
+    if not (folder / "metrics.parquet").is_file():
+        raise FedpingError(f"{folder} has no results; run 'fedping simulate' with --out {folder} first")
+    table = pq.read_table(folder / "metrics.parquet", filters=[("split", "=", split), ("metric", "=", metric)])
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["variant"], {}).setdefault(row["seed"], {})[row["round"]] = row["value"]
+    return {variant: _curve(list(of_seed.values())) for variant, of_seed in found.items()}
+
+
+def _curve(of_seed: list[dict[int, float]]) -> Curve:
+    """Return the curve up to the last round that every seed has come to."""
+    rounds = sorted(set.intersection(*(set(values) for values in of_seed)))
+    values = [[one[number] for number in rounds] for one in of_seed]
+    return Curve(rounds, [band(list(column)) for column in zip(*values, strict=True)], values)

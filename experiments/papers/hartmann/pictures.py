@@ -1,0 +1,123 @@
+"""The pictures of the thesis' experiments, from finished runs: data in, a Matplotlib ``Figure`` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from analysis.figures import LIGHT, titled
+from analysis.figures.canvas import TEXT_SIZE, grid_across, panels
+from experiments.papers.hartmann.curves import Curve, curves
+from experiments.papers.hartmann.original import RPROP_ANALYTIC, RPROP_NUMERIC, to_the_end
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Corner: TypeAlias = Literal["lower right", "upper right", "upper left"]
+
+_THEIRS = "theirs, one seed"
+
+
+def draw_frecency(results: Path) -> Figure:
+    """Draw the validation accuracy on the published users, with the original's, and on those of the thesis' text."""
+    figure, (published, text) = panels(LIGHT, 2, width=11.0, height=4.4)
+    found = curves(results / "hartmann_2018_published", "validation", "top_choice")
+    _draw(published, {name: found[name] for name in ("RProp, numeric", "RProp, analytic", "gradient descent, numeric")})
+    for values, place in ((RPROP_NUMERIC, 0), (RPROP_ANALYTIC, 1)):
+        theirs = to_the_end(values)
+        label = f"{_THEIRS}: RProp, {'numeric' if place == 0 else 'analytic'}"
+        published.plot(theirs, ":", color=LIGHT.of_arm(place), linewidth=1.6, label=label)
+    found = curves(results / "hartmann_2018_frecency", "validation", "top_choice")
+    names = ("RProp, numeric", "RProp, analytic", "gradient descent, numeric", "Adam, numeric", "Adam, analytic")
+    _draw(text, {name: found[name] for name in names})
+    _finish(published, "users as published", "iteration", "searches with the wanted page on top")
+    _finish(text, "users as thesis 7.3 describes them", "iteration", "")
+    for axes in (published, text):
+        axes.axhline(0.99, color=LIGHT.soft, linewidth=0.8, linestyle="--")
+    return titled(figure, "Validation accuracy, noise-free", theme=LIGHT)
+
+
+def draw_noise(results: Path) -> Figure:
+    """Draw the validation accuracy where users choose with noise; the dashed lines are the true weights."""
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    found = curves(results / "hartmann_2018_noise", "validation", "top_choice")
+    for one, variance in zip(axes, ("30", "30,000"), strict=True):
+        end = f", variance {variance}"
+        own = {name.removesuffix(end): curve for name, curve in found.items() if name.endswith(end)}
+        truth = own.pop("true weights").bands[0].mean
+        _draw(one, own)
+        assert truth is not None
+        one.axhline(truth, color=LIGHT.ink, linewidth=1.0, linestyle="--", label="true weights")
+        _finish(one, f"noise of variance {variance}", "iteration", "searches with the wanted page on top")
+    axes[1].set_ylabel("")
+    return titled(figure, "Validation accuracy with noisy choices", theme=LIGHT)
+
+
+def draw_signs(results: Path) -> Figure:
+    """Draw the validation accuracy of RProp on dense updates and on signs."""
+    figure, (axes,) = panels(LIGHT)
+    _draw(axes, _variants(curves(results / "hartmann_2018_signs", "validation", "top_choice")))
+    _finish(axes, "", "iteration", "searches with the wanted page on top")
+    return titled(figure, "RProp on updates and on their signs", theme=LIGHT)
+
+
+def draw_sampling(results: Path) -> Figure:
+    """Draw the loss by round, for each way of sampling, under both optimizers."""
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    found = curves(results / "hartmann_2018_sampling", "validation", "loss")
+    for one, optimizer in zip(axes, ("gradient descent", "RProp"), strict=True):
+        start = f"{optimizer}, "
+        _draw(one, {name.removeprefix(start): curve for name, curve in found.items() if name.startswith(start)})
+        _finish(one, optimizer, "round", "validation loss", "upper right")
+    axes[0].set_yscale("log")
+    axes[1].set_ylabel("")
+    return titled(figure, "20 of 2,000 users a round, by the way of sampling", theme=LIGHT)
+
+
+def draw_early_stopping(results: Path) -> Figure:
+    """Draw the loss on training and validation examples by round, of the runs that are never stopped."""
+    figure, (axes,) = panels(LIGHT)
+    folder = results / "hartmann_2018_early_stopping"
+    loss = {split: curves(folder, split, "loss")["never stopped"] for split in ("train", "validation", "test")}
+    _draw(axes, loss)
+    best = min(range(len(loss["validation"].rounds)), key=lambda at: loss["validation"].bands[at].mean or 0.0)
+    axes.axvline(loss["validation"].rounds[best], color=LIGHT.soft, linewidth=1.0, linestyle="--")
+    _finish(axes, "", "round", "cross-entropy", "upper left")
+    return titled(figure, "A network of 100 hidden units on 1,000 credits", theme=LIGHT)
+
+
+def _variants(found: Mapping[str, Curve]) -> dict[str, Curve]:
+    return {name: curve for name, curve in found.items() if not name.startswith("start")}
+
+
+def _draw(axes: Axes, found: Mapping[str, Curve]) -> None:
+    for place, (name, curve) in enumerate(found.items()):
+        colour = LIGHT.of_arm(place)
+        means = [band.mean or 0.0 for band in curve.bands]
+        halves = [band.half or 0.0 for band in curve.bands]
+        low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
+        axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.13, linewidth=0)
+        axes.plot(curve.rounds, means, color=colour, linewidth=1.8, label=name)
+
+
+def _finish(axes: Axes, title: str, across: str, up: str, legend: Corner = "lower right") -> None:
+    axes.set(title=title, xlabel=across, ylabel=up)
+    axes.title.set_fontsize(TEXT_SIZE)
+    axes.margins(x=0.02)
+    grid_across(axes, LIGHT)
+    axes.legend(frameon=False, fontsize=9, loc=legend, labelcolor=LIGHT.ink)
+
+
+PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
+    {
+        "hartmann_2018_frecency": draw_frecency,
+        "hartmann_2018_noise": draw_noise,
+        "hartmann_2018_signs": draw_signs,
+        "hartmann_2018_sampling": draw_sampling,
+        "hartmann_2018_early_stopping": draw_early_stopping,
+    }
+)
+"""By the name of their file."""
