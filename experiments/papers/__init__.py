@@ -1,0 +1,1 @@
+"""The papers' experiments: a file each, and the pictures of `docs/experiments.md`."""

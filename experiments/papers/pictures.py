@@ -1,0 +1,189 @@
+"""The pictures of Fritsch et al. 2018 and Rodríguez-Barroso et al. 2020, from finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from analysis.figures import LIGHT, titled
+from analysis.figures.canvas import TEXT_SIZE, grid_across, panels
+from experiments.laboratory.bands import Band
+from experiments.laboratory.results import Summary, VariantSummary
+from experiments.papers.hartmann.curves import Curve, curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WAYS = ("each alone", "together, federated", "together, data in one place")
+_NOTHING = Band(None, None, 0)
+
+
+def draw_by_size(results: Path, name: str, title: str) -> Figure:
+    """Draw what a lender gains by how much it has to learn from: figures 6 and 7."""
+    summary = _summary(results / name)
+    models = ("logistic regression", "network")
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    for one, model in zip(axes, models, strict=True):
+        _draw_ways(one, summary, [variant for variant in summary.variants if variant.startswith(model)])
+        _finish(one, model, "training examples of each lender", "AUC, mean of the lenders")
+    axes[1].set_ylabel("")
+    axes[0].legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
+    return titled(figure, title, theme=LIGHT)
+
+
+def draw_by_ratings(results: Path) -> Figure:
+    """Draw the same of users with many ratings."""
+    return _one_panel(
+        results / "fritsch_2018_figure_6_movielens",
+        "43 users who rated 500 films or more (as figure 6)",
+        "training examples of each user",
+        "AUC, mean of the users",
+    )
+
+
+def draw_by_hidden_units(results: Path) -> Figure:
+    """Draw what a lender gains by the size of the network: figure 8."""
+    return _one_panel(
+        results / "fritsch_2018_figure_8",
+        "Lenders by purpose, by the size of the network (as figure 8)",
+        "hidden units",
+        "AUC, mean of the lenders",
+    )
+
+
+def draw_algorithms(results: Path) -> Figure:
+    """Draw GD, Adam and federated averaging over the rounds: figure 9, and the same for logistic regression."""
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    _draw_curves(axes[0], _federated(results / "fritsch_2018_figure_9", "test", "auc"))
+    _draw_curves(axes[1], _federated(results / "fritsch_2018_figure_9_logistic", "test", "auc"))
+    for one, title in zip(axes, ("network of 100 hidden units", "logistic regression"), strict=True):
+        _finish(one, title, "round", "AUC of all lenders' test examples")
+        one.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
+    axes[0].set_ylim(0.48, 0.83)
+    axes[1].set_ylabel("")
+    return titled(figure, "Gradient descent, Adam, federated averaging with 50 steps (as figure 9)", theme=LIGHT)
+
+
+def draw_digits(results: Path) -> Figure:
+    """Draw the accuracy on digits over the rounds, of 5 and of 25 clients: table 4."""
+    found = _federated(results / "rodriguez_barroso_2020_table_4", "test", "accuracy")
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    for one, clients in zip(axes, ("5 clients", "25 clients"), strict=True):
+        end = f", {clients}"
+        own = {name.removesuffix(end): curve for name, curve in found.items() if name.endswith(end)}
+        _draw_curves(one, {"centralised": found["centralised"]} | own, after=10)
+        _finish(one, clients, "round of 5 epochs", "accuracy")
+        one.axvline(10, color=LIGHT.soft, linewidth=0.8, linestyle="--")
+    axes[1].set_ylabel("")
+    axes[1].legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
+    return titled(figure, "5,000 digits of MNIST (table 4 is after ten rounds)", theme=LIGHT)
+
+
+def draw_k_means(results: Path) -> Figure:
+    """Draw the distance to the nearest centroid over the rounds, averaged by position and clustered again."""
+    folder = results / "rodriguez_barroso_2020_k_means"
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    found, baselines = _federated(folder, "test", "loss"), _summary(folder).baselines
+    for one, clients in zip(axes, ("IID", "two labels each"), strict=True):
+        end = f", {clients}"
+        own = {name.removesuffix(end): curve for name, curve in found.items() if name.endswith(end)}
+        _draw_curves(one, own, after=1)
+        central = baselines[f"centralised (mean{end})"].metrics["test"]["loss"].mean
+        assert central is not None
+        one.axhline(central, color=LIGHT.ink, linewidth=1.0, linestyle="--", label="all digits in one place")
+        _finish(one, f"10 clients, {clients}", "round", "mean squared distance")
+    axes[1].set_ylabel("")
+    axes[1].legend(frameon=False, fontsize=9, loc="upper right", labelcolor=LIGHT.ink)
+    return titled(figure, "Ten clusters of digits", theme=LIGHT)
+
+
+def _summary(folder: Path) -> Summary:
+    return msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
+
+
+def _federated(folder: Path, split: str, metric: str) -> dict[str, Curve]:
+    """Return the curves of the variants, without the baselines."""
+    variants = _summary(folder).variants
+    return {name: curve for name, curve in curves(folder, split, metric).items() if name in variants}
+
+
+def _one_panel(folder: Path, title: str, across: str, up: str) -> Figure:
+    summary = _summary(folder)
+    figure, (axes,) = panels(LIGHT)
+    _draw_ways(axes, summary, list(summary.variants))
+    _finish(axes, "", across, up)
+    axes.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
+    return titled(figure, title, theme=LIGHT)
+
+
+def _draw_ways(axes: Axes, summary: Summary, variants: Sequence[str]) -> None:
+    """Draw local, federated and centralised models of each variant, which stand side by side along the axis."""
+    rows: Iterable[tuple[str, list[VariantSummary]]] = zip(
+        WAYS,
+        (
+            [summary.baselines[f"local ({name})"] for name in variants],
+            [summary.variants[name] for name in variants],
+            [summary.baselines[f"centralised ({name})"] for name in variants],
+        ),
+        strict=True,
+    )
+    for place, (way, summaries) in enumerate(rows):
+        bands = [one.metrics["local"].get("auc", _NOTHING) for one in summaries]
+        _draw_band(axes, range(len(bands)), bands, way, place, marker="o", dashed=place == 2)
+    labels = [name.rpartition(", ")[2].partition(" ")[0] for name in variants]
+    axes.set_xticks(range(len(variants)), labels)
+
+
+def _draw_curves(axes: Axes, found: Mapping[str, Curve], after: int = 0) -> None:
+    """Draw curves from the round ``after`` on."""
+    for place, (name, curve) in enumerate(found.items()):
+        there = [index for index, number in enumerate(curve.rounds) if number >= after]
+        _draw_band(axes, [curve.rounds[i] for i in there], [curve.bands[i] for i in there], name, place)
+
+
+def _draw_band(
+    axes: Axes,
+    x: Sequence[int],
+    bands: Sequence[Band],
+    label: str,
+    place: int,
+    *,
+    marker: str | None = None,
+    dashed: bool = False,
+) -> None:
+    means = [float("nan") if band.mean is None else band.mean for band in bands]
+    low, high = ([m + sign * (band.half or 0.0) for m, band in zip(means, bands, strict=True)] for sign in (-1, 1))
+    colour = LIGHT.of_arm(place)
+    axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+    style = "--" if dashed else "-"
+    axes.plot(x, means, style, color=colour, linewidth=1.8, marker=marker, markersize=4, label=label)
+
+
+def _finish(axes: Axes, title: str, across: str, up: str) -> None:
+    axes.set(title=title, xlabel=across, ylabel=up)
+    axes.title.set_fontsize(TEXT_SIZE)
+    axes.margins(x=0.03)
+    grid_across(axes, LIGHT)
+
+
+PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
+    {
+        "fritsch_2018_figure_6": lambda results: draw_by_size(
+            results, "fritsch_2018_figure_6", "Lenders by purpose, by how much each has to learn from (as figure 6)"
+        ),
+        "fritsch_2018_figure_6_movielens": draw_by_ratings,
+        "fritsch_2018_figure_7": lambda results: draw_by_size(
+            results, "fritsch_2018_figure_7", "Lenders at random, by how much each has to learn from (as figure 7)"
+        ),
+        "fritsch_2018_figure_8": draw_by_hidden_units,
+        "fritsch_2018_figure_9": draw_algorithms,
+        "rodriguez_barroso_2020_table_4": draw_digits,
+        "rodriguez_barroso_2020_k_means": draw_k_means,
+    }
+)
+"""By the name of their file."""
