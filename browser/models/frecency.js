@@ -193,11 +193,18 @@ const knownKinds = new WeakMap();
  * @param {PageTable} pages
  */
 function kindsOf(pages) {
-  let kinds = knownKinds.get(pages);
-  if (kinds === undefined) {
-    kinds = Uint8Array.from(pages.type, (_, cell) => kindOf(pages, cell));
-    knownKinds.set(pages, kinds);
+  const known = knownKinds.get(pages);
+  if (known !== undefined) {
+    return known;
   }
+  const kinds = new Uint8Array(pages.length * MAX_SAMPLED);
+  for (let page = 0; page < pages.length; page += 1) {
+    const end = page * MAX_SAMPLED + pages.sampled[page];
+    for (let cell = page * MAX_SAMPLED; cell < end; cell += 1) {
+      kinds[cell] = 2 * bonusNumber(pages, cell) + pages.bookmarked[page];
+    }
+  }
+  knownKinds.set(pages, kinds);
   return kinds;
 }
 
@@ -205,10 +212,9 @@ function kindsOf(pages) {
  * @param {PageTable} pages
  * @param {number} cell
  */
-function kindOf(pages, cell) {
+function bonusNumber(pages, cell) {
   const type = typeThatCounts(pages.type[cell], pages.originType[cell]);
-  const bonus = isRedirectSource(pages.onward[cell], type) ? REDIRECT_SOURCE : type;
-  return 2 * bonus + pages.bookmarked[Math.floor(cell / MAX_SAMPLED)];
+  return isRedirectSource(pages.onward[cell], type) ? REDIRECT_SOURCE : type;
 }
 
 /**

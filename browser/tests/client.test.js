@@ -92,7 +92,7 @@ test("a client that no share covers ranks as the product does, and sends nothing
 test("a report is one ping, the same as was composed, with an id of its own", async () => {
   const { client, browser } = await clientOf("treatment");
   const shown = client.rank(PAGES, 8, NOW);
-  const sent = [0, 3, -1].map((chosen) => client.report(shown, { chosen, charactersTyped: 3 }));
+  const sent = [0, 3, -1].map((chosen) => client.report(shown, { chosen, charactersTyped: 3, style: "history" }));
   await settled();
   assert.equal(browser.posts.length, 3);
   for (const [i, { url, init }] of browser.posts.entries()) {
@@ -101,6 +101,7 @@ test("a report is one ping, the same as was composed, with an id of its own", as
   }
   assert.equal(new Set(sent.map((each) => each?.documentId)).size, 3);
   const nothing = sent[2]?.ping.payload;
+  assert.deepEqual(sent.map((each) => each?.ping.payload.selected_style), ["history", "history", ""]);
   assert.equal(nothing?.loss, 0);
   assert.ok(nothing?.update.every((/** @type {number} */ number) => number === 0));
   assert.deepEqual(client.counts, { accepted: 3, refused: 0, dropped: 0, waiting: 0 });

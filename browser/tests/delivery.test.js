@@ -274,6 +274,28 @@ test("requests that outlive the page never have more than 64 KiB under way, what
   }
 });
 
+test("what has been answered counts no longer: ping after ping may outlive the page", async () => {
+  const browser = fakeBrowser();
+  const outbox = outboxIn(browser);
+  for (let i = 0; i < 10; i += 1) {
+    await outbox.add(`${i}`, "x".repeat(30_000));
+    await outbox.deliver();
+  }
+  assert.ok(browser.posts.every(({ init }) => init.keepalive));
+});
+
+test("a page that was left and came back tries again what failed in leaving", async () => {
+  const browser = fakeBrowser({ answer: offline });
+  const outbox = outboxIn(browser);
+  await outbox.add("one", "{}");
+  outbox.leave();
+  await settled();
+  browser.answer = status(200);
+  await browser.pass(10_000);
+  assert.deepEqual(idsSent(browser), ["one", "one"]);
+  assert.equal(outbox.counts.accepted, 1);
+});
+
 test("a ping that is too large to outlive the page is sent without that while the page is there", async () => {
   const browser = fakeBrowser();
   const outbox = outboxIn(browser);
@@ -337,5 +359,10 @@ test("what is forgotten is not sent, nor found again", async () => {
   await outbox.clear();
   await browser.pass(3 * DAY);
   assert.equal(browser.posts.length, 1);
+  assert.deepEqual(storage.keys(""), []);
+  await outbox.add("two", "{}");
+  void outbox.deliver();
+  await outbox.clear(); // while its answer is awaited
+  await browser.pass(3 * DAY);
   assert.deepEqual(storage.keys(""), []);
 });

@@ -104,6 +104,18 @@ test("decay never raises a score, never lowers one below 20, and comes to rest",
   }
 });
 
+test("a score that is rounded up to zero is a zero like any other", () => {
+  const weights = FRECENCY_START.map((weight, k) => (k === 11 ? -1 : weight)); // linkVisitBonus
+  const visit = { time: NOW - DAY, type: 1 };
+  const pages = [
+    { visits: [visit, visit], visitCount: 1 }, // -2 points: -1
+    { visits: [visit, { ...visit, type: 2 }, { ...visit, type: 4 }], visitCount: 1, bookmarked: false },
+    { visits: [visit, { ...visit, type: 4 }, { ...visit, type: 4 }], visitCount: 1 }, // a third of -1 point
+    { visits: [{ ...visit, time: NOW - 60 * DAY }], visitCount: 1 }, // -0.3 points
+  ];
+  assert.deepEqual(Array.from(frecency2018.scores(weights, PageTable.of(pages, NOW))), [-1, 667, 0, 0]);
+});
+
 test("the cases that have no points or no visits", () => {
   const visit = { time: NOW - DAY, type: 4 }; // an embed, which is worth nothing
   const pages = [

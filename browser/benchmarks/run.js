@@ -1,0 +1,9 @@
+// @ts-check
+/** `node browser/benchmarks/run.js`: the figures of `measure.js` in this node. */
+
+import { measure } from "./measure.js";
+
+for (const [name, figures] of Object.entries(measure(200))) {
+  const told = Object.entries(figures).map(([which, figure]) => `${which} ${figure.toFixed(2).padStart(7)} ms`);
+  console.log(name.padEnd(20), told.join("   "));
+}

@@ -1,0 +1,159 @@
+"""A web server for a page in a real browser: it serves `browser/`, hears what the page tells, and relays to ingest.
+
+The relay is an origin of its own, as an ingest elsewhere is, and remembers what the browser said of itself.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.browser.tools import BROWSER, CHROMIUM
+from tests.support.firefox import FIREFOX
+
+LONGEST_WAIT = 120
+_HOP = {"connection", "host", "content-length", "accept-encoding", "transfer-encoding", "server", "date"}
+
+
+class _Quiet:
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+class _Page(_Quiet, SimpleHTTPRequestHandler):
+    told: "queue.Queue[dict[str, Any]]"
+
+    def do_POST(self) -> None:
+        self.told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One request that passed the relay, and the status that ingest gave."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    status: int
+
+
+class _Relay(_Quiet, BaseHTTPRequestHandler):
+    to: str
+    passed: list[Passed]
+
+    def _relay(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if self.command in ("POST", "PUT") else None
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        request = urllib.request.Request(self.to + self.path, data=body, headers=headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                status, named, data = answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            status, named, data = error.code, error.headers, error.read()
+        seen = {name.lower(): value for name, value in self.headers.items()}
+        self.passed.append(Passed(self.command, self.path, seen, status))
+        self.send_response(status)
+        for name, value in named.items():
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._relay()
+
+    def do_POST(self) -> None:
+        self._relay()
+
+    def do_OPTIONS(self) -> None:
+        self._relay()
+
+
+@dataclass
+class Web:
+    """The servers of one test."""
+
+    address: str
+    relay: str
+    told: "queue.Queue[dict[str, Any]]"
+    passed: list[Passed] = field(default_factory=list)
+
+    def hears(self, step: str) -> Any:
+        """Wait for what the page says of a step."""
+        said = self.told.get(timeout=LONGEST_WAIT)
+        assert said["step"] == step, said
+        assert "error" not in said, said["error"]
+        return said["value"]
+
+    def posts(self) -> list[Passed]:
+        """Return the submissions that passed."""
+        return [each for each in self.passed if each.method == "POST"]
+
+
+@contextlib.contextmanager
+def serving(ingest: str = "") -> Iterator[Web]:
+    """Serve the page, and relay to ingest, on free ports."""
+    told: queue.Queue[dict[str, Any]] = queue.Queue()
+    passed: list[Passed] = []
+    page = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(type("Page", (_Page,), {"told": told}), directory=str(BROWSER))
+    )
+    relay = ThreadingHTTPServer(("127.0.0.1", 0), type("Relay", (_Relay,), {"to": ingest, "passed": passed}))
+    for server in (page, relay):
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        addresses = [f"http://127.0.0.1:{server.server_address[1]}" for server in (page, relay)]
+        yield Web(addresses[0], addresses[1], told, passed)
+    finally:
+        for server in (page, relay):
+            server.shutdown()
+            server.server_close()
+
+
+BROWSERS = {"chromium": CHROMIUM, "firefox": FIREFOX}
+
+
+@contextlib.contextmanager
+def opened(name: str, url: str, folder: Path) -> Iterator[None]:
+    """Open a page in a browser without a window, with a profile of its own; the browser has ended when this returns."""
+    path = BROWSERS[name]
+    assert path is not None
+    profile = folder / "profile"
+    profile.mkdir()
+    if name == "chromium":
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # Chromium does not run as root with it
+        quiet = ["--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--disable-component-update"]
+        command = [path, "--headless=new", *sandbox, *quiet, f"--user-data-dir={profile}", url]
+    else:
+        command = [path, "--headless", "--no-remote", "--profile", str(profile), url]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "HOME": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+        shutil.rmtree(profile, ignore_errors=True)
