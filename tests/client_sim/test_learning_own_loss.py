@@ -69,6 +69,8 @@ def test_start_and_prediction_are_named_too(own_losses: Any) -> None:
         ({"function": "own_losses:not_a_number"}, "returned nan for the client at 0"),
         ({"function": "own_losses:not_a_number", "gradient": "finite_differences"}, "returned nan"),
         ({"function": "own_losses:in_numpy"}, "autograd cannot differentiate the loss 'in_numpy'"),
+        ({"function": "own_losses:of_five_features"}, r"'of_five_features' failed, .* \(3,\) and \(5, 2\) .* in line"),
+        ({"function": "own_losses:of_five_features", "gradient": "finite_differences"}, "of_five_features' failed"),
         ({"function": "own_losses:steep_at_zero"}, "gradient of the loss 'steep_at_zero' is not finite"),
     ],
 )
@@ -105,6 +107,9 @@ def test_what_an_own_loss_cannot_do_is_told(own_losses: Any) -> None:
     batch = data().batch(np.arange(3))
     with pytest.raises(FedpingError, match="cannot predict"):
         model.predict(model.start, batch)
+    broken = own_loss(own_losses.squared, model.start, predict=lambda weights, x: x @ weights)
+    with pytest.raises(FedpingError, match=r"in line \d+ of .*test_learning_own_loss.py \(ValueError: matmul"):
+        broken.predict(broken.start, batch)
     with pytest.raises(FedpingError, match="knows nothing of weights"):
         model.losses(model.start, Examples(batch.x, batch.y, 2 * batch.weight))
     with pytest.raises(InvalidSettings, match="one row of finite numbers"):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,11 +67,11 @@ class OwnLoss:
         """See :meth:`client_sim.learning.model.Model.losses`.
 
         Raises:
-            FedpingError: the loss is no finite number, or the examples are weighted, of which it knows nothing.
+            FedpingError: the loss fails, is no finite number, or the examples are weighted, of which it knows nothing.
         """
         losses = np.zeros(len(batch))
         for client, own, x, y in _each(weights, batch):
-            losses[client] = self._number(self.loss(own, x, y), client)
+            losses[client] = self._value(own, x, y, client)
         return losses
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
@@ -94,7 +95,7 @@ class OwnLoss:
         """Return what the own prediction says, shape (k, n) or (k, n, c).
 
         Raises:
-            FedpingError: there is none.
+            FedpingError: there is none, or it fails.
         """
         if self.prediction is None:
             raise FedpingError(
@@ -102,24 +103,25 @@ class OwnLoss:
                 "'predict', or give it to own_loss"
             )
         each = np.broadcast_to(weights, (len(batch), len(self.start)))
-        return np.array([self.prediction(own, x) for own, x in zip(each, batch.x, strict=True)], dtype=np.float64)
+        said = [_said_by(self.prediction, own, x) for own, x in zip(each, batch.x, strict=True)]
+        return np.array(said, dtype=np.float64)
 
     def _by_differences(self, weights: FloatArray, x: Any, y: Any, client: int) -> tuple[float, FloatArray]:
         assert self.epsilon is not None
         gradient, moved = np.zeros(len(weights)), np.array(weights)
         for i, weight in enumerate(weights):
             moved[i] = weight + self.epsilon
-            above = self._number(self.loss(moved.copy(), x, y), client)
+            above = self._value(moved.copy(), x, y, client)
             moved[i] = weight - self.epsilon
-            gradient[i] = (above - self._number(self.loss(moved.copy(), x, y), client)) / (2 * self.epsilon)
+            gradient[i] = (above - self._value(moved.copy(), x, y, client)) / (2 * self.epsilon)
             moved[i] = weight
-        return self._number(self.loss(moved, x, y), client), gradient
+        return self._value(moved, x, y, client), gradient
 
     def _by_autograd(self, weights: FloatArray, x: Any, y: Any, client: int) -> tuple[float, FloatArray]:
         try:
             value, gradient = self._value_and_gradient(np.array(weights), x, y)
-        except (TypeError, ValueError) as error:
-            self._number(self.loss(weights, x, y), client)  # a plainer reason, if it is that it is no number
+        except Exception as error:
+            self._value(weights, x, y, client)  # a plainer reason, if it fails without autograd too, or is no number
             raise InvalidSettings(
                 f"autograd cannot differentiate {_name(self.loss)} ({error}); write it with autograd.numpy in place of "
                 'numpy and without assignments into arrays, or set gradient = "finite_differences"'
@@ -137,6 +139,9 @@ class OwnLoss:
             ) from error
         both: Callable[..., tuple[Any, FloatArray]] = value_and_grad(self.loss)
         return both
+
+    def _value(self, weights: FloatArray, x: Any, y: Any, client: int) -> float:
+        return self._number(_said_by(self.loss, weights, x, y), client)
 
     def _number(self, value: Any, client: int) -> float:
         if np.ndim(value) != 0:
@@ -177,6 +182,20 @@ def _each(weights: FloatArray, batch: Examples) -> Any:
     for client, there in enumerate(batch.weight > 0):
         if there.any():
             yield client, each[client], batch.x[client][there], batch.y[client][there]
+
+
+def _said_by(function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a user's function returns, or say where it failed, and on what."""
+    try:
+        return function(*given)
+    except Exception as error:
+        frame = extract_tb(error.__traceback__)[-1]
+        shapes = " and ".join(str(np.shape(each)) for each in given)
+        raise FedpingError(
+            f"your function '{getattr(function, '__name__', type(function).__name__)}' failed, given weights and "
+            f"examples of shapes {shapes}, in line {frame.lineno} of {frame.filename} "
+            f"({type(error).__name__}: {error}); mend it, or the number of weights"
+        ) from error
 
 
 def _name(loss: Loss) -> str:

@@ -111,7 +111,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):
-            raise InvalidSettings('[model] has no name; add one, such as name = "logistic_regression"')
+            raise InvalidSettings('[model] has no name; add one, such as name = "logistic-regression"')
         if self.where == "memory" and self.engine == "spark":
             raise InvalidSettings(
                 'where = "memory" and engine = "spark" exclude each other; set where = "files" or "http" for Spark'
