@@ -61,7 +61,8 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
         validation_searches: over how many the loss is the mean; they are the same for every run.
         start_loss: of version 0, over the same searches.
         within: how far above the best loss is near enough, in percent of it.
-        enough: the smallest cohort whose mean loss, and that of all larger ones, is near enough.
+        enough: the smallest cohort whose mean loss, and that of all larger ones, is near enough; None where the curve
+            does not tell (:func:`smallest_enough`).
         headline: that in a sentence.
         points: by cohort, ascending.
         runs: by cohort and repetition.
@@ -73,30 +74,40 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
     validation_searches: int
     start_loss: float
     within: float
-    enough: int
+    enough: int | None
     headline: str
     points: tuple[TrainingPoint, ...]
     runs: tuple[TrainingRun, ...]
 
 
-def smallest_enough(points: Sequence[TrainingPoint], within: float) -> TrainingPoint:
-    """Return the smallest cohort from which on every mean loss is within so many percent of the lowest."""
-    most = min(point.loss for point in points) * (1 + within / 100)
-    found = points[-1]
+def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: float) -> TrainingPoint | None:
+    """Return the smallest cohort from which on every mean loss is within so many percent of the lowest.
+
+    None where the curve does not tell: not even the largest cohort is, or none ended below the loss of version 0.
+    """
+    best = min(point.loss for point in points)
+    found = None
     for point in reversed(points):
-        if point.loss > most:
+        if point.loss > best * (1 + within / 100) or best >= start_loss:
             break
         found = point
-    return found if found.loss <= most else min(points, key=lambda point: point.loss)
+    return found
 
 
 def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) -> str:
     """Say how large a cohort is large enough, and where the cohorts tried cannot tell."""
-    best, found = min(points, key=lambda point: point.loss), smallest_enough(points, within)
+    best, found = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (
             f"No cohort learned anything: the lowest final loss, {best.loss:.4g}, is not below the {start_loss:.4g} of "
             "version 0, so this curve says nothing about how many users are needed."
+        )
+    if found is None:
+        above = 100 * (points[-1].loss / best.loss - 1)
+        return (
+            f"This curve does not say how many clients a round are enough: its lowest final loss is {best.loss:.4g}, "
+            f"with {best.cohort:,}, and the largest cohort, {points[-1].cohort:,}, ends "
+            f"{above:.3g} % above it, as it can by chance; try more --seeds, or larger --cohorts."
         )
     said = (
         f"{found.cohort:,} clients a round are enough: the final loss is {found.loss:.4g}, within {within:g} % of the "

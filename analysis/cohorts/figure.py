@@ -45,7 +45,9 @@ def draw_training(curve: TrainingCurve, *, theme: Theme = LIGHT) -> Figure:
 
 
 def _mark_enough(axes: Axes, curve: TrainingCurve, colour: str) -> None:
-    enough = next(point for point in curve.points if point.cohort == curve.enough)
+    enough = next((point for point in curve.points if point.cohort == curve.enough), None)
+    if enough is None:
+        return
     axes.plot(enough.cohort, enough.loss, "o", ms=11, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=2)
     axes.annotate(
         f"{enough.cohort:,} are enough",

@@ -94,6 +94,7 @@ def _curve(plan: TrainingPlan, runs: list[TrainingRun], within: float) -> Traini
     points = tuple(_point(plan, cohort, [run for run in runs if run.cohort == cohort]) for cohort in plan.cohorts)
     line = plan.study.lines[0]
     start_loss = Validation(plan).loss(line.spec.start)
+    enough = smallest_enough(points, within, start_loss)
     return TrainingCurve(
         study=plan.study.name,
         line=line.name,
@@ -101,7 +102,7 @@ def _curve(plan: TrainingPlan, runs: list[TrainingRun], within: float) -> Traini
         validation_searches=plan.validation_searches,
         start_loss=start_loss,
         within=within,
-        enough=smallest_enough(points, within).cohort,
+        enough=enough.cohort if enough else None,
         headline=headline(points, within, start_loss),
         points=points,
         runs=tuple(runs),

@@ -171,6 +171,13 @@ def experiment_from_toml(path: Path) -> tuple[Experiment, Study]:
 def _check(experiment: Experiment, study: Study) -> None:
     if not study.lines:
         raise InvalidSettings(f"study '{study.name}' trains no model line, so there is nothing to simulate")
+    users = experiment.users
+    for name, given in (("true_weights", users.true_weights), ("drifted_weights", users.drifted_weights)):
+        for spec in (line.spec for line in study.lines if given and line.spec.m != len(given)):
+            raise InvalidSettings(
+                f"the experiment's {name} are {len(given)}, but '{spec.model}' has {spec.m}; give as many, in the "
+                "order of the spec's weights"
+            )
     stopping = experiment.optimization.early_stopping
     if stopping and not study.arm(stopping.arm).applies:
         raise InvalidSettings(

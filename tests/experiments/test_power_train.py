@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from analysis.cohorts.curve import TrainingCurve, TrainingPoint, headline, smallest_enough
+from analysis.cohorts.curve import TrainingCurve, TrainingPoint, TrainingRun, headline, smallest_enough
+from analysis.cohorts.figure import draw_training
 from client_sim.population.behaving import Activity, ActivitySettings
 from experiments.power import TrainingPlan, TrainingProgress, training_curve, training_plan
 from experiments.power.plan import searching_share
@@ -210,16 +211,39 @@ def point(cohort: int, loss: float) -> TrainingPoint:
         ([200, 104, 103, 100], 20, "20 clients a round are enough"),
         ([200, 104, 106, 100], 80, "It is the largest that was tried"),
         ([103, 102, 101, 100], 10, "It is the smallest that was tried"),
-        ([100, 101, 200, 300], 10, "best (100, with 10)"),
-        ([600, 700, 800, 501], 80, "No cohort learned anything"),
+        ([200, 100, 101, 108], None, "the largest cohort, 80, ends 8 % above it"),
+        ([100, 101, 200, 300], None, "This curve does not say how many clients a round are enough"),
+        ([600, 700, 800, 501], None, "No cohort learned anything"),
     ],
 )
 def test_enough_is_where_it_and_all_larger_cohorts_are_near_the_best(
-    losses: list[float], enough: int, word: str
+    losses: list[float], enough: int | None, word: str
 ) -> None:
     points = [point(cohort, loss) for cohort, loss in zip((10, 20, 40, 80), losses, strict=True)]
-    assert smallest_enough(points, 5).cohort == enough
+    found = smallest_enough(points, 5, 500)
+    assert (found and found.cohort) == enough
     assert word in headline(points, 5, 500)
+
+
+def test_a_curve_that_does_not_tell_is_drawn_without_a_mark() -> None:
+    runs = tuple(
+        TrainingRun(
+            cohort=c, repetition=1, seed=1, clients=c, rounds=9, clients_a_round=c, pings=9 * c, version=9, loss=loss
+        )
+        for c, loss in ((10, 100.0), (20, 150.0))
+    )
+
+    def words(within: float) -> list[str]:
+        points = tuple(point(run.cohort, run.loss) for run in runs)
+        found = smallest_enough(points, within, 500)
+        curve = TrainingCurve(
+            study="s", line="main", iterations=9, validation_searches=5, start_loss=500, within=within,
+            enough=found.cohort if found else None, headline="", points=points, runs=runs,
+        )  # fmt: skip
+        return [text.get_text() for text in draw_training(curve).axes[0].texts]
+
+    assert "10 are enough" in words(60)
+    assert not any("enough" in text for text in words(5))
 
 
 @pytest.mark.parametrize(

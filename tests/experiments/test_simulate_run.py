@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 from experiments.simulate import Summary, experiment_from_toml, simulate
 from experiments.simulate.run import Progress
+from fedping.main import main
 from model_store.store import ModelStore, open_store
 from protocol.errors import FedpingError, InvalidSettings
 from protocol.landing import landed_files, partition
@@ -165,6 +167,17 @@ def test_too_few_clients_for_a_round_are_told(tmp_path: Path, monkeypatch: pytes
         run(experiment_file(tmp_path, min_clients=600), tmp_path / "out")
 
 
+def test_ticks_for_an_evaluation_that_there_is_not_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = experiment_file(tmp_path)
+    head, _, tail = file.read_text().partition("[evaluation]")
+    file.write_text(head + tail[tail.index("[users]") :])
+    assert main(["simulate", str(file), "--out", str(tmp_path / "out"), "--evaluation-ticks", "2"]) == 2
+    assert "has no [evaluation]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -172,8 +185,10 @@ def test_too_few_clients_for_a_round_are_told(tmp_path: Path, monkeypatch: pytes
         ({"more": "tick_minute = 3"}, "tick_minute"),
         ({"optimization": '[optimization.early_stopping]\narm = "control"'}, "does not rank with the trained model"),
         ({"optimization": 'length = { by = "moon" }'}, "length"),
+        ({"users": "true_weights = [1, 2]"}, "true_weights are 2, but 'frecency-2018' has 22"),
+        ({"users": "drift_at = 3\ndrifted_weights = [1]"}, "drifted_weights are 1, but 'frecency-2018' has 22"),
     ],
 )
-def test_an_experiment_that_cannot_be_meant_is_refused(tmp_path: Path, change: dict[str, object], word: str) -> None:
+def test_an_experiment_that_cannot_be_meant_is_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidSettings, match=word):
         experiment_from_toml(experiment_file(tmp_path, **change))
