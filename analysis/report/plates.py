@@ -102,7 +102,7 @@ class _OfLine:
         self._history = history
         self._arms = arms
         self._suffix = f"-{history.line}" if several else ""
-        self._where = f", line {history.line}" if several else ""
+        self._several = several
 
     def plates(self) -> Iterator[Plate | Gap]:
         """Yield them, or a single gap where the line has no rounds yet."""
@@ -186,10 +186,15 @@ class _OfLine:
             )
 
     def _plate(self, key: str, title: str, caption: str, said: str, figure: Callable[..., Figure]) -> Plate:
-        return Plate(key + self._suffix, title + self._where, caption, said, figure)
+        return Plate(key + self._suffix, self._titled(title), caption, said, figure)
 
     def _gap(self, key: str, title: str, reason: str) -> Gap:
-        return Gap(key + self._suffix, title + self._where, reason)
+        return Gap(key + self._suffix, self._titled(title), reason)
+
+    def _titled(self, title: str) -> str:
+        """Return a title, with the line's name in it where there are several; a question stays one."""
+        said = title.removesuffix("?")
+        return f"{said}, line {self._history.line}{title[len(said) :]}" if self._several else title
 
 
 def _subsample_note(quality: SubsampleQuality) -> str:

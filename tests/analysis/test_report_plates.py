@@ -43,6 +43,9 @@ def test_a_whole_study_has_every_figure_by_a_name_of_its_own() -> None:
     several = plates(VERDICT, [WHOLE, replace(WHOLE, line="other")])
     assert len({plate.key for plate in several}) == len(several) == 19
     assert {"loss-main", "loss-other"} <= {plate.key for plate in several}
+    titles = {plate.key: plate.title for plate in several}
+    assert titles["loss-other"] == "Loss over the iterations, line other"
+    assert titles["subsamples-loss-other"].endswith(" estimate the loss, line other?")
 
 
 def test_what_is_missing_is_a_gap_that_says_why() -> None:
