@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Corner: TypeAlias = Literal["lower right", "upper right", "upper left"]
+Corner: TypeAlias = Literal["lower right", "upper right", "upper center"]
 
 _THEIRS = "theirs, one seed"
 
@@ -25,7 +25,7 @@ def draw_frecency(results: Path) -> Figure:
     """Draw the validation accuracy on the published users, with the original's, and on those of the thesis' text."""
     figure, (published, text) = panels(LIGHT, 2, width=11.0, height=4.4)
     found = curves(results / "hartmann_2018_published", "validation", "top_choice")
-    _draw(published, {name: found[name] for name in ("RProp, numeric", "RProp, analytic", "gradient descent, numeric")})
+    _draw(published, {name: found[name] for name in ("RProp, numeric", "RProp, analytic", "RProp, analytic, margin 1")})
     for values, place in ((RPROP_NUMERIC, 0), (RPROP_ANALYTIC, 1)):
         theirs = to_the_end(values)
         label = f"{_THEIRS}: RProp, {'numeric' if place == 0 else 'analytic'}"
@@ -84,8 +84,8 @@ def draw_early_stopping(results: Path) -> Figure:
     loss = {split: curves(folder, split, "loss")["never stopped"] for split in ("train", "validation", "test")}
     _draw(axes, loss)
     best = min(range(len(loss["validation"].rounds)), key=lambda at: loss["validation"].bands[at].mean or 0.0)
-    axes.axvline(loss["validation"].rounds[best], color=LIGHT.soft, linewidth=1.0, linestyle="--")
-    _finish(axes, "", "round", "cross-entropy", "upper left")
+    axes.axvline(loss["validation"].rounds[best], color=LIGHT.soft, linewidth=1.0, linestyle="--", label="best version")
+    _finish(axes, "", "round", "cross-entropy", "upper center")
     return titled(figure, "A network of 100 hidden units on 1,000 credits", theme=LIGHT)
 
 
