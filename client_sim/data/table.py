@@ -40,6 +40,8 @@ class Table:
         features: the features' names, d of them.
         target: what y is.
         key: whose each row is by nature, such as its user or country, shape (N,); None if nobody knows.
+        choice: where rows are candidates, of which one is chosen, the choice that each belongs to, shape (N,); y is
+            then 1 for who was chosen, else 0 (:mod:`client_sim.data.choosing`). None where every row is an example.
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a class has no name.
@@ -50,19 +52,21 @@ class Table:
     features: tuple[str, ...]
     target: Target = Target()
     key: NDArray[Any] | None = None
+    choice: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.features, self.target)
-        if self.key is not None and len(self.key) != len(self.y):
-            raise FedpingError(f"a table of {len(self.y)} rows has {len(self.key)} natural keys; give one a row")
+        for what, of_rows in (("natural keys", self.key), ("choices", self.choice)):
+            if of_rows is not None and len(of_rows) != len(self.y):
+                raise FedpingError(f"a table of {len(self.y)} rows has {len(of_rows)} {what}; give one a row")
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, which: NDArray[Any]) -> Table:
         """Return some of the rows: by position, in that order, or by a mask, shape (N,)."""
-        key = None if self.key is None else self.key[which]
-        return Table(self.x[which], self.y[which], self.features, self.target, key)
+        key, choice = (None if of is None else of[which] for of in (self.key, self.choice))
+        return Table(self.x[which], self.y[which], self.features, self.target, key, choice)
 
 
 def table(
@@ -72,6 +76,7 @@ def table(
     features: tuple[str, ...] | None = None,
     target: Target | None = None,
     key: NDArray[Any] | None = None,
+    choice: NDArray[Any] | None = None,
 ) -> Table:
     """Return a table of any arrays; features without names are x0, x1 and so on, a target without one is a number."""
     numbers = np.ascontiguousarray(x, dtype=np.float64)
@@ -79,7 +84,7 @@ def table(
         raise FedpingError(f"features have {numbers.ndim} dimensions; give a matrix of examples by features")
     target = target or Target()
     targets = np.ascontiguousarray(y, dtype=np.int64 if target.is_class else np.float64)
-    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key)
+    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key, choice)
 
 
 def feature_names(count: int) -> tuple[str, ...]:

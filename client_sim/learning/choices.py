@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ class ChoiceData:
         y: which candidate was chosen, shape (N,); -1 if none was.
         sizes: how many groups each client has, shape (clients,).
         shown: how many of the c candidates are there, shape (N,); all if None.
+        natural_keys: who each client is by nature, such as a user or a country, shape (clients,), or None.
 
     Raises:
         FedpingError: shapes do not fit together, or a choice is none of its candidates.
@@ -66,6 +67,7 @@ class ChoiceData:
     y: NDArray[np.integer[Any]]
     sizes: NDArray[np.int64]
     shown: NDArray[np.integer[Any]] | None = None
+    natural_keys: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         shown = self._shown
@@ -94,3 +96,7 @@ class ChoiceData:
         if not len(self.y):
             return Choices(np.zeros((*rows.shape, *self.x.shape[1:])), rows, there.astype(np.float64), rows)
         return Choices(self.x[rows], self.y[rows], there.astype(np.float64), self._shown[rows])
+
+    def pooled(self) -> ChoiceData:
+        """Return everybody's choices as those of a single client."""
+        return replace(self, sizes=np.array([len(self.y)]), natural_keys=None)

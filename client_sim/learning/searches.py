@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,3 +104,7 @@ class SearchData:
         place = np.arange(int(sizes.max(initial=0)))
         rows = np.where(place < sizes[:, None], first[:, None] + place, NO_EXAMPLE)
         return ClientSearches(self.pages, self.searches, rows)
+
+    def pooled(self) -> SearchData:
+        """Return everybody's searches as those of a single client."""
+        return replace(self, client=np.zeros_like(self.client), clients=1)

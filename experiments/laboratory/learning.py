@@ -22,6 +22,7 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
     "logistic-regression": ("features", "classes"),
     "network": ("features", "classes", "seed"),
     "k-means": ("features",),
+    "svm-ranking": ("features",),
 }
 """Of each model the settings that the data and the run's seed give, unless the experiment says otherwise."""
 

@@ -23,12 +23,13 @@ from client_sim.data import (
     standardising,
     without_constants,
 )
+from client_sim.data.choosing import Candidates, candidates_of
 from client_sim.data.seeds import generator
 from experiments.laboratory.learning import known_from, model_for_data
 from experiments.laboratory.problem import Problem
 from experiments.laboratory.settings import Setup
 from experiments.laboratory.settings.data import Data
-from experiments.laboratory.tasks import tally_for
+from experiments.laboratory.tasks import refuse_choices, refuse_examples, tally_for
 from experiments.laboratory.users import TEST, VALIDATION, made_users
 
 
@@ -41,10 +42,28 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
     if setup.data.users is not None:
         return _of_users(setup, setup.data.users, seed)
     table = _table(setup.data)
-    clients = partition(table, setup.partition, seed).of(table)
-    parts = _ready(setup.data, _split(setup.data, clients, seed, fold), seed)
+    if table.choice is not None:
+        return _of_choices(setup, candidates_of(table), seed, fold)
+    refuse_examples(setup)
+    parts = _ready(setup.data, _clients(setup, table, seed, fold))
     spec, model = model_for_data(setup.model, known_from(parts.train), seed)
     return Problem(spec, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
+
+
+def _of_choices(setup: Setup, candidates: Candidates, seed: int, fold: int | None) -> Problem:
+    refuse_choices(setup)
+    choices = _clients(setup, candidates.choices, seed, fold)
+    ready = _ready(setup.data, Split(*map(candidates.of, (choices.train, choices.validation, choices.test))))
+    spec, model = model_for_data(setup.model, known_from(ready.train), seed)
+    return Problem(
+        spec=spec,
+        model=model,
+        train=candidates.choice_data(choices.train, ready.train),
+        validation=candidates.choice_data(choices.validation, ready.validation),
+        test=candidates.choice_data(choices.test, ready.test),
+        tally=tally_for(setup, None),
+        seed=seed,
+    )
 
 
 def _of_users(setup: Setup, users: int, seed: int) -> Problem:
@@ -67,7 +86,17 @@ def _of_users(setup: Setup, users: int, seed: int) -> Problem:
 def _table(settings: Data) -> Table:
     if settings.file is None or settings.target is None:
         return load(settings.name or "")
-    return load_table(settings.file, settings.target, settings.features, settings.client, settings.kind)
+    return load_table(
+        settings.file, settings.target, settings.features, settings.client, settings.kind, settings.choice
+    )
+
+
+def _clients(setup: Setup, table: Table, seed: int, fold: int | None) -> Split:
+    """Return whose each row is, and what for."""
+    clients = partition(table, setup.partition, seed).of(table)
+    parts = _split(setup.data, clients, seed, fold)
+    most = setup.data.most
+    return parts if most is None else replace(parts, train=_at_most(parts.train, most, seed))
 
 
 def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:
@@ -79,10 +108,8 @@ def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) ->
     return replace(rest, test=clients.only(held))
 
 
-def _ready(settings: Data, parts: Split, seed: int) -> Split:
+def _ready(settings: Data, parts: Split) -> Split:
     """Return the parts after every step that the settings ask for, each worked out from the training examples."""
-    if settings.most is not None:
-        parts = replace(parts, train=_at_most(parts.train, settings.most, seed))
     if settings.drop_constant:
         parts = _applied(without_constants(parts.train), parts)
     if settings.clip is not None and settings.clip_beyond is not None:

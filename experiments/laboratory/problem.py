@@ -6,15 +6,13 @@ do thus have the very same clients, examples and start weights, seed by seed, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sim.data import ExampleData
 from client_sim.learning import ClientData, Model
-from client_sim.learning.searches import SearchData
 from client_sim.population.draws import Keys, child_keys, root_key
 from experiments.laboratory.evaluation import Tally
 from experiments.laboratory.users import UserSearches
@@ -22,6 +20,14 @@ from experiments.simulate.people import uuid_bytes
 from protocol.spec import ModelSpec
 
 _IDS, _TRAINING = range(2)
+
+
+class FleetData(ClientData[Any], Protocol):
+    """What all clients of a problem have, each its own."""
+
+    def pooled(self) -> ClientData[Any]:
+        """Return everybody's examples as those of a single client: what a centralised learner would have."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,24 +46,15 @@ class Problem:
 
     spec: ModelSpec
     model: Model[Any]
-    train: ClientData[Any]
-    validation: ClientData[Any]
-    test: ClientData[Any]
+    train: FleetData
+    validation: FleetData
+    test: FleetData
     tally: Tally
     seed: int
 
     def train_in(self, round_: int) -> ClientData[Any]:
         """Return the examples that clients learn from in a round."""
         return self.train.of_iteration(round_) if isinstance(self.train, UserSearches) else self.train
-
-    def pooled(self, data: ClientData[Any]) -> ClientData[Any]:
-        """Return everybody's examples as those of a single client."""
-        assert isinstance(data, ExampleData | UserSearches | SearchData)
-        return (
-            replace(data, client=np.zeros_like(data.client), clients=1)
-            if isinstance(data, SearchData)
-            else data.pooled()
-        )
 
     @property
     def ids(self) -> NDArray[np.uint8]:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from client_sim.data import ExampleData
+from client_sim.models import MODELS
 from experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, Tally
 from experiments.laboratory.settings import Setup
 from protocol.errors import InvalidSettings
@@ -24,6 +25,10 @@ TASKS: dict[str, Task] = {
 """Of the models whose task does not depend on the target; the others predict what the data have: classes or numbers."""
 
 
+FROM_CHOICES = frozenset({"svm-ranking"})
+"""The models that learn from choices among candidates."""
+
+
 def tally_for(setup: Setup, train: ExampleData | None) -> Tally:
     """Return how the predictions of a setup's model are counted; without examples it ranks.
 
@@ -34,6 +39,32 @@ def tally_for(setup: Setup, train: ExampleData | None) -> Tally:
         return _checked(setup, Ranking())
     task = setup.evaluation.task or TASKS.get(setup.model["name"]) or _task_of(train)
     return _checked(setup, _tally(task, setup, train))
+
+
+def refuse_choices(setup: Setup) -> None:
+    """Raise :class:`InvalidSettings` if the model, or another setting, does not go with choices among candidates."""
+    name = setup.model["name"]
+    if name not in FROM_CHOICES:
+        raise InvalidSettings(
+            f"the data are choices among candidates, of which the model '{name}' cannot learn; choose "
+            f"{' or '.join(sorted(FROM_CHOICES))}, or, to take each candidate for an example, leave out 'choice'"
+        )
+    if setup.data.class_weights:
+        raise InvalidSettings("[data] class_weights are for classes, and these data are choices; leave them off")
+    if setup.evaluation.task not in (None, "ranking"):
+        raise InvalidSettings(f'[evaluation] task = "{setup.evaluation.task}", but choices are ranked; leave it out')
+
+
+def refuse_examples(setup: Setup) -> None:
+    """Raise :class:`InvalidSettings` if the model learns from choices or pages, and there are only examples."""
+    name = setup.model["name"]
+    if name in FROM_CHOICES:
+        raise InvalidSettings(
+            f"the model '{name}' learns from choices among candidates; name a data set of choices, or as 'choice' in "
+            "[data] the column of your file that says which choice a row is a candidate of"
+        )
+    if name in MODELS:
+        raise InvalidSettings(f"the model '{name}' ranks pages, which only made users have; set 'users' in [data]")
 
 
 def _task_of(train: ExampleData) -> Task:

@@ -116,13 +116,14 @@ def test_every_number_and_category_comes_back(tmp_path_factory: pytest.TempPathF
         ("a,y\n", "has no rows"),
         ("a,b\n1,2\n", "has no column 'y'; it has a, b"),
         ("a,a,y\n1,1,2\n", "has several columns 'a'"),
-        ("y\n1\n", "no column beside the target"),
+        ("y\n1\n", "no column beside y to predict from"),
         ("a,y\n1,2\n,3\n", "row 2 of the column 'a' is missing, one of 1"),
         ("a,y\nx,2\n,3\nNA,4\n", "row 2 of the column 'a' is missing, one of 2"),
         ("a,y\n1.0,2\ninf,3\n", "row 2 of the column 'a' is inf"),
         ("a,y\n2020-01-01,1\n", "'a' is of type date32.* not a number"),
         ("a,y\n1,yes\n2,yes\n", "'y' is 'yes' in every row"),
         ("a,y\n1,2\n3\n", "cannot be read"),
+        ("a,y\n1,2\nx,3\n2,4\n", "t.csv: row 2 of the column 'a' is 'x', but most of its rows are numbers"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_told_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:

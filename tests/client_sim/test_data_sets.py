@@ -19,6 +19,7 @@ KNOWN = {  # rows, features, examples of each class
     "digits": (1797, 64, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]),
     "mnist": (5000, 784, [500] * 10),
     "movielens": (100_836, 26, [52_256, 48_580]),
+    "movielens-choices": (48_205, 26, [38_564, 9_641]),
     "spambase": (4601, 57, [2788, 1813]),
     "west-roxbury": (5801, 13, None),
 }

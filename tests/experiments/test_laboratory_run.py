@@ -336,7 +336,7 @@ def test_every_round_brings_made_users_new_searches() -> None:
     alone = problem.train_in(1).batch(np.array([7]))
     np.testing.assert_array_equal(alone.y[0], rounds[1].y[7][: alone.y.shape[1]])
     assert len(problem.validation) == len(problem.test) == 200
-    assert problem.pooled(problem.train).sizes.tolist() == [problem.train.sizes.sum()]
+    assert problem.train.pooled().sizes.tolist() == [problem.train.sizes.sum()]
 
 
 def test_made_users_need_a_model_that_ranks_pages() -> None:

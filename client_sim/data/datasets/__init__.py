@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from client_sim.data.datasets.mlba import credit, spambase, west_roxbury
 from client_sim.data.datasets.mnist import mnist
-from client_sim.data.datasets.movielens import movielens
+from client_sim.data.datasets.movielens import movielens, movielens_choices
 from client_sim.data.datasets.scikit_learn import breast_cancer, diabetes, digits
 from client_sim.data.table import Table
 from protocol.errors import InvalidSettings
@@ -21,6 +21,7 @@ DATASETS: dict[str, Callable[[], Table]] = {
     "digits": digits,
     "mnist": mnist,
     "movielens": movielens,
+    "movielens-choices": movielens_choices,
     "spambase": spambase,
     "west-roxbury": west_roxbury,
 }

@@ -10,6 +10,8 @@ as by one more rating of it, so that they exist before there is any.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ from client_sim.data.table import Table, Target, table
 from client_sim.learning.batch import FloatArray
 
 LIKED = 4.0
+FILMS = 5
 MIDDLE = 3.5
 NO_GENRE = "(no genres listed)"
 SECONDS_PER_YEAR = 31_556_952
@@ -56,6 +59,27 @@ def movielens() -> Table:
         features=(*names, *PAST),
         target=Target("liked", ("no", "yes")),
         key=user,
+    )
+
+
+def movielens_choices() -> Table:
+    """Return choices made of the ratings: of five films that a user rated one after the other, the one it liked best.
+
+    Fives of which several have the most stars are left out. The features are those of :func:`movielens`.
+    """
+    films, ratings = movielens(), table_file("MovieLensRatings")
+    user, stars = ratings["userId"], ratings["rating"]
+    order = np.lexsort((ratings["timestamp"], user))
+    place = np.arange(len(order)) - np.searchsorted(user[order], user[order])
+    of_user = np.bincount(user)[user[order]]
+    fives = order[place < of_user // FILMS * FILMS].reshape(-1, FILMS)
+    most = stars[fives] == stars[fives].max(axis=1, keepdims=True)
+    clear = most.sum(axis=1) == 1
+    return replace(
+        films.rows(fives[clear].ravel()),
+        y=most[clear].ravel().astype(np.int64),
+        target=Target("liked_best", ("no", "yes")),
+        choice=np.repeat(np.arange(clear.sum()), FILMS),
     )
 
 

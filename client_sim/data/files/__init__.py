@@ -21,6 +21,7 @@ def load_table(
     features: Sequence[str] | None = None,
     client: str | None = None,
     kind: Kind | None = None,
+    choice: str | None = None,
 ) -> Table:
     """Return a file's rows as examples.
 
@@ -31,36 +32,47 @@ def load_table(
             texts becomes one feature a category, in alphabetical order (:func:`client_sim.data.files.columns.feature`).
         client: the column that says whose each row is: the natural key.
         kind: whether the target is a ``class`` or a ``number``; a class if it is of texts or truth values, if None.
+        choice: the column that says which choice a row is a candidate of; the target is then 1 or true for who was
+            chosen. See :mod:`client_sim.data.choosing`.
 
     Raises:
         FedpingError: the file cannot be read or has no rows, a column is missing or named twice, or holds what is no
             number, text or truth value, or nothing.
     """
     read = read_arrow(Path(path))
-    used = _columns(read, target, features, client, path)
+    used = _columns(read, target, features, [each for each in (client, choice) if each], path)
     if not read.num_rows:
         raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
-    parts = [columns.feature(read[name], name) for name in used]
-    y, what = columns.target(read[target], target, kind)
-    return Table(
-        x=np.column_stack([values for values, _ in parts]),
-        y=y,
-        features=tuple(name for _, names in parts for name in names),
-        target=what,
-        key=None if client is None else columns.keys(read[client], client),
-    )
+    try:
+        parts = [columns.feature(read[name], name) for name in used]
+        y, what = columns.target(read[target], target, kind) if choice is None else columns.chosen(read[target], target)
+        return Table(
+            x=np.column_stack([values for values, _ in parts]),
+            y=y,
+            features=tuple(name for _, names in parts for name in names),
+            target=what,
+            key=None if client is None else columns.keys(read[client], client),
+            choice=None if choice is None else columns.keys(read[choice], choice),
+        )
+    except FedpingError as error:
+        raise FedpingError(f"the file {path}: {error}") from error
 
 
-def _columns(read: Any, target: str, features: Sequence[str] | None, client: str | None, path: Path | str) -> list[str]:
-    """Return the columns of the features, having seen that all that are named are there."""
+def _columns(
+    read: Any, target: str, features: Sequence[str] | None, owners: Sequence[str], path: Path | str
+) -> list[str]:
+    """Return the columns of the features, having seen that all that are named are there.
+
+    ``owners`` are the columns that say whose, or of which choice, a row is.
+    """
     present: list[str] = read.column_names
-    used = list(features) if features is not None else [c for c in present if c not in (target, client)]
-    for name in [target, *([client] if client else []), *used]:
+    used = list(features) if features is not None else [c for c in present if c not in (target, *owners)]
+    for name in [target, *owners, *used]:
         if present.count(name) != 1:
             there = "no column" if name not in present else "several columns"
             raise FedpingError(f"the file {path} has {there} '{name}'; it has {', '.join(present)}")
     if not used:
-        raise FedpingError(f"the file {path} has no column beside the target and the client to predict from")
+        raise FedpingError(f"the file {path} has no column beside {', '.join((target, *owners))} to predict from")
     if target in used or len(set(used)) < len(used):
         raise FedpingError(
             f"the features {', '.join(used)} have the target '{target}' or a column twice; name other columns once"

@@ -24,11 +24,12 @@ def feature(column: Any, name: str) -> tuple[FloatArray, tuple[str, ...]]:
     values are 0 and 1.
 
     Raises:
-        FedpingError: a value is missing or not finite, the type is neither a number nor a text, or there are more than
-            :data:`MOST_CATEGORIES` different texts.
+        FedpingError: a value is missing or not finite, the type is neither a number nor a text, there are more than
+            :data:`MOST_CATEGORIES` different texts, or most of them are numbers but not all.
     """
     if not _is_text(column):
         return _numbers(column, name)[:, None], (name,)
+    _refuse_numbers_with_a_slip(column, name)
     names, category = _categories(column, name)
     if len(names) > MOST_CATEGORIES:
         raise FedpingError(
@@ -56,6 +57,18 @@ def target(column: Any, name: str, kind: Kind | None) -> tuple[NDArray[Any], Tar
     return numbers.astype(np.int64), Target(name, tuple(map(str, names)))
 
 
+def chosen(column: Any, name: str) -> tuple[NDArray[np.int64], Target]:
+    """Return which candidates were chosen; raises :class:`FedpingError` where that is neither 1 nor 0."""
+    numbers = _numbers(column, name)
+    odd = np.flatnonzero((numbers != 0) & (numbers != 1))
+    if len(odd):
+        raise FedpingError(
+            f"row {odd[0] + 1} of the column '{name}' is {numbers[odd[0]]:g}; where rows are the candidates of "
+            "choices, the target is 1 for who was chosen and 0 for the others"
+        )
+    return numbers.astype(np.int64), Target(name, ("no", "yes"))
+
+
 def keys(column: Any, name: str) -> NDArray[Any]:
     """Return whose each row is; raises :class:`FedpingError` where that is missing."""
     _check_none_missing(column, name)
@@ -72,6 +85,30 @@ def _categories(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
     if _is_truth(column):
         return [("false", "true")[int(value)] for value in values], category
     return [f"{value:.15g}" for value in values], category
+
+
+def _refuse_numbers_with_a_slip(column: Any, name: str) -> None:
+    """Raise if nearly all texts are numbers: a file's one text among numbers would make a category of each number."""
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):  # it was said to be categories
+        return
+    _check_none_missing(column, name)
+    other = np.array([not _reads_as_number(text) for text in _plain(column)])
+    if 0 < other.sum() < len(other) / 2:
+        row = int(other.argmax())
+        raise FedpingError(
+            f"row {row + 1} of the column '{name}' is '{column[row].as_py()}', but most of its rows are numbers; "
+            "correct it or leave the column out; if these are categories, save them as a dictionary in Parquet"
+        )
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(column: Any, name: str) -> FloatArray:

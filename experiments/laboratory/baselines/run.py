@@ -38,9 +38,7 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
     start = problem.spec.start_array
     weights, iterations = start, 0
     if name == "centralised":
-        weights, iterations = _learned(
-            setup, problem, problem.pooled(problem.train), problem.pooled(problem.validation)
-        )
+        weights, iterations = _learned(setup, problem, problem.train.pooled(), problem.validation.pooled())
         weights = weights[0]
     elif name == "local":
         weights, iterations = _learned(setup, problem, problem.train, problem.validation)

@@ -29,7 +29,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     the validation and the test examples. No other setting is theirs.
 
     Of a file ``features`` are the columns to predict from, all others if None; ``client`` the one that says whose a row
-    is, for a partition by key; ``kind`` whether the target is a class or a number, if that cannot be seen.
+    is, for a partition by key; ``kind`` whether the target is a class or a number, if that cannot be seen. ``choice``
+    is the column that says which choice a row is a candidate of: the target is then 1 for the one that was chosen.
 
     ``test`` and ``validation`` are the
     shares of every client's examples that are set apart, stratified by class unless ``stratified`` is false. With
@@ -56,6 +57,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     target: str | None = None
     features: tuple[str, ...] | None = None
     client: str | None = None
+    choice: str | None = None
     kind: Literal["class", "number"] | None = None
     test: Share = 0.2
     validation: Share = 0.0
@@ -79,8 +81,12 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column that is to be predicted")
         if self.clip_beyond is not None and self.clip is None:
             raise InvalidSettings("[data] clip_beyond needs 'clip', the quantile to cut at, such as clip = 0.99")
-        if self.file is None and (self.target or self.features or self.client or self.kind):
-            raise InvalidSettings("[data] target, features, client and kind are of a 'file'; a data set has its own")
+        if self.file is None and (self.target or self.features or self.client or self.choice or self.kind):
+            raise InvalidSettings(
+                "[data] target, features, client, choice and kind are of a 'file'; a data set has its own"
+            )
+        if self.choice is not None and self.kind is not None:
+            raise InvalidSettings("[data] has 'choice', whose target says who was chosen, and 'kind'; leave 'kind' out")
         if self.test_share + self.validation >= 1:
             raise InvalidSettings(
                 f"test ({self.test_share:g}) and validation ({self.validation:g}) leave nothing to train on; lower one"

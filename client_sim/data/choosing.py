@@ -1,0 +1,107 @@
+"""Rows that are candidates, of which one is chosen: the results of a search, the films of an evening.
+
+A choice is an example: it is some client's as a whole, and is learnt from, validated or tested as a whole. So choices
+are divided and split as rows of a table of their own, :attr:`Candidates.choices`. What is done to features before they
+are learnt from is done to the candidates of the choices in each part (:meth:`Candidates.of`), and in the end they are
+handed out in rectangles (:meth:`Candidates.choice_data`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.data.example_data import ExampleData, of_clients
+from client_sim.data.table import Table, Target
+from client_sim.learning.choices import NOTHING_CHOSEN, ChoiceData
+from protocol.errors import FedpingError
+
+CHOSEN = Target("chosen", ("no", "yes"))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A table of candidates, those of a choice one after the other.
+
+    Attributes:
+        rows: the candidates; y is 1 for who was chosen, else 0.
+        first: the row that each choice begins with, shape (G,).
+    """
+
+    rows: Table
+    first: NDArray[np.intp]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.intp]:
+        """How many candidates each choice has, shape (G,)."""
+        return np.diff(self.first, append=len(self.rows))
+
+    @cached_property
+    def choices(self) -> Table:
+        """A table of one row a choice, whose only feature is its number."""
+        number = np.arange(len(self.first))
+        key = None if self.rows.key is None else self.rows.key[self.first]
+        return Table(number[:, None].astype(np.float64), np.zeros(len(number)), ("choice",), key=key)
+
+    def of(self, part: ExampleData) -> ExampleData:
+        """Return the candidates of the clients' choices as so many examples of theirs.
+
+        Args:
+            part: some of :attr:`choices`, divided among clients.
+        """
+        number = _numbers(part)
+        sizes = self.sizes[number]
+        inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = self.rows.rows(np.repeat(self.first[number], sizes) + inside)
+        of_client = np.bincount(part.client_of, weights=sizes, minlength=len(part)).astype(np.int64)
+        return of_clients(rows, of_client, part.natural_keys)
+
+    def choice_data(self, part: ExampleData, candidates: ExampleData) -> ChoiceData:
+        """Return the clients' choices, with their candidates made ready.
+
+        Args:
+            part: some of :attr:`choices`, divided among clients.
+            candidates: what became of ``self.of(part)``.
+        """
+        shown = self.sizes[_numbers(part)]
+        there = np.arange(shown.max(initial=0)) < shown[:, None]
+        x = np.zeros((*there.shape, candidates.x.shape[1]))
+        x[there] = candidates.x
+        chosen = np.zeros(there.shape, np.bool_)
+        chosen[there] = candidates.y == 1
+        y = np.where(chosen.any(axis=1), chosen.argmax(axis=1), NOTHING_CHOSEN) if chosen.size else np.zeros(0, int)
+        return ChoiceData(x, y, part.sizes, shown, part.natural_keys)
+
+
+def candidates_of(rows: Table) -> Candidates:
+    """Return a table of candidates choice by choice; the same number under two natural keys makes two choices.
+
+    Raises:
+        FedpingError: the rows belong to no choices, or two of a choice were chosen.
+    """
+    if rows.choice is None:
+        raise FedpingError("these data have no choices; name the column that says which choice a row is a candidate of")
+    number = _positions(rows.choice)
+    if rows.key is not None:
+        number = _positions(_positions(rows.key) * (int(number.max(initial=0)) + 1) + number)
+    order = np.argsort(number, kind="stable")
+    chosen = np.bincount(number, weights=rows.y)
+    if (chosen > 1).any():
+        which = rows.choice[np.argmax(chosen[number] > 1)]
+        raise FedpingError(
+            f"{chosen.max():g} candidates of the choice '{which}' were chosen; a choice has one at most: leave the "
+            "others out, or make a choice of each"
+        )
+    return Candidates(rows.rows(order), np.flatnonzero(np.diff(number[order], prepend=-1)))
+
+
+def _positions(values: NDArray[Any]) -> NDArray[np.intp]:
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _numbers(part: ExampleData) -> NDArray[np.intp]:
+    return part.x[:, 0].astype(np.intp)
