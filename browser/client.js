@@ -153,21 +153,33 @@ export class Client {
   }
 
   /**
-   * The ping of an interaction, as it would be sent; null if none would be: in a private window, when the client is not
-   * enrolled, or if a number is beyond what may travel.
+   * A list that was ranked by scores which the product has kept from {@link scores}.
    *
-   * @param {Shown} shown What {@link rank} returned, or a list that was ranked by scores of an earlier moment.
+   * @param {readonly Page[]} pages In displayed order, the top first.
+   * @param {readonly number[]} scores In the same order.
+   * @param {number} [now] Milliseconds since 1970.
+   * @returns {Shown}
+   */
+  shown(pages, scores, now = this.#environment.now()) {
+    return { pages, scores, now, role: this.#membership.role, held: this.#membership.held };
+  }
+
+  /**
+   * The ping of an interaction, as it would be sent; null if none would be: in a private window, when the client was not
+   * enrolled when the list was ranked, or if a number is beyond what may travel.
+   *
+   * @param {Shown} shown What {@link rank} or {@link shown} returned.
    * @param {Observed} observed
    * @returns {Composed | null}
    * @throws {RangeError} A number that cannot be meant.
    */
   compose(shown, observed) {
-    const { role, clientId } = this.#membership;
+    const { clientId } = this.#membership;
+    const { role, held, scores } = shown;
     if (this.#isPrivate() || role.arm === null || clientId === null) {
       return null;
     }
-    const { loss, update } = learned(role, shown, observed.chosen);
-    const { scores, held } = shown;
+    const { loss, update } = learned(shown, observed.chosen);
     const what = { arm: role.arm.name, version: held.version, scores, loss, update };
     const ping = pingOf(clientId, what, observed, this.#clientVersion);
     return mayTravel([loss, ...scores, ...(update ?? [])]) ? { documentId: uuid(this.#environment), ping } : null;

@@ -28,9 +28,9 @@ export function measure(runs = 60) {
   const ten = shownOf(SHOWN);
   return {
     scores: timed(runs, () => shownOf(SHOWN)),
-    ping: timed(runs, () => learned(role, ten, 7)),
-    scoresAndPing: timed(runs, () => learned(role, shownOf(SHOWN), 7)),
-    scoresAndPingOfAll: timed(runs, () => learned(role, shownOf(PAGES), 7)),
+    ping: timed(runs, () => learned(ten, 7)),
+    scoresAndPing: timed(runs, () => learned(shownOf(SHOWN), 7)),
+    scoresAndPingOfAll: timed(runs, () => learned(shownOf(PAGES), 7)),
   };
 }
 

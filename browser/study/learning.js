@@ -15,7 +15,8 @@
  * @property {readonly Page[]} pages In displayed order, the top first.
  * @property {readonly number[]} scores By which they were ranked, in the same order.
  * @property {number} now The moment for which the scores hold, milliseconds since 1970.
- * @property {Version} held The model version that the client held.
+ * @property {Role} role Of the client at that moment.
+ * @property {Version} held The model version that it held.
  */
 
 import { storedScores } from "../models/decay.js";
@@ -65,33 +66,32 @@ export function scoresFor({ arm, spec }, held, pages, now) {
 export function ranked(role, held, pages, now, most = pages.length) {
   const scores = scoresFor(role, held, pages, now);
   const order = bestFirst(scores).slice(0, most);
-  return { pages: order.map((row) => pages[row]), scores: order.map((row) => scores[row]), now, held };
+  return { pages: order.map((row) => pages[row]), scores: order.map((row) => scores[row]), now, role, held };
 }
 
 /**
  * What a choice says about the ranking: its loss under the scores that ranked, and the direction of descent at the model
  * that the client held, null if its arm submits none.
  *
- * @param {Role} role
  * @param {Shown} shown
  * @param {number} chosen The place of the chosen page, -1 for none.
  * @returns {{ loss: number, update: number[] | null }}
  */
-export function learned({ arm, spec, sign }, shown, chosen) {
+export function learned(shown, chosen) {
+  const { arm, spec, sign } = shown.role;
   const loss = rankingLoss(shown.scores, chosen, spec.margin);
   if (!arm?.submits) {
     return { loss, update: null };
   }
-  const update = updateOf(spec, shown, chosen);
+  const update = updateOf(shown, chosen);
   return { loss, update: sign ? update.map(signOf) : update };
 }
 
 /**
- * @param {ModelSpec} spec
  * @param {Shown} shown
  * @param {number} chosen
  */
-function updateOf(spec, { pages, now, held }, chosen) {
+function updateOf({ pages, now, role: { spec }, held }, chosen) {
   if (chosen === NOTHING_CHOSEN) {
     return held.weights.map(() => 0);
   }

@@ -107,6 +107,23 @@ test("a report is one ping, the same as was composed, with an id of its own", as
   assert.deepEqual(client.counts, { accepted: 3, refused: 0, dropped: 0, waiting: 0 });
 });
 
+test("what was ranked before the client took part is not told of", async () => {
+  const { client: early } = clientIn();
+  const before = early.rank(PAGES, 5, NOW);
+  const { client, browser } = await clientOf("treatment");
+  assert.equal(client.report(before, { chosen: 1 }), null);
+  await settled();
+  assert.equal(browser.posts.length, 0);
+});
+
+test("a list may be ranked by scores that the product has kept", async () => {
+  const { client } = await clientOf("treatment");
+  const ranked = client.rank(PAGES, 5, NOW);
+  const kept = client.scores(PAGES, NOW);
+  const shown = client.shown(ranked.pages, ranked.pages.map((page) => kept[PAGES.indexOf(/** @type {any} */ (page))]), NOW);
+  assert.deepEqual(client.compose(shown, { chosen: 2 })?.ping, client.compose(ranked, { chosen: 2 })?.ping);
+});
+
 test("a choice among other suggestions counts as nothing learned, and still as a selection", async () => {
   const { client } = await clientOf("treatment");
   const composed = client.compose(client.rank(PAGES, 4, NOW), { chosen: -1, rank: 2, suggestions: 7, style: "search" });
@@ -142,6 +159,17 @@ test("in a private window nothing is fetched, kept or sent, and pages are ranked
   assert.equal(browser.requests.length, 0);
   assert.deepEqual(storage.written, []);
   assert.equal(browser.page.listening, false);
+});
+
+test("a client may serve private windows beside others: what happens in them is not told", async () => {
+  let inPrivate = false;
+  const { client, browser } = await clientOf("treatment", { isPrivate: () => inPrivate });
+  const composed = /** @type {any} */ (client.compose(client.rank(PAGES), { chosen: 0 }));
+  inPrivate = true;
+  assert.equal(client.compose(client.rank(PAGES), { chosen: 0 }), null);
+  assert.equal(client.send(composed), false);
+  await browser.pass(DAY);
+  assert.equal(browser.requests.length, 2);
 });
 
 test("without consent a ping can be looked at, but is neither sent nor kept; withdrawn, nothing more is sent", async () => {
@@ -190,6 +218,38 @@ test("the next page is the same client with the same model, and does not fetch a
   assert.equal(next.client.version, 3);
   const compose = (/** @type {Client} */ client) => client.compose(client.rank(PAGES, 5, NOW), { chosen: 1 })?.ping;
   assert.deepEqual(compose(next.client), compose(first.client));
+});
+
+test("tabs share what they fetch", async () => {
+  const storage = memoryStorage();
+  const first = await clientOf("treatment", { storage });
+  const other = clientIn({ storage, seed: 78, ingest: first.ingest });
+  await other.client.start();
+  first.ingest.model = { ...first.ingest.model, iteration: 5 };
+  await first.browser.pass(20 * MINUTE);
+  await first.client.fetchModel();
+  await other.browser.pass(38 * MINUTE); // it looks within 30 and 37.5 minutes, and finds what is 10 or 17 minutes old
+  assert.equal(other.client.version, 5);
+  assert.equal(other.browser.requests.length, 0);
+});
+
+test("a study that is another one now takes nothing from the model of the line that was followed", async () => {
+  const storage = memoryStorage();
+  const first = await clientOf("treatment", { storage });
+  const lines = first.ingest.study.lines;
+  const renamed = { ...lines[0], name: "second" };
+  const arms = first.ingest.study.arms.map((/** @type {any} */ arm) => ({ ...arm, line: "second" }));
+  first.ingest.study = { ...first.ingest.study, lines: [...lines, renamed], arms };
+  first.browser.answer = (url, init) => (url.includes("/second/") ? offline() : first.ingest.answer(url, init));
+  assert.equal(await first.client.fetchModel(), false);
+  assert.equal(first.client.version, -1);
+  const kept = await storage.get("fedping/pings/membership");
+  await storage.set("fedping/pings/membership", { ...kept, study: first.ingest.study });
+  const next = clientIn({ storage, seed: 9, ingest: first.ingest });
+  next.browser.answer = offline;
+  await next.client.start();
+  assert.equal(next.client.version, -1);
+  assert.notEqual(next.client.arm, null);
 });
 
 test("models are asked for at moments of one's own, about as often as was set", async () => {

@@ -97,6 +97,31 @@ test("a time that the server asked for is kept to", async () => {
   assert.equal(browser.posts.length, 2);
 });
 
+test("a time that the server asked for may be a date", async () => {
+  const browser = fakeBrowser();
+  const until = new Date(browser.environment.now() + 3_600_000).toUTCString();
+  browser.answer = status(503, { "Retry-After": until });
+  const outbox = outboxIn(browser);
+  await outbox.add("one", "{}");
+  await outbox.deliver();
+  const [{ at }] = browser.timers.values();
+  const wait = at - browser.environment.now();
+  assert.ok(wait >= 3_600_000 && wait <= 3_606_000, `${wait}`);
+});
+
+test("an answer that does not come is given up, and the ping is sent again", async () => {
+  const browser = fakeBrowser();
+  browser.answer = (_, { signal }) =>
+    new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("", "AbortError"))));
+  const outbox = outboxIn(browser);
+  await outbox.add("one", "{}");
+  void outbox.deliver();
+  await browser.pass(29_000);
+  assert.equal(browser.posts.length, 1);
+  await browser.pass(8_000);
+  assert.equal(browser.posts.length, 2);
+});
+
 test("one failure is enough to know: the others wait, and a ping that fails for ever does not hold them up", async () => {
   const browser = fakeBrowser({ answer: (url) => status(url.endsWith("/bad") ? 500 : 200)() });
   const outbox = outboxIn(browser);
@@ -316,7 +341,7 @@ test("an answer that cannot be read says no more than that there was one", async
   assert.equal(outbox.waiting.length, 1);
   browser.answer = opaque;
   await browser.pass(10_000);
-  assert.equal(outbox.waiting.length, 0);
+  assert.deepEqual(outbox.counts, { accepted: 1, refused: 0, dropped: 0 });
   const { mode, redirect, credentials } = browser.posts[1].init;
   assert.deepEqual({ mode, redirect, credentials }, { mode: "no-cors", redirect: undefined, credentials: "omit" });
 });
@@ -325,13 +350,14 @@ test("beacons are sent only if asked for, only where fetch cannot outlive the pa
   const cases = [
     { beacon: false, keepalive: false, mode: /** @type {const} */ ("cors"), sent: 0, kept: 1 },
     { beacon: true, keepalive: true, mode: /** @type {const} */ ("cors"), sent: 0, kept: 0 },
+    { beacon: true, keepalive: true, mode: /** @type {const} */ ("cors"), size: KEEPALIVE_BYTES, sent: 0, kept: 1 },
     { beacon: true, keepalive: false, mode: /** @type {const} */ ("cors"), sent: 1, kept: 1 },
     { beacon: true, keepalive: false, mode: /** @type {const} */ ("no-cors"), sent: 1, kept: 0 },
   ];
-  for (const { beacon, keepalive, mode, sent, kept } of cases) {
+  for (const { beacon, keepalive, mode, size = 0, sent, kept } of cases) {
     const browser = fakeBrowser({ keepalive, beacons: true });
     const outbox = outboxIn(browser, { beacon, mode });
-    await outbox.add("one", '{"a":1}');
+    await outbox.add("one", '{"a":1}' + " ".repeat(size));
     outbox.leave();
     await settled();
     assert.equal(browser.beacons.length, sent);
@@ -360,9 +386,13 @@ test("what is forgotten is not sent, nor found again", async () => {
   await browser.pass(3 * DAY);
   assert.equal(browser.posts.length, 1);
   assert.deepEqual(storage.keys(""), []);
+  browser.answer = () => new Promise((_, reject) => browser.environment.setTimeout(() => reject(new TypeError()), 1000));
   await outbox.add("two", "{}");
   void outbox.deliver();
+  await settled();
+  assert.equal(browser.posts.length, 2);
   await outbox.clear(); // while its answer is awaited
   await browser.pass(3 * DAY);
   assert.deepEqual(storage.keys(""), []);
+  assert.equal(browser.posts.length, 2);
 });

@@ -31,8 +31,7 @@ async function parity() {
 
 /** The module's own SHA-256 is the browser's. */
 async function digest() {
-  const texts = Array.from({ length: 200 }, (_, length) => "aé語😀\n".repeat(length).slice(0, length));
-  for (const text of texts.filter((each) => each.isWellFormed?.() ?? true)) {
+  for (const text of Array.from({ length: 200 }, (_, length) => "a".repeat(length % 7) + "é語😀\n".repeat(length))) {
     const bytes = new DataView(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
     const words = Array.from({ length: 8 }, (_, i) => bytes.getUint32(4 * i));
     if (!same(words, Array.from(sha256(text)))) {

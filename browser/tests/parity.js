@@ -139,7 +139,7 @@ function* pings({ now, pings: { study: given, model, cases } }, pages) {
     const held = arm.line ? readModel(model, role.spec) : { version: -1, weights: startWeights(role.spec) };
     const shown = ranked(role, held, rows.map((/** @type {number} */ row) => pages[row]), now);
     const place = chosen < 0 ? -1 : shown.pages.indexOf(pages[rows[chosen]]);
-    const what = { arm: name, version: held.version, scores: shown.scores, ...learned(role, shown, place) };
+    const what = { arm: name, version: held.version, scores: shown.scores, ...learned(shown, place) };
     const got = pingOf(expected.clientId, what, observed(expected.payload, place), expected.payload.study_addon_version);
     yield { name: `ping ${i} of arm ${name}`, got: JSON.parse(JSON.stringify(got)), expected };
   }

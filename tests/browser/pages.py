@@ -34,6 +34,16 @@ class _Quiet:
 
 class _Page(_Quiet, SimpleHTTPRequestHandler):
     told: "queue.Queue[dict[str, Any]]"
+    more: dict[str, str]
+
+    def do_GET(self) -> None:
+        if self.path not in self.more:
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(self.more[self.path].encode())
+        return None
 
     def do_POST(self) -> None:
         self.told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -87,12 +97,13 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
 
 @dataclass
 class Web:
-    """The servers of one test."""
+    """The servers of one test; ``more`` are pages to serve beside those of `browser/`, by path."""
 
     address: str
     relay: str
     told: "queue.Queue[dict[str, Any]]"
     passed: list[Passed] = field(default_factory=list)
+    more: dict[str, str] = field(default_factory=dict)
 
     def hears(self, step: str) -> Any:
         """Wait for what the page says of a step."""
@@ -111,16 +122,16 @@ def serving(ingest: str = "") -> Iterator[Web]:
     """Serve the page, and relay to ingest, on free ports."""
     told: queue.Queue[dict[str, Any]] = queue.Queue()
     passed: list[Passed] = []
-    page = ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(type("Page", (_Page,), {"told": told}), directory=str(BROWSER))
-    )
+    more: dict[str, str] = {}
+    handler = type("Page", (_Page,), {"told": told, "more": more})
+    page = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(BROWSER)))
     relay = ThreadingHTTPServer(("127.0.0.1", 0), type("Relay", (_Relay,), {"to": ingest, "passed": passed}))
     for server in (page, relay):
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         addresses = [f"http://127.0.0.1:{server.server_address[1]}" for server in (page, relay)]
-        yield Web(addresses[0], addresses[1], told, passed)
+        yield Web(addresses[0], addresses[1], told, passed, more)
     finally:
         for server in (page, relay):
             server.shutdown()

@@ -9,14 +9,12 @@ from uuid import UUID
 
 import jsonschema
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from model_store import open_store
 from protocol.json_schema import json_schema
 from server_jobs.optimize import first_versions
-from tests.browser.tools import BROWSER, node
+from tests.browser.tools import BROWSER, landed_rows, node
 from tests.browser.vectors import study_of_pings
 from tests.support.faulty_server import ANSWER_LOST, CUT_SHORT, DROPPED, LANDED, Answer, faulty_server, refusal
 from tests.support.ingest_app import landed_ids
@@ -33,12 +31,6 @@ def drive(ingest: str, study: str, *, clients: int = 20, mode: str = "cors", sec
     assert run.returncode == 0, run.stderr
     told: list[dict[str, Any]] = json.loads(run.stdout)
     return told
-
-
-def landed_rows(landing: Path) -> dict[str, dict[str, Any]]:
-    files = list(landing.glob("study=*/line=*/iteration=*/*.parquet"))
-    table = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
-    return {str(UUID(bytes=row["document_id"])): row for row in table.to_pylist()}
 
 
 @pytest.mark.parametrize("mode", ["cors", "no-cors"])

@@ -1,16 +1,18 @@
 """The module inside real browsers: the same bits, and pings that land although the page has gone."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from model_store import open_store
 from server_jobs.optimize import first_versions
 from tests.browser.pages import BROWSERS, Web, opened, serving
-from tests.browser.tools import skip_loudly
+from tests.browser.tools import BROWSER, landed_rows, skip_loudly
 from tests.browser.vectors import study_of_pings
 from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import running_ingest
@@ -74,3 +76,49 @@ def assert_anonymous(web: Web, browser: str, mode: str) -> None:
         assert headers["sec-fetch-mode"] == mode
         named = "null" if (browser, mode) == ("firefox", "no-cors") else web.address
         assert headers.get("origin", "null") == named
+
+
+DRIVER = """
+<script>
+  window.pages = Array.from({ length: 30 }, (_, i) => ({
+    url: `https://example.org/${i}`,
+    visits: [1, 2, 3].map((j) => ({ time: Date.now() - 9e7 * i * j, type: j })),
+    visitCount: 1 + (i % 9),
+  }));
+  const seen = async (holds) => {
+    while (!holds()) await new Promise((resolve) => setTimeout(resolve, 20));
+  };
+  addEventListener("load", async () => {
+    const asked = () => performance.getEntriesByType("resource").map(({ name }) => name);
+    await seen(() => asked().some((name) => name.endsWith("latest.json")));
+    search.value = "example.org/1";
+    search.dispatchEvent(new Event("input"));
+    await seen(() => list.children.length === 10);
+    list.children[3].click();
+    await seen(() => asked().some((name) => name.includes("/submit/")));
+    await fetch("/told", { method: "POST", body: JSON.stringify({ step: "chosen", value: list.children.length }) });
+  });
+</script>
+"""
+
+
+def test_the_page_of_the_documentation_works(browser: str, tmp_path: Path) -> None:
+    """Its block as it is written, but for the address, the study and where the module lies; typed and clicked into."""
+    block = re.findall(r"```html\n(.*?)```", (BROWSER.parent / "docs" / "browser.md").read_text(), re.DOTALL)[0]
+    study = study_of_pings()
+    trained = study.arms[0]
+    study = msgspec.structs.replace(study, arms=(msgspec.structs.replace(trained, share=1.0),))
+    store = open_store(tmp_path / "store", create=True)
+    store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
+        page = block.replace("https://telemetry.example.org", web.relay).replace('"demo"', '"pings"')
+        web.more["/example.html"] = "<!doctype html>" + DRIVER + page.replace("./fedping/fedping.js", "/fedping.js")
+        with opened(browser, f"{web.address}/example.html", tmp_path):
+            assert web.hears("chosen") == 10
+            wait_for(lambda: len(web.posts()) == 1, "the ping of the choice did not arrive")
+        server.flush()
+    rows = landed_rows(tmp_path / "landing")
+    (row,) = rows.values()
+    assert (row["study_variation"], row["rank_selected"], row["num_chars_typed"]) == (trained.name, 3, 13)
+    assert len(row["frecency_scores"]) == 10
+    assert len(row["update"]) == 4 * 22

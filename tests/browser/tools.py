@@ -1,4 +1,4 @@
-"""Node and the browsers that may be on this machine, or a loud line that they are not."""
+"""Node and the browsers that may be on this machine, or a loud line that they are not; and what has landed."""
 
 import re
 import shutil
@@ -6,7 +6,11 @@ import subprocess
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 BROWSER = Path(__file__).parents[2] / "browser"
@@ -38,3 +42,10 @@ def skip_loudly(reason: str) -> None:
     """Skip the test with a line that is seen without asking for it."""
     warnings.warn(f"SKIPPED: {reason}", stacklevel=2)
     pytest.skip(reason)
+
+
+def landed_rows(landing: Path) -> dict[str, dict[str, Any]]:
+    """Return the landed pings by their document ids."""
+    files = list(landing.glob("study=*/line=*/iteration=*/*.parquet"))
+    table = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
+    return {str(UUID(bytes=row["document_id"])): row for row in table.to_pylist()}
