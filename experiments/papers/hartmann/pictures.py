@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from analysis.figures import LIGHT, titled
 from analysis.figures.canvas import TEXT_SIZE, grid_across, panels
+from analysis.figures.theme import Dashes
 from experiments.papers.hartmann.curves import Curve, curves
 from experiments.papers.hartmann.original import RPROP_ANALYTIC, RPROP_NUMERIC, to_the_end
 
@@ -16,28 +17,40 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Corner: TypeAlias = Literal["lower right", "upper right", "upper center"]
+Corner: TypeAlias = Literal["lower left", "lower right", "upper right", "upper center"]
 
 _THEIRS = "theirs, one seed"
 
 
-def draw_frecency(results: Path) -> Figure:
-    """Draw the validation accuracy on the published users, with the original's, and on those of the thesis' text."""
-    figure, (published, text) = panels(LIGHT, 2, width=11.0, height=4.4)
+def draw_published(results: Path) -> Figure:
+    """Draw the validation accuracy on the published users, with the original's."""
+    figure, (axes,) = panels(LIGHT)
     found = curves(results / "hartmann_2018_published", "validation", "top_choice")
-    _draw(published, {name: found[name] for name in ("RProp, numeric", "RProp, analytic", "RProp, analytic, margin 1")})
+    _draw(axes, {name: found[name] for name in ("RProp, numeric", "RProp, analytic", "RProp, analytic, margin 1")})
     for values, place in ((RPROP_NUMERIC, 0), (RPROP_ANALYTIC, 1)):
-        theirs = to_the_end(values)
         label = f"{_THEIRS}: RProp, {'numeric' if place == 0 else 'analytic'}"
-        published.plot(theirs, ":", color=LIGHT.of_arm(place), linewidth=1.6, label=label)
-    found = curves(results / "hartmann_2018_frecency", "validation", "top_choice")
-    names = ("RProp, numeric", "RProp, analytic", "gradient descent, numeric", "Adam, numeric", "Adam, analytic")
-    _draw(text, {name: found[name] for name in names})
-    _finish(published, "users as published", "iteration", "searches with the wanted page on top")
-    _finish(text, "users as thesis 7.3 describes them", "iteration", "")
-    for axes in (published, text):
-        axes.axhline(0.99, color=LIGHT.soft, linewidth=0.8, linestyle="--")
-    return titled(figure, "Validation accuracy, noise-free", theme=LIGHT)
+        axes.plot(to_the_end(values), ":", color=LIGHT.of_arm(place), linewidth=1.6, label=label)
+    _finish(axes, "", "iteration", "searches with the wanted page on top")
+    _level(axes)
+    return titled(figure, "Validation accuracy, users as published", theme=LIGHT)
+
+
+def draw_frecency(results: Path) -> Figure:
+    """Draw the validation accuracy on the users of the thesis' text; means over the seeds."""
+    figure, (axes,) = panels(LIGHT)
+    found = _variants(curves(results / "hartmann_2018_frecency", "validation", "top_choice"))
+    for place, (name, curve) in enumerate(found.items()):
+        dashes = "--" if name.endswith("analytic") else "-"
+        means = [band.mean or 0.0 for band in curve.bands]
+        axes.plot(curve.rounds, means, dashes, color=LIGHT.of_arm(place // 2), linewidth=1.8, label=name)
+    _finish(axes, "", "iteration", "searches with the wanted page on top")
+    _level(axes)
+    return titled(figure, "Validation accuracy, users as thesis 7.3 describes them", theme=LIGHT)
+
+
+def _level(axes: Axes) -> None:
+    axes.axhline(0.99, color=LIGHT.soft, linewidth=0.8, linestyle="--")
+    axes.set_ylim(top=1.004)
 
 
 def draw_noise(results: Path) -> Figure:
@@ -51,7 +64,8 @@ def draw_noise(results: Path) -> Figure:
         _draw(one, own)
         assert truth is not None
         one.axhline(truth, color=LIGHT.ink, linewidth=1.0, linestyle="--", label="true weights")
-        _finish(one, f"noise of variance {variance}", "iteration", "searches with the wanted page on top")
+        corner: Corner = "lower right" if variance == "30" else "upper right"
+        _finish(one, f"noise of variance {variance}", "iteration", "searches with the wanted page on top", corner)
     axes[1].set_ylabel("")
     return titled(figure, "Validation accuracy with noisy choices", theme=LIGHT)
 
@@ -60,6 +74,7 @@ def draw_signs(results: Path) -> Figure:
     """Draw the validation accuracy of RProp on dense updates and on signs."""
     figure, (axes,) = panels(LIGHT)
     _draw(axes, _variants(curves(results / "hartmann_2018_signs", "validation", "top_choice")))
+    axes.set_ylim(0.82, 1.0)
     _finish(axes, "", "iteration", "searches with the wanted page on top")
     return titled(figure, "RProp on updates and on their signs", theme=LIGHT)
 
@@ -71,8 +86,8 @@ def draw_sampling(results: Path) -> Figure:
     for one, optimizer in zip(axes, ("gradient descent", "RProp"), strict=True):
         start = f"{optimizer}, "
         _draw(one, {name.removeprefix(start): curve for name, curve in found.items() if name.startswith(start)})
-        _finish(one, optimizer, "round", "validation loss", "upper right")
-    axes[0].set_yscale("log")
+        _finish(one, optimizer, "round", "validation loss", "lower left")
+    axes[0].set_ylim(bottom=0)
     axes[1].set_ylabel("")
     return titled(figure, "20 of 2,000 users a round, by the way of sampling", theme=LIGHT)
 
@@ -100,7 +115,8 @@ def _draw(axes: Axes, found: Mapping[str, Curve]) -> None:
         halves = [band.half or 0.0 for band in curve.bands]
         low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
         axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.13, linewidth=0)
-        axes.plot(curve.rounds, means, color=colour, linewidth=1.8, label=name)
+        dashes: Dashes = (0, (3, 3)) if "margin" in name else "solid"  # it hides another line
+        axes.plot(curve.rounds, means, color=colour, linewidth=1.8, linestyle=dashes, label=name)
 
 
 def _finish(axes: Axes, title: str, across: str, up: str, legend: Corner = "lower right") -> None:
@@ -113,6 +129,7 @@ def _finish(axes: Axes, title: str, across: str, up: str, legend: Corner = "lowe
 
 PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
     {
+        "hartmann_2018_published": draw_published,
         "hartmann_2018_frecency": draw_frecency,
         "hartmann_2018_noise": draw_noise,
         "hartmann_2018_signs": draw_signs,
