@@ -26,6 +26,21 @@ def test_it_prints_variants_baselines_and_where_everything_lies(
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
+def test_it_reports_without_what_cannot_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Test examples that are all of one class have no AUC, in no round and with no baseline."""
+    rows = "".join(f"{number},{number % 2}\n" for number in range(4))
+    (tmp_path / "rows.csv").write_text("x,y\n" + rows)
+    (tmp_path / "tiny.toml").write_text(
+        'rounds = 2\n[model]\nname = "logistic-regression"\n[data]\nfile = "rows.csv"\ntarget = "y"\nkind = "class"\n'
+        'test = 0.25\nstratified = false\n[partition]\npartition = "iid"\nclients = 1\n'
+    )
+    assert main(["simulate", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert "accuracy over the rounds" in page
+    assert "AUC over the rounds" not in page
+    assert "1 variant ·" in page
+
+
 def test_its_json_is_the_summary_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), *FEW, "--json"]
     assert main(command) == 0
@@ -110,7 +125,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "small.toml" in said
-    assert "$.sampling" in said
+    assert "'sampling' in [sampling] is 'none'; choose one of all" in said
     assert len(said.strip().splitlines()) == 1
 
 

@@ -14,6 +14,7 @@ from analysis.figures.canvas import LineEnd, grid_across, label_ends, panels
 from analysis.figures.theme import Theme
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.bands import band
+from experiments.laboratory.report.names import shown_as
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,10 +67,11 @@ def draw_curves(
     figure, [axes] = panels(theme)
     grid_across(axes, theme)
     ends = []
+    opacity = min(0.15, 0.36 / max(1, len(curves)))  # so that many bands, one over the other, do not hide the lines
     for each in curves:
         colour = theme.of_arm(places[each.name])
         dashes = theme.dashes_of_arm(places[each.name])
-        axes.fill_between(each.rounds, each.mean - each.half, each.mean + each.half, color=colour, alpha=0.15, lw=0)
+        axes.fill_between(each.rounds, each.mean - each.half, each.mean + each.half, color=colour, alpha=opacity, lw=0)
         axes.plot(each.rounds, each.mean, color=colour, linestyle=dashes, linewidth=1.8)
         ends.append(LineEnd(each.rounds[-1], float(each.mean[-1]), each.name, colour))
     last = max((float(each.rounds[-1]) for each in curves), default=0.0)
@@ -77,7 +79,7 @@ def draw_curves(
         axes.axhline(value, color=theme.soft, linestyle=(0, (4, 3)), linewidth=1.0)
         ends.append(LineEnd(last, value, name, theme.soft))
     axes.set_xlabel("round")
-    axes.set_ylabel(metric.replace("_", " "))
+    axes.set_ylabel(shown_as(metric))
     axes.set_xlim(0, last * 1.001 or 1)
     axes.set_ylim(*_limits(curves, baselines))
     label_ends(axes, [end._replace(x=last) for end in ends if np.isfinite(end.y)])
@@ -85,7 +87,10 @@ def draw_curves(
 
 
 def _limits(curves: Sequence[Curve], baselines: dict[str, float]) -> tuple[float, float]:
-    """Return limits that hold all but the first tenth of the rounds, beside whose start the rest would be flat."""
+    """Return limits that hold all but the first tenth of the rounds, beside whose start the rest would be flat.
+
+    At least one of the values is a finite number.
+    """
     late = [each.rounds >= each.rounds[-1] / 10 for each in curves]
     low = [value for each, some in zip(curves, late, strict=True) for value in (each.mean - each.half)[some]]
     high = [value for each, some in zip(curves, late, strict=True) for value in (each.mean + each.half)[some]]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.canvas import HEIGHT, TEXT_SIZE, panels
 from analysis.figures.theme import Theme
+from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.results import VariantSummary
 
 if TYPE_CHECKING:
@@ -33,5 +34,5 @@ def draw_finals(
         axes.errorbar(found.mean, height, xerr=found.half, fmt="o", color=colour, markersize=6, linewidth=1.8)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], fontsize=TEXT_SIZE)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel(metric.replace("_", " "))
+    axes.set_xlabel(shown_as(metric))
     return figure

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from analysis.figures import DARK, LIGHT, PAGE, to_svg
@@ -16,6 +17,7 @@ from experiments.laboratory.bands import Band
 from experiments.laboratory.evaluation import better
 from experiments.laboratory.report.curves import curve, draw_curves
 from experiments.laboratory.report.dots import draw_finals
+from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.report.template import TEMPLATE
 from experiments.laboratory.results import Summary, VariantSummary
 from experiments.laboratory.results.folder import write_whole
@@ -56,7 +58,7 @@ def render_report(summary: Summary, metrics: pa.Table) -> str:
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["told"] = told
+    environment.filters |= {"told": told, "shown_as": shown_as, "counted": counted}
     style = (files("analysis.report") / "page.css").read_text(encoding="utf-8")
     return environment.from_string(TEMPLATE).render(
         summary=summary,
@@ -92,6 +94,11 @@ def best_cells(summary: Summary) -> set[tuple[str, str, str]]:
     return found
 
 
+def counted(things: Sized, name: str) -> str:
+    """Return how many things there are, as in "1 seed" or "5 seeds"."""
+    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
+
+
 def told(band: Band | None) -> str:
     """Return a mean with its interval as a text."""
     if band is None or band.mean is None:
@@ -110,17 +117,17 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
         note += f" The {len(drawn)} best of {len(names)} variants by {summary.metric}."
     for metric in dict.fromkeys((*summary.shown, "loss")):
         curves = [curve(metrics, name, split, metric) for name in names if name in drawn]
-        known = [each for each in curves if each is not None]
+        known = [each for each in curves if each is not None and np.isfinite(each.mean).any()]
         if any(len(each.rounds) > 1 for each in known):
             lines = {name: _mean(row, split, metric) for name, row in summary.baselines.items()}
             levels = {
                 name: value for name, value in lines.items() if value is not None and not name.startswith("start")
             }
-            title = f"{metric.replace('_', ' ')} over the rounds"
+            title = f"{shown_as(metric)} over the rounds"
             yield title, draw_curves(known, levels, places, metric, theme=PAGE), note
     learned = {name: row for name, row in summary.baselines.items() if not name.startswith("start")}
     finals = draw_finals(summary.variants, learned, split, summary.metric, theme=PAGE)
-    yield f"{summary.metric.replace('_', ' ')} of the final models", finals, f"On the {split} examples; {repeated}."
+    yield f"{shown_as(summary.metric)} of the final models", finals, f"On the {split} examples; {repeated}."
 
 
 def _order(summary: Summary, name: str) -> tuple[bool, int]:

@@ -13,14 +13,15 @@ TEMPLATE = """<!doctype html>
 {{ style }}
 td.best { font-weight: 650; color: var(--better); }
 tr.baseline th, tr.baseline td { color: var(--soft); }
+tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 </style>
 </head>
 <body>
 <main>
 <header>
-  <p class="study">Experiment <strong>{{ summary.name }}</strong> · {{ summary.variants | length }} variants ·
-  {{ summary.seeds | length }} seeds</p>
-  <h1>{% if summary.best %}{{ summary.best }} has the best {{ summary.metric.replace("_", " ") }}:
+  <p class="study">Experiment <strong>{{ summary.name }}</strong> · {{ summary.variants | counted("variant") }} ·
+  {{ summary.seeds | counted("seed") }}</p>
+  <h1>{% if summary.best %}{{ summary.best }} has the best {{ summary.metric | shown_as }}:
   {{ summary.variants[summary.best].metrics[summary.split][summary.metric] | told }}{% else %}No variant could be judged
   {% endif %}</h1>
 </header>
@@ -41,7 +42,7 @@ tr.baseline th, tr.baseline td { color: var(--soft); }
 <table>
 <thead><tr><th scope="col"></th>
 {% for split, metric in columns %}
-<th scope="col" class="number">{{ metric.replace("_", " ") }}<br>{{ split.replace("_", " ") }}</th>
+<th scope="col" class="number">{{ metric | shown_as }}<br>{{ split.replace("_", " ") }}</th>
 {% endfor %}
 <th scope="col" class="number">rounds</th><th scope="col" class="number">MB sent</th></tr></thead>
 <tbody>
