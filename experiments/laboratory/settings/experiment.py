@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from experiments.laboratory.settings.merging import Raw, merged, nested
 from experiments.laboratory.settings.setup import Setup
+from experiments.laboratory.settings.telling import told
 from protocol.digest import digest_of
 from protocol.errors import InvalidSettings
 from protocol.spec import Name
@@ -93,4 +94,4 @@ def _converted(value: Any, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidSettings(f"{where}{error}") from error
+        raise InvalidSettings(f"{where}{told(error, value, kind)}") from error

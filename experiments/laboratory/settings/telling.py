@@ -1,0 +1,131 @@
+"""What is wrong with a table of settings, in a sentence that names the table, the key, and what could stand there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from msgspec import ValidationError, inspect
+
+_PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_QUOTED = re.compile(r"[`'](.*)[`']")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_MOST_LISTED = 25
+_WORDS = {
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`str`": "a text",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "a table",
+    "`null`": "nothing",
+    "a text matching regex '^[A-Za-z0-9][A-Za-z0-9_.-]*$'": "a name of letters, digits, '.', '_' and '-'",
+}
+"""What the library says of types, in the words of a TOML file."""
+
+
+def told(error: ValidationError, raw: Any, kind: Any) -> str:
+    """Return the sentence for an error of :func:`msgspec.convert`.
+
+    Args:
+        error: says in the library's words what was expected, and where.
+        raw: what was to be converted.
+        kind: into what.
+    """
+    place = _PLACE.match(str(error))
+    assert place is not None
+    said, path = place["said"], _steps(place["path"] or "")
+    quoted = _QUOTED.search(said)
+    name = quoted[1] if quoted else ""
+    if said.startswith("Object contains unknown field"):
+        names = _names(_type_at(kind, raw, path), raw, path)
+        return f"{_table(path)} has no setting '{name}'{_instead(name, names)}"
+    if said.startswith("Object missing required field"):
+        return f"{_table(path)} needs the setting '{name}'; add it"
+    if said.startswith("Invalid"):
+        return f"{_setting(path)} is '{name}'{_listed('choose one of', _values(kind, raw, path))}"
+    if not path:
+        return said
+    for word, plain in _WORDS.items():
+        said = said.replace(word, plain)
+    return f"{_setting(path)} is {_short(_value_at(raw, path))}: {said[0].lower()}{said[1:]}"
+
+
+def _steps(path: str) -> list[str]:
+    return [name or number for name, number in _STEP.findall(path)]
+
+
+def _table(path: Sequence[str]) -> str:
+    return f"[{'.'.join(path)}]" if path else "the experiment"
+
+
+def _setting(path: Sequence[str]) -> str:
+    if path[-1].isdigit() and path[:-1]:
+        return f"value {int(path[-1]) + 1} of {_setting(path[:-1])}"
+    return f"'{path[-1]}' in {_table(path[:-1])}" if path[:-1] else f"'{path[-1]}'"
+
+
+def _instead(name: str, settings: Sequence[str]) -> str:
+    """Return what to write instead of a name that is none of the settings."""
+    near = get_close_matches(name, settings, n=1)
+    return f"; did you mean '{near[0]}'?" if near else _listed("it has", settings)
+
+
+def _listed(before: str, choices: Sequence[str]) -> str:
+    return f"; {before} {', '.join(choices)}" if 0 < len(choices) <= _MOST_LISTED else ""
+
+
+def _value_at(raw: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        if isinstance(raw, Mapping):
+            raw = raw.get(step)
+        elif isinstance(raw, Sequence) and step.isdigit() and int(step) < len(raw):
+            raw = raw[int(step)]
+    return raw
+
+
+def _type_at(kind: Any, raw: Any, path: Sequence[str]) -> inspect.Type | None:
+    """Return what may stand at a place; of several structs the one that the value there chooses."""
+    found: inspect.Type | None = inspect.type_info(kind)
+    for depth, step in enumerate(path):
+        if isinstance(found, inspect.VarTupleType):
+            found = found.item_type
+            continue
+        struct = _struct(found, _value_at(raw, path[:depth]))
+        found = next((field.type for field in struct.fields if field.encode_name == step), None) if struct else None
+    return found
+
+
+def _struct(found: inspect.Type | None, value: Any) -> inspect.StructType | None:
+    structs = _structs(found)
+    if len(structs) > 1 and isinstance(value, Mapping):
+        structs = [each for each in structs if each.tag_field and value.get(each.tag_field) == each.tag]
+    return structs[0] if len(structs) == 1 else None
+
+
+def _structs(found: inspect.Type | None) -> list[inspect.StructType]:
+    types = found.types if isinstance(found, inspect.UnionType) else (found,)
+    return [each for each in types if isinstance(each, inspect.StructType)]
+
+
+def _names(found: inspect.Type | None, raw: Any, path: Sequence[str]) -> list[str]:
+    """Return the settings that a table has."""
+    struct = _struct(found, _value_at(raw, path))
+    return [field.encode_name for field in struct.fields] if struct else []
+
+
+def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
+    """Return what a setting may be: the tags of the structs that its table may be, or the words of a literal."""
+    tags = [str(each.tag) for each in _structs(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
+    if tags:
+        return tags
+    found = _type_at(kind, raw, path)
+    types = found.types if isinstance(found, inspect.UnionType) else (found,)
+    return [str(value) for each in types if isinstance(each, inspect.LiteralType) for value in each.values]
+
+
+def _short(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
