@@ -42,7 +42,7 @@ Watch: TypeAlias = Callable[[Progress], None]
 
 def run_units(units: Sequence[Unit], out: Path, jobs: int, watch: Watch, finished: Finished) -> None:
     """Run all units, ``jobs`` at a time, and tell of each as it ends; cores that are left work on the clients."""
-    threads = max(1, cores() // max(1, min(jobs, len(units))))
+    threads = threads_for(units, jobs, cores())
     if jobs == 1 or len(units) <= 1:
         for unit in units:
             with one_thread():
@@ -57,6 +57,15 @@ def run_units(units: Sequence[Unit], out: Path, jobs: int, watch: Watch, finishe
     finally:
         told.put(None)
         listener.join()
+
+
+def threads_for(units: Sequence[Unit], jobs: int, cores: int) -> int:
+    """Return how many threads work on the clients of a run, so that its cores are busy to the end.
+
+    Baselines are over soon, and are not counted: a variant that is alone with them has all the cores but at the start.
+    """
+    trained = sum(unit.baseline is None for unit in units)
+    return max(1, cores // max(1, min(jobs, trained)))
 
 
 def _tell(watch: Watch, unit: Unit) -> OnRound:

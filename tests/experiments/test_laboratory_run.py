@@ -17,6 +17,7 @@ from scipy import optimize
 
 from experiments.laboratory.cohort import Cohorts
 from experiments.laboratory.one_run import run_unit
+from experiments.laboratory.pool import threads_for
 from experiments.laboratory.preparing import prepare
 from experiments.laboratory.problem import Problem
 from experiments.laboratory.results import Outcome, Summary
@@ -151,6 +152,16 @@ def test_an_experiment_leaves_the_same_bits_whatever_the_jobs_and_goes_on_after_
     assert 1 <= finished < len(units_of(experiment))
     assert run_experiment(experiment, tmp_path / "killed", jobs=1) == alone
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "jobs", "cores", "threads"),
+    [(1, 2, 2, 2), (1, 8, 8, 8), (2, 8, 8, 4), (5, 2, 2, 1), (5, 1, 8, 8), (3, 8, 8, 2)],
+)
+def test_cores_that_no_other_variant_needs_work_on_the_clients(seeds: int, jobs: int, cores: int, threads: int) -> None:
+    units = units_of(small(seeds=seeds))
+    assert sum(unit.baseline is not None for unit in units) == 3 * seeds
+    assert threads_for(units, jobs, cores) == threads
 
 
 def _killed_after_first_run(file: Path, out: Path) -> None:
