@@ -31,7 +31,7 @@ from scipy.stats import mannwhitneyu
 from analysis.study import METRICS, StudyTally, count_study
 from analysis.verdict import Plan, Verdict, all_pairs, reach_verdict
 from benchmarks.study_data import ARMS, StudyTraffic, land_study
-from fedping.commands.analyze import SECOND_COMPILER
+from fedping.counting import SECOND_COMPILER
 from protocol.study import Arm, Study
 from server_jobs.spark.session import spark_session
 from server_jobs.spark.settings import SparkSettings

@@ -15,6 +15,11 @@ from scipy.stats import chi2
 ALARM = 0.001
 """Below this p-value the sizes are called wrong. It is small because the check is made at every look at every study."""
 
+_FAR = 300.0
+"""Half the statistic from which on the continued fraction is used; there it converges at once."""
+
+_TERMS = 50
+
 
 @dataclass(frozen=True)
 class SampleRatio:
@@ -50,5 +55,20 @@ def sample_ratio(clients: Mapping[str, int], shares: Mapping[str, float]) -> Sam
     statistic = math.fsum((clients[arm] - expected[arm]) ** 2 / expected[arm] for arm in clients)
     if len(clients) < 2:
         return SampleRatio(dict(clients), expected, 0.0, 1.0, 0.0)
-    log_p = float(chi2.logsf(statistic, len(clients) - 1))
+    log_p = log_survival(statistic, len(clients) - 1)
     return SampleRatio(dict(clients), expected, statistic, math.exp(log_p), log_p / math.log(10))
+
+
+def log_survival(statistic: float, freedom: int) -> float:
+    """Return the logarithm of the chi-squared distribution's upper tail, finite for any finite statistic.
+
+    Far out, where the tail itself is below what a double holds, by the continued fraction of the incomplete gamma
+    function (Abramowitz and Stegun 6.5.31).
+    """
+    a, z = freedom / 2, statistic / 2
+    if z < _FAR + freedom:
+        return float(chi2.logsf(statistic, freedom))
+    fraction = 0.0
+    for k in range(_TERMS, 0, -1):
+        fraction = k * (k - a) / (z + 2 * k + 1 - a - fraction)
+    return a * math.log(z) - z - math.lgamma(a) - math.log(z + 1 - a - fraction)

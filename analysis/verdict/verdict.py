@@ -84,11 +84,11 @@ def _refuse_silent_arms(study: Study, plan: Plan, tally: StudyTally) -> None:
         arm, window = tally.arms[name], plan.window.words
         if arm.pings == 0:
             raise FedpingError(
-                f"arm '{name}' of study '{study.name}' has no pings in {window}, so it cannot be compared; widen the "
-                "window, or leave the arm out with --pairs"
+                f"arm '{name}' of study '{study.name}' has no pings in the window ({window}), so it cannot be "
+                "compared; widen the window, or leave the arm out with --pairs"
             )
         if arm.exposed == 0:
             raise FedpingError(
-                f"none of the {arm.pings:,} pings of arm '{name}' in {window} ended with a selection, so there is "
-                "nothing to compare; widen the window, or leave the arm out with --pairs"
+                f"none of the {arm.pings:,} pings of arm '{name}' in the window ({window}) ended with a selection, so "
+                "there is nothing to compare; widen the window, or leave the arm out with --pairs"
             )

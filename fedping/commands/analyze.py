@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fedping.counting import TIMES, counting_session, milliseconds
 from fedping.options import json_option, landing_option, store_option
 from fedping.progress import status
 from protocol.errors import InvalidSettings
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_METRICS = "num_chars_typed,rank_selected"
 
-SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
-"""A round does its arithmetic in Python and gains nothing from Java's second compiler; an analysis does it in Java."""
-
-_TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
-
 
 @click.command()
 @click.argument("study")
@@ -37,8 +33,8 @@ _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 @click.option("--correction", type=click.Choice(["bonferroni", "holm"]), default="bonferroni", show_default=True)
 @click.option("--from-iteration", type=int, help="First model version whose pings count.")
 @click.option("--to-iteration", type=int, help="Last model version whose pings count.")
-@click.option("--since", type=_TIMES, help="Only pings received from this time on (UTC).")
-@click.option("--until", type=_TIMES, help="Only pings received before this time (UTC).")
+@click.option("--since", type=TIMES, help="Only pings received from this time on (UTC).")
+@click.option("--until", type=TIMES, help="Only pings received before this time (UTC).")
 @click.option("--interim", is_flag=True, help="A look before the planned end: an interval valid at every look decides.")
 @click.option(
     "--planned-clients",
@@ -109,7 +105,7 @@ def analyze(
         correction="holm" if correction == "holm" else "bonferroni",
         interim=interim,
         planned=planned_clients or PLANNED_CLIENTS,
-        window=Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until)),
+        window=Window(from_iteration, to_iteration, milliseconds(since), milliseconds(until)),
     )
     caution = training_note(plan, {line.name: round_traffic(store, study, line.name) for line in the_study.lines})
     verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
@@ -144,12 +140,9 @@ def _refuse_idle_options(
 def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> StudyTally:
     from analysis.study import count_study
     from analysis.study.window import window_folders
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
 
     window_folders(landing, study, plan.window)  # says that there is nothing before seconds go into starting Spark
-    settings = SparkSettings(master=master, app_name="fedping-analyze", driver_java_options=SECOND_COMPILER)
-    with status("starting Spark") as tell, spark_session(settings) as session:
+    with status("starting Spark") as tell, counting_session("fedping-analyze", master) as session:
         tell("counting the landed pings")
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim)
 
@@ -216,7 +209,3 @@ def _guardrails(names: list[str], metrics: list[str]) -> frozenset[str]:
 
 def _words(given: str) -> list[str]:
     return [word.strip() for word in given.split(",") if word.strip()]
-
-
-def _milliseconds(time: datetime | None) -> int | None:
-    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)

@@ -186,15 +186,13 @@ def test_an_arm_without_selections_is_told_in_a_sentence(count: Count, tmp_path:
     table = table.set_column(table.schema.get_field_index("rank_selected"), "rank_selected", pa.array(ranks))
     write_landed(partition(tmp_path, "study", "main", 0), table.cast(landed_table(1, 0).schema), 1)
     tally = count(tmp_path, small_study())
-    with pytest.raises(
-        FedpingError, match=r"none of the .* pings of arm 'control' in everything that landed ended with"
-    ):
+    with pytest.raises(FedpingError, match=r"none of the .* pings of arm 'control' in the window .* ended with"):
         judged(tally, small_study())
 
 
 def test_an_arm_without_pings_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
     write_landed(partition(tmp_path, "study", "main", 0), landed_table(100, 3, arms=("treatment",)), 1)
-    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in everything that landed"):
+    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in the window"):
         judged(count(tmp_path, small_study()), small_study())
 
 
@@ -256,3 +254,17 @@ def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(landi
     assert [p.name for p in tmp_path.glob("*.html*")] == ["report.html"]
     drawn = {f"{name}.{kind}" for name in ("differences", "superiority", "pings-over-time") for kind in ("png", "svg")}
     assert {p.name for p in (tmp_path / "figures").iterdir()} == drawn
+
+
+def test_the_command_tells_a_truncated_file_in_one_line_without_sparks_stack_trace(tmp_path: Path) -> None:
+    study = small_study()
+    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
+    folder = partition(tmp_path / "landing", "study", "main", 0)
+    write_landed(folder, landed_table(500, 1, arms=("treatment", "control")), 1)
+    (broken,) = landed_files(folder)
+    broken.write_bytes(broken.read_bytes()[:2000])
+    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(tmp_path / "store")]
+    ran = subprocess.run([*command, "--landing", str(tmp_path / "landing")], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"fedping: {broken} is damaged")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fedping.counting import TIMES, counting_session, milliseconds
 from fedping.options import json_option, landing_option, store_option
 from fedping.progress import status
 from protocol.errors import InvalidSettings
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from analysis.power import Change, Pilot
     from analysis.study import Window
 
-_TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -35,8 +35,8 @@ def _pilot_options(command: _Command) -> _Command:
         ),
         click.option("--from-iteration", type=int, help="Of the pilot: first model version whose pings count."),
         click.option("--to-iteration", type=int, help="Of the pilot: last model version whose pings count."),
-        click.option("--since", type=_TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
-        click.option("--until", type=_TIMES, help="Of the pilot: only pings received before this time (UTC)."),
+        click.option("--since", type=TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
+        click.option("--until", type=TIMES, help="Of the pilot: only pings received before this time (UTC)."),
         click.option("--master", help="Spark's master URL, to count the pilot; else local[*]."),
         click.option("--values", type=click.Path(path_type=Path), help="A file: CSV of value,count, or TOML."),
         click.option("--counts", help="The distribution itself, as 0:120,1:60,2:20; counts may be shares."),
@@ -119,7 +119,7 @@ def effect(
         raise InvalidSettings(
             "say which effect is to be shown, with --change or --superiority, or how many users there are, with --users"
         )
-    window = Window(from_iteration, to_iteration, _milliseconds(since), _milliseconds(until))
+    window = Window(from_iteration, to_iteration, milliseconds(since), milliseconds(until))
     with status("reading the pilot") as tell:
         pilot = _pilot(study, arm, metric, unit, window, values, counts, store_path, landing, master, tell)
         report = answer(pilot, planned, asked, users, rows, tell)
@@ -172,10 +172,7 @@ def _landed(
     from analysis.power import landed_pilot
     from analysis.study import count_study, metric_named
     from analysis.study.window import window_folders
-    from fedping.commands.analyze import SECOND_COMPILER
     from model_store.store import open_store
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
 
     study, metric = open_store(store_path).study(name), metric_named(metric_name)
     if arm is None:
@@ -185,9 +182,8 @@ def _landed(
         )
     chosen = study.arm(arm).name
     window_folders(landing, study, window)  # says that there is nothing before seconds go into starting Spark
-    settings = SparkSettings(master=master, app_name="fedping-power", driver_java_options=SECOND_COMPILER)
     tell("starting Spark")
-    with spark_session(settings) as session:
+    with counting_session("fedping-power", master) as session:
         tell("counting the pilot's pings")
         tally = count_study(session, landing, study, (metric,), window)
     return landed_pilot(tally, name, chosen, metric, unit)
@@ -213,7 +209,3 @@ def _numbers(given: str | None, separator: str, option: str) -> list[float]:
     if any(not 0 < number < float("inf") for number in found):
         raise InvalidSettings(f"every number of {option} is above 0; '{given}' has one that is not")
     return found
-
-
-def _milliseconds(time: datetime | None) -> int | None:
-    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
