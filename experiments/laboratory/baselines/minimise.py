@@ -1,7 +1,8 @@
 """Minimising the losses of many clients at once, each with weights of its own: L-BFGS, side by side.
 
 L-BFGS (Nocedal 1980) with a backtracking line search by Armijo's rule; a pair of differences without positive curvature
-is left out of the history. Every client has its own history, step and end; one NumPy call works on all of them.
+is left out of the history. Every client has its own history, step and end; one NumPy call works on all of them, or on
+those that are not yet done once these are the fewer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ HISTORY = 10
 _SLOPE = 1e-4
 _HALVINGS = 40
 
+Rows: TypeAlias = NDArray[np.intp]
+"""Positions of clients among all k, ascending."""
 LossAndGradient: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-"""From weights of shape (k, m) to losses (k,) and gradients (k, m)."""
+"""From weights of shape (j, m) to losses (j,) and gradients (j, m)."""
+LossesOf: TypeAlias = Callable[[Rows], LossAndGradient]
+"""From j clients to the function of their losses; asked for fewer and fewer, as the others come to an end."""
+Pair: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -34,40 +40,88 @@ class Minimum:
 
 
 def minimise(
-    function: LossAndGradient,
+    of: LossesOf,
     start: FloatArray,
     *,
     most: int = 500,
     tolerance: float = 1e-7,
-    on_iteration: Callable[[FloatArray], NDArray[np.bool_] | None] = lambda _: None,
+    on_iteration: Callable[[FloatArray, Rows], NDArray[np.bool_] | None] = lambda weights, rows: None,
 ) -> Minimum:
     """Return the minimum of each client's loss, going down from ``start``, shape (k, m).
 
     A client is done when the largest component of its gradient is at most ``tolerance``, when no step makes its loss
-    smaller, or when ``on_iteration``, which is told the weights after each iteration, says so by a mask of shape (k,).
+    smaller, or when ``on_iteration`` says so by a mask of shape (j,): after each iteration it is told the weights, shape
+    (j, m), of those that were at work, and which these are.
     """
-    weights = start.copy()
-    losses, gradients = function(weights)
-    history: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-    going = np.abs(gradients).max(axis=1) > tolerance
+    function = _Function(of, np.arange(len(start)))
+    now = end = _Point(start.copy(), *function.of_all(start))
+    history: list[Pair] = []
+    going = now.steepest > tolerance
     iterations = 0
     while going.any() and iterations < most:
-        direction = _direction(gradients, history)
-        there, losses_there, gradients_there = _search(
-            function, weights, losses, gradients, direction, going, not history
-        )
-        moved = (there != weights).any(axis=1)
-        history = [*history, _pair(there - weights, gradients_there - gradients)][-HISTORY:]
-        weights, losses, gradients = there, losses_there, gradients_there
+        if 2 * np.count_nonzero(going) <= len(going):
+            end = end.with_rows(function.rows, now)
+            kept = np.flatnonzero(going)
+            history = [(s[kept], y[kept], rho[kept]) for s, y, rho in history]
+            function, now, going = _Function(of, function.rows[kept]), now.rows(kept), going[kept]
+        direction = _direction(now.gradients, history)
+        there = _search(function, now, direction, going, not history)
+        moved = (there.weights != now.weights).any(axis=1)
+        history = [*history, _pair(there.weights - now.weights, there.gradients - now.gradients)][-HISTORY:]
+        now = there
         iterations += 1
-        going &= moved & (np.abs(gradients).max(axis=1) > tolerance)
-        enough = on_iteration(weights)
+        going &= moved & (now.steepest > tolerance)
+        enough = on_iteration(now.weights, function.rows)
         if enough is not None:
             going &= ~enough
-    return Minimum(weights, losses, np.abs(gradients).max(axis=1) <= tolerance, iterations)
+    end = end.with_rows(function.rows, now)
+    return Minimum(end.weights, end.losses, end.steepest <= tolerance, iterations)
 
 
-def _direction(gradients: FloatArray, history: list[tuple[FloatArray, FloatArray, FloatArray]]) -> FloatArray:
+@dataclass(frozen=True)
+class _Point:
+    """Where each of some clients is: weights (j, m), losses (j,), gradients (j, m)."""
+
+    weights: FloatArray
+    losses: FloatArray
+    gradients: FloatArray
+
+    @property
+    def steepest(self) -> FloatArray:
+        """The largest component of each gradient, shape (j,)."""
+        steepest: FloatArray = np.abs(self.gradients).max(axis=1)
+        return steepest
+
+    def rows(self, which: Rows) -> _Point:
+        """Return some of them."""
+        return _Point(self.weights[which], self.losses[which], self.gradients[which])
+
+    def with_rows(self, which: Rows, others: _Point) -> _Point:
+        """Return the same with others in the place of some of them."""
+        copied = _Point(self.weights.copy(), self.losses.copy(), self.gradients.copy())
+        copied.weights[which], copied.losses[which] = others.weights, others.losses
+        copied.gradients[which] = others.gradients
+        return copied
+
+
+class _Function:
+    """The losses of some clients, worked out for few of them where few are asked for."""
+
+    def __init__(self, of: LossesOf, rows: Rows) -> None:
+        self.rows, self._of, self.of_all = rows, of, of(rows)
+        self._few: tuple[Rows, LossAndGradient] | None = None
+
+    def __call__(self, weights: FloatArray, asked: Rows) -> tuple[FloatArray, FloatArray]:
+        """Return losses and gradients of the clients at these positions among ``rows``; weights are of all of them."""
+        if 2 * len(asked) > len(self.rows):
+            losses, gradients = self.of_all(weights)
+            return losses[asked], gradients[asked]
+        if self._few is None or not np.array_equal(self._few[0], asked):
+            self._few = asked, self._of(self.rows[asked])
+        return self._few[1](weights[asked])
+
+
+def _direction(gradients: FloatArray, history: list[Pair]) -> FloatArray:
     """Return minus the gradients times the approximate inverse Hessians: the two loops of L-BFGS, shape (k, m)."""
     q = gradients.copy()
     alphas = []
@@ -84,37 +138,26 @@ def _direction(gradients: FloatArray, history: list[tuple[FloatArray, FloatArray
     return np.where((_dot(q, gradients) > 0)[:, None], -q, -gradients)
 
 
-def _search(
-    function: LossAndGradient,
-    weights: FloatArray,
-    losses: FloatArray,
-    gradients: FloatArray,
-    direction: FloatArray,
-    going: NDArray[np.bool_],
-    first: bool,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _search(function: _Function, now: _Point, direction: FloatArray, going: NDArray[np.bool_], first: bool) -> _Point:
     """Halve each client's step until it pays; a client for which none does stays where it is."""
     length = np.sqrt(_dot(direction, direction))
     step = np.where(going, 1 / np.maximum(1.0, length) if first else 1.0, 0.0)
-    slope = _dot(direction, gradients)
-    rounding = 4 * np.finfo(np.float64).eps * np.abs(losses)  # near the end no step makes the loss visibly smaller
+    slope = _dot(direction, now.gradients)
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(now.losses)  # near the end no step makes a loss visibly smaller
+    found, asked = now, np.flatnonzero(going)
     for _ in range(_HALVINGS):
-        there = weights + step[:, None] * direction
-        losses_there, gradients_there = function(there)
-        bad = ~(losses_there <= losses + _SLOPE * step * slope + rounding)  # also where the loss is not a number
-        bad &= step > 0
-        if not bad.any():
-            return there, losses_there, gradients_there
-        step = np.where(bad, step / 2, step)
-    stuck = bad[:, None]
-    return (
-        np.where(stuck, weights, there),
-        np.where(bad, losses, losses_there),
-        np.where(stuck, gradients, gradients_there),
-    )
+        weights = now.weights + step[:, None] * direction
+        losses, gradients = function(weights, asked)
+        pays = losses <= (now.losses + _SLOPE * step * slope + rounding)[asked]  # not where it is not a number
+        found = found.with_rows(asked[pays], _Point(weights[asked[pays]], losses[pays], gradients[pays]))
+        asked = asked[~pays]
+        if not len(asked):
+            break
+        step[asked] /= 2
+    return found
 
 
-def _pair(s: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _pair(s: FloatArray, y: FloatArray) -> Pair:
     """Return differences of weights and gradients, and 1 / (s·y): 0 where there is no positive curvature."""
     curvature = _dot(s, y)
     valid = curvature > 1e-12 * np.sqrt(_dot(s, s) * _dot(y, y))

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from client_sim.learning import ClientData
-from client_sim.learning.batch import FloatArray, Floats
+from client_sim.learning import ClientData, Model
+from client_sim.learning.batch import Clients, FloatArray, Floats
 from client_sim.learning.model import MovesItself, losses_and_gradients
-from experiments.laboratory.baselines.minimise import minimise
+from experiments.laboratory.baselines.minimise import LossAndGradient, LossesOf, Rows, minimise
 from experiments.laboratory.evaluation.fleet import blocks
 from experiments.laboratory.measuring import measure, record
 from experiments.laboratory.problem import Problem
@@ -66,43 +66,63 @@ def _learned(
 
 
 def _learned_by(
-    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], clients: Any
+    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], clients: Clients
 ) -> tuple[FloatArray, int]:
-    model, batch = problem.model, train.batch(clients)
+    model = problem.model
     start = np.tile(problem.spec.start_array, (len(clients), 1))
-    best, lowest = start.copy(), np.full(len(clients), np.inf)
-    held_out = validation.batch(clients)
-    judged = validation.sizes[clients] > 0
-
-    def keep_the_best(weights: FloatArray) -> None:
-        losses = np.where(judged, model.losses(weights, held_out), np.inf)
-        lower = losses < lowest
-        best[lower], lowest[lower] = weights[lower], losses[lower]
-
-    if judged.any():
-        keep_the_best(start)
-    on_iteration = keep_the_best if judged.any() else lambda _: None
+    judge = _Judge(model, validation, clients, start)
     most = setup.evaluation.baseline_iterations
     if isinstance(model, MovesItself):
-        last, iterations = _moved(model, start, batch, most, on_iteration)
+        last, iterations = _moved(model, start, train.batch(clients), most, judge)
     else:
-        both = lambda weights: _in_double(losses_and_gradients(model, weights, batch))  # noqa: E731
-        found = minimise(both, start, most=most, on_iteration=on_iteration)
+        found = minimise(_losses_of(model, train, clients), start, most=most, on_iteration=judge)
         last, iterations = found.weights, found.iterations
-    return np.where(judged[:, None], best, last), iterations
+    return np.where(judge.judged[:, None], judge.best, last), iterations
+
+
+def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients) -> LossesOf:
+    """Return the losses and gradients of some of the clients, in double precision whatever the model's is."""
+
+    def of(rows: Rows) -> LossAndGradient:
+        batch = train.batch(clients[rows])
+        return lambda weights: _in_double(losses_and_gradients(model, weights, batch))
+
+    return of
+
+
+class _Judge:
+    """Keeps of each client the weights that are best on its validation examples; who has none is not ``judged``."""
+
+    def __init__(self, model: Model[Any], validation: ClientData[Any], clients: Clients, start: FloatArray) -> None:
+        self.judged = validation.sizes[clients] > 0
+        self.best, self._lowest = start.copy(), np.full(len(clients), np.inf)
+        self._model, self._validation, self._clients = model, validation, clients
+        self._rows = np.arange(len(clients))
+        self._batch = validation.batch(clients)
+        self(start, self._rows)
+
+    def __call__(self, weights: FloatArray, rows: Rows) -> None:
+        """See what the clients at these positions have come to, shape (j, m)."""
+        if not self.judged.any():
+            return
+        if len(rows) < len(self._rows):
+            self._rows, self._batch = rows, self._validation.batch(self._clients[rows])
+        losses = self._model.losses(weights, self._batch)
+        lower = self.judged[rows] & (losses < self._lowest[rows])
+        self.best[rows[lower]], self._lowest[rows[lower]] = weights[lower], losses[lower]
 
 
 def _moved(
-    model: MovesItself, start: FloatArray, batch: Any, most: int, on_iteration: Callable[[FloatArray], None]
+    model: MovesItself, start: FloatArray, batch: Any, most: int, on_iteration: Callable[[FloatArray, Rows], None]
 ) -> tuple[FloatArray, int]:
     """Return where the model's own steps lead, such as Lloyd's of k-means, until they lead nowhere."""
-    weights = start
+    weights, rows = start, np.arange(len(start))
     for iteration in range(most):
         movement = model.movements(weights, batch)
         if not movement.any():
             return weights, iteration
         weights = weights + movement
-        on_iteration(weights)
+        on_iteration(weights, rows)
     return weights, most
 
 
