@@ -52,7 +52,9 @@ FIGURES = (".svg", ".png", ".pdf")
     type=click.IntRange(1),
     help="Runs at a time; the result does not depend on it.  [default: as many as there are cores]",
 )
-@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve here too: .svg, .png.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve here too: .svg, .png or .pdf."
+)
 @click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
 @json_option
 def train(
