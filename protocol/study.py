@@ -6,11 +6,9 @@ says which line its clients follow and what they do with it.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol.digest import digest_of
@@ -18,6 +16,7 @@ from protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
 from protocol.errors import InvalidSettings
 from protocol.landing import NO_LINE
 from protocol.pipeline import Pipeline, Recluster
+from protocol.settings_file import converted, read_toml
 from protocol.spec import ModelSpec, Name
 from protocol.training import OneGradient, Training
 
@@ -190,13 +189,4 @@ def study_from_toml(path: Path) -> Study:
     Raises:
         InvalidSettings: the file is not there, is not TOML, or says something that a study cannot mean.
     """
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Study)
-    except OSError as error:
-        raise InvalidSettings(f"cannot read the study file {path}: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise InvalidSettings(f"the study file {path} is not UTF-8 text; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(f"the study file {path} is not valid TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise InvalidSettings(f"the study file {path} does not describe a study: {error}") from error
+    return converted(read_toml(path, "study file"), Study, f"the study file {path}: ")

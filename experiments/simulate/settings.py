@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
 
 from client_sim.fleet.interactions import Gradient
 from client_sim.population.behaving import ActivitySettings, UserSettings
 from protocol.errors import InvalidSettings
+from protocol.settings_file import converted, read_toml
 from protocol.study import Study, study_from_toml
 
 Ticks: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -153,16 +152,7 @@ def experiment_from_toml(path: Path) -> tuple[Experiment, Study]:
     Raises:
         InvalidSettings: a file is not there, is not TOML, or says something that cannot be meant.
     """
-    try:
-        experiment = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Experiment)
-    except OSError as error:
-        raise InvalidSettings(f"cannot read the experiment file {path}: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise InvalidSettings(f"the experiment file {path} is not UTF-8 text; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(f"the experiment file {path} is not valid TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise InvalidSettings(f"the experiment file {path} does not describe an experiment: {error}") from error
+    experiment = converted(read_toml(path, "experiment file"), Experiment, f"the experiment file {path}: ")
     study = study_from_toml(path.parent / experiment.study)
     _check(experiment, study)
     return experiment, study

@@ -83,7 +83,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"round": 3}, "the experiment has no setting 'round'; did you mean 'rounds'?"),
+        ({"round": 3}, "there is no setting 'round'; did you mean 'rounds'?"),
         ({"model": {"hidden": 3}}, "[model] has no name"),
         ({"data": {"name": "a", "file": "b"}}, "one of 'name', 'file' and 'users'"),
         ({"data": {}}, "one of 'name', 'file' and 'users'"),
@@ -108,7 +108,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             {"server": {"optimizer": {"optimizer": "adam", "rat": 1}}},
             "[server.optimizer] has no setting 'rat'; did you",
         ),
-        ({"partition": {"partition": "iid", "clients": 3, "alpha": 1}}, "no setting 'alpha'; it has clients, least"),
+        (
+            {"partition": {"partition": "iid", "clients": 3, "alpha": 1}},
+            "no setting 'alpha'; choose one of clients, least",
+        ),
         (
             {"evaluation": {"baselines": ["all"]}},
             "value 1 of 'baselines' in [evaluation] is 'all'; choose one of central",

@@ -50,8 +50,8 @@ def minimise(
     """Return the minimum of each client's loss, going down from ``start``, shape (k, m).
 
     A client is done when the largest component of its gradient is at most ``tolerance``, when no step makes its loss
-    smaller, or when ``on_iteration`` says so by a mask of shape (j,): after each iteration it is told the weights, shape
-    (j, m), of those that were at work, and which these are.
+    smaller, or when ``on_iteration`` says so by a mask of shape (j,): after each iteration it is told the weights of
+    those that were at work, shape (j, m), and which these are.
     """
     function = _Function(of, np.arange(len(start)))
     now = end = _Point(start.copy(), *function.of_all(start))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.laboratory.settings.experiment import Experiment, experiment_of
-from experiments.laboratory.settings.file import experiment_from_toml, raw_from_toml
+from experiments.laboratory.settings.file import experiment_from_toml
 from experiments.laboratory.settings.setup import EarlyStopping, Evaluation, Setup
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "Setup",
     "experiment_from_toml",
     "experiment_of",
-    "raw_from_toml",
 ]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
 
 from experiments.laboratory.settings.merging import Raw, merged, nested
 from experiments.laboratory.settings.setup import Setup
-from experiments.laboratory.settings.telling import told
 from protocol.digest import digest_of
 from protocol.errors import InvalidSettings
+from protocol.settings_file import converted
 from protocol.spec import Name
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
 """What a laboratory assumes where a study would not: nobody's privacy is at stake, so one client is enough."""
 
 ONLY_VARIANT = "federated"
-
-T = TypeVar("T")
 
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -58,20 +55,20 @@ def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experim
     Raises:
         InvalidSettings: they say something that cannot be meant; the sentence says where.
     """
-    head = _converted(raw, _Head, "")
+    head = converted(raw, _Head, "")
     base = merged(DEFAULTS, {key: value for key, value in raw.items() if key not in _Head.__struct_fields__})
     seeds = tuple(range(1, head.seeds + 1)) if isinstance(head.seeds, int) else head.seeds
     repeated = [seed for seed in seeds if seeds.count(seed) > 1]
     if repeated:
         raise InvalidSettings(f"seed {repeated[0]} is listed twice; a repetition with the same seed tells nothing new")
     variants = _variants(base, head.variants)
-    own = _converted(head.name or name, Name, "the experiment's name (in the file, or the file's own): ")
+    own = converted(head.name or name, Name, "the experiment's name (in the file, or the file's own): ")
     return Experiment(name=own, seeds=seeds, variants={each: setup.at(folder) for each, setup in variants.items()})
 
 
 def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setup]:
     if not variants:
-        return {ONLY_VARIANT: _converted(base, Setup, "")}
+        return {ONLY_VARIANT: converted(base, Setup, "")}
     found: dict[str, Setup] = {}
     for number, variant in enumerate(variants, 1):
         name = variant.get("name")
@@ -85,13 +82,5 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
         if name in found:
             raise InvalidSettings(f"two variants are named '{name}'; rename one of them")
         changes = nested({key: value for key, value in variant.items() if key != "name"})
-        found[name] = _converted(merged(base, changes), Setup, f"variant '{name}': ")
+        found[name] = converted(merged(base, changes), Setup, f"variant '{name}': ")
     return found
-
-
-def _converted(value: Any, kind: type[T], where: str) -> T:
-    """Return what the tables say, or raise the one sentence that tells where they are wrong."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidSettings(f"{where}{told(error, value, kind)}") from error

@@ -41,9 +41,12 @@ def told(error: ValidationError, raw: Any, kind: Any) -> str:
     name = quoted[1] if quoted else ""
     if said.startswith("Object contains unknown field"):
         names = _names(_type_at(kind, raw, path), raw, path)
-        return f"{_table(path)} has no setting '{name}'{_instead(name, names)}"
+        has_none = f"{_table(path)} has no setting" if path else "there is no setting"
+        return f"{has_none} '{name}'{_instead(name, names)}"
     if said.startswith("Object missing required field"):
-        return f"{_table(path)} needs the setting '{name}'; add it"
+        return (
+            f"{_table(path)} needs the setting '{name}'; add it" if path else f"the setting '{name}' is missing; add it"
+        )
     if said.startswith("Invalid"):
         return f"{_setting(path)} is '{name}'{_listed('choose one of', _values(kind, raw, path))}"
     if not path:
@@ -58,7 +61,9 @@ def _steps(path: str) -> list[str]:
 
 
 def _table(path: Sequence[str]) -> str:
-    return f"[{'.'.join(path)}]" if path else "the experiment"
+    """Return a table as the file heads it, and in a list of them which one, as in "[lines.pipeline] of number 2"."""
+    places = [f" of number {int(step) + 1}" for step in path if step.isdigit()]
+    return f"[{'.'.join(step for step in path if not step.isdigit())}]" + "".join(places)
 
 
 def _setting(path: Sequence[str]) -> str:
@@ -70,7 +75,7 @@ def _setting(path: Sequence[str]) -> str:
 def _instead(name: str, settings: Sequence[str]) -> str:
     """Return what to write instead of a name that is none of the settings."""
     near = get_close_matches(name, settings, n=1)
-    return f"; did you mean '{near[0]}'?" if near else _listed("it has", settings)
+    return f"; did you mean '{near[0]}'?" if near else _listed("choose one of", settings)
 
 
 def _listed(before: str, choices: Sequence[str]) -> str:

@@ -1,0 +1,44 @@
+"""What is wrong with a settings file is told in a sentence: which table, which key, and what could stand there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import InvalidSettings
+from protocol.settings_file import read_toml
+from protocol.study import study_from_toml
+
+DEMO = Path("experiments/demo.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "', 'nmae = "', "there is no setting 'nmae'; did you mean 'name'?"),
+        ("share = ", "shaer = ", "has no setting 'shaer'; did you mean 'share'?"),
+        ("share = ", 'share = "all" # ', "is 'all': expected a number, got a text"),
+        ('optimizer = "rprop"', 'optimizer = "sgd"', "[lines.pipeline.optimizer] of number 1 is 'sgd'; choose one of"),
+        ("alpha = ", "alhpa = ", "[lines.pipeline.optimizer] of number 1 has no setting 'alhpa'; did you mean 'alpha'?"),
+    ],
+)  # fmt: skip
+def test_a_study_file_with_a_slip_is_told_where(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = DEMO.read_text()
+    assert old in text
+    (tmp_path / "study.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(InvalidSettings) as raised:
+        study_from_toml(tmp_path / "study.toml")
+    assert said in str(raised.value)
+    assert str(tmp_path / "study.toml") in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot read the study file"), (b"\xff\xfe", "is not UTF-8 text"), (b"a = ", "is not valid TOML")],
+)
+def test_a_file_that_is_no_toml_is_told_why(tmp_path: Path, content: Any, said: str) -> None:
+    if content is not None:
+        (tmp_path / "study.toml").write_bytes(content)
+    with pytest.raises(InvalidSettings, match=said):
+        read_toml(tmp_path / "study.toml", "study file")
