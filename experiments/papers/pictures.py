@@ -63,8 +63,8 @@ def draw_algorithms(results: Path) -> Figure:
     _draw_curves(axes[1], _federated(results / "fritsch_2018_figure_9_logistic", "test", "auc"))
     for one, title in zip(axes, ("network of 100 hidden units", "logistic regression"), strict=True):
         _finish(one, title, "round", "AUC of all lenders' test examples")
-        one.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
-    axes[0].set_ylim(0.48, 0.83)
+        one.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink, ncols=2)
+    axes[0].set_ylim(0.25, 0.83)
     axes[1].set_ylabel("")
     return titled(figure, "Gradient descent, Adam, federated averaging with 50 steps (as figure 9)", theme=LIGHT)
 
@@ -76,9 +76,9 @@ def draw_digits(results: Path) -> Figure:
     for one, clients in zip(axes, ("5 clients", "25 clients"), strict=True):
         end = f", {clients}"
         own = {name.removesuffix(end): curve for name, curve in found.items() if name.endswith(end)}
-        _draw_curves(one, {"centralised": found["centralised"]} | own, after=10)
+        _draw_curves(one, {"centralised": found["centralised"]} | own, after=1, marker="o")
         _finish(one, clients, "round of 5 epochs", "accuracy")
-        one.axvline(10, color=LIGHT.soft, linewidth=0.8, linestyle="--")
+        one.set_xticks(found["centralised"].rounds[1:])
     axes[1].set_ylabel("")
     axes[1].legend(frameon=False, fontsize=9, loc="lower right", labelcolor=LIGHT.ink)
     return titled(figure, "5,000 digits of MNIST (table 4 is after ten rounds)", theme=LIGHT)
@@ -97,6 +97,7 @@ def draw_k_means(results: Path) -> Figure:
         assert central is not None
         one.axhline(central, color=LIGHT.ink, linewidth=1.0, linestyle="--", label="all digits in one place")
         _finish(one, f"10 clients, {clients}", "round", "mean squared distance")
+        one.set_xticks(range(0, 21, 5))
     axes[1].set_ylabel("")
     axes[1].legend(frameon=False, fontsize=9, loc="upper right", labelcolor=LIGHT.ink)
     return titled(figure, "Ten clusters of digits", theme=LIGHT)
@@ -139,11 +140,12 @@ def _draw_ways(axes: Axes, summary: Summary, variants: Sequence[str]) -> None:
     axes.set_xticks(range(len(variants)), labels)
 
 
-def _draw_curves(axes: Axes, found: Mapping[str, Curve], after: int = 0) -> None:
+def _draw_curves(axes: Axes, found: Mapping[str, Curve], after: int = 0, marker: str | None = None) -> None:
     """Draw curves from the round ``after`` on."""
     for place, (name, curve) in enumerate(found.items()):
         there = [index for index, number in enumerate(curve.rounds) if number >= after]
-        _draw_band(axes, [curve.rounds[i] for i in there], [curve.bands[i] for i in there], name, place)
+        bands = [curve.bands[i] for i in there]
+        _draw_band(axes, [curve.rounds[i] for i in there], bands, name, place, marker=marker)
 
 
 def _draw_band(
@@ -159,7 +161,7 @@ def _draw_band(
     means = [float("nan") if band.mean is None else band.mean for band in bands]
     low, high = ([m + sign * (band.half or 0.0) for m, band in zip(means, bands, strict=True)] for sign in (-1, 1))
     colour = LIGHT.of_arm(place)
-    axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+    axes.fill_between(x, low, high, color=colour, alpha=0.1, linewidth=0)
     style = "--" if dashed else "-"
     axes.plot(x, means, style, color=colour, linewidth=1.8, marker=marker, markersize=4, label=label)
 
