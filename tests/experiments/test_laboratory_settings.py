@@ -137,6 +137,38 @@ def test_a_change_that_sets_nothing_is_told() -> None:
         assignments(["rounds"])
 
 
+VARIANTS = """
+rounds = 3
+[model]
+name = "m"
+[data]
+name = "d"
+[server]
+weighting = "client"
+[[variants]]
+name = "a"
+training = { algorithm = "local", rate = 0.5, epochs = 1 }
+[[variants]]
+name = "b"
+training = { algorithm = "local", rate = 0.1, epochs = 1 }
+"""
+
+
+def test_a_change_that_no_variant_heeds_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(VARIANTS)
+    with pytest.raises(InvalidSettings, match="3 changes nothing, for every variant says itself"):
+        experiment_from_toml(path, ["rounds=5", "training.rate=3"])
+    for harmless in ("rounds=3", "where=memory", "seeds=1", "server.weighting=client", "training.rate=0.5"):
+        assert experiment_from_toml(path, [harmless]) == experiment_from_toml(path)
+    assert experiment_from_toml(path, ["training.batch=4"]).digest != experiment_from_toml(path).digest
+    swept = experiment_from_toml(path, [], ["training.rate=3,4"])
+    assert {setup.training.rate for setup in swept.variants.values() if isinstance(setup.training, LocalSteps)} == {
+        3,
+        4,
+    }
+
+
 def test_experiments_differ_in_their_digest_if_they_differ_at_all() -> None:
     assert made().digest == made().digest
     assert made().digest != made(rounds=4).digest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.laboratory.settings.experiment import Experiment, experiment_of
 from experiments.laboratory.settings.grid import with_grid
-from experiments.laboratory.settings.merging import assignments, merged
+from experiments.laboratory.settings.merging import Raw, assignments, merged, toml_value
 from protocol.errors import InvalidSettings
 from protocol.settings_file import read_toml
 
@@ -23,9 +24,37 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = (), over: Sequence
     Raises:
         InvalidSettings: the file cannot be read, or says something that cannot be meant.
     """
-    raw = merged(read_toml(path, "experiment file"), assignments(changes))
-    raw = with_grid(raw, over) if over else raw
+    raw = read_toml(path, "experiment file")
+
+    def with_changes(texts: Sequence[str]) -> Experiment:
+        changed = merged(raw, assignments(texts))
+        return experiment_of(with_grid(changed, over) if over else changed, name=path.stem, folder=path.parent)
+
     try:
-        return experiment_of(raw, name=path.stem, folder=path.parent)
+        experiment = with_changes(changes)
+        for text in changes:
+            without = with_changes([other for other in changes if other != text])
+            if without == experiment and not _stands(raw, experiment, text):
+                raise InvalidSettings(
+                    f"--set {text} changes nothing, for every variant says itself what it has there; change the "
+                    "variants in the file, or sweep over it: --over lies above what variants say"
+                )
     except InvalidSettings as error:
         raise InvalidSettings(f"the experiment file {path}: {error}") from error
+    return experiment
+
+
+def _stands(raw: Raw, experiment: Experiment, text: str) -> bool:
+    """Return whether what a text sets is what the file says anyway, or what some variant has there."""
+    key, _, value = text.partition("=")
+    if key.strip() in ("name", "seeds") or merged(raw, assignments([text])) == raw:
+        return True
+    return any(
+        _at(setup, key.strip().split(".")) == toml_value(value.strip()) for setup in experiment.variants.values()
+    )
+
+
+def _at(setup: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        setup = setup.get(part) if isinstance(setup, Mapping) else getattr(setup, part, None)
+    return setup

@@ -28,7 +28,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
     """Return ``below`` with what ``above`` changes; tables are merged, all else is replaced.
 
     A table that chooses something else, such as another optimizer, replaces the whole table, whose other settings
-    belonged to the former choice.
+    belonged to the former choice. Settings below that go with no choice are those of whatever is chosen above.
     """
     result = dict(below)
     for key, value in above.items():
@@ -43,7 +43,7 @@ def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any])
     if table == "data":
         return any(source in new and source not in old for source in SOURCES)
     choice = CHOICES.get(table)
-    return choice is not None and choice in new and new[choice] != old.get(choice)
+    return choice is not None and choice in new and choice in old and new[choice] != old[choice]
 
 
 def nested(dotted: Mapping[str, Any]) -> Raw:
