@@ -1,7 +1,7 @@
 """Client updates a second here, with Flower and with pfl-research: `python -m benchmarks.peers.compare`.
 
     python -m benchmarks.peers.compare [--json] [--models ranking logistic network] [--clients 100 1000 10000]
-                                       [--seconds 600]
+                                       [--peers Flower pfl-research] [--seconds 600]
 
 Every framework is installed in an environment of its own below ``build/peers``, at its first run. All do the same work
 (`benchmarks.peers.work`) on the same data, and the digest of the final weights tells that they did. A round's time is
@@ -54,7 +54,7 @@ def main() -> int:
     """Measure, print, and return 1 if the frameworks did not come to the same weights."""
     options = _options()
     workers = {OURS: (Path(sys.executable), "fedping_worker.py")}
-    workers |= {peer.name: (python_of(peer), peer.worker) for peer in PEERS}
+    workers |= {peer.name: (python_of(peer), peer.worker) for peer in PEERS if peer.name in options.peers}
     rows: list[Row] = []
     for model in options.models:
         for clients in options.clients:
@@ -132,6 +132,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--models", nargs="+", default=["ranking", "logistic", "network"])
+    parser.add_argument("--peers", nargs="*", default=[peer.name for peer in PEERS], help="what to compare with")
     parser.add_argument("--clients", nargs="+", type=int, default=[100, 1_000, 10_000])
     parser.add_argument("--seconds", type=float, default=600.0, help="after which a framework has run too long")
     return parser.parse_args()
