@@ -1,7 +1,8 @@
-"""The ranking models of clients, their loss, and how they compute updates.
+"""The models that rank pages, as a browser's address bar does: their scores, loss, and update of each search.
 
-Pages lie in a :class:`PageTable`, searches over it in :class:`Searches`; a model scores the pages and computes one
-update a search. To add a model: a file that satisfies :class:`RankingModel`, and a line in ``MODELS``.
+Pages lie in a :class:`PageTable`, searches over it in :class:`Searches`. To add a model of pages: a file that satisfies
+:class:`RankingModel`, and a line in ``MODELS``. Models of anything else, and what makes learners of these ones too
+(`page_ranking.py`), are in `client_sim.learning.models`.
 """
 
 from __future__ import annotations

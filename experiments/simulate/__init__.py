@@ -1,4 +1,9 @@
-"""A whole study in one process: users who behave, the landed files and versions of the real path, the same round."""
+"""A whole study in one process: users who behave, the landed files and versions of the real path, the same round.
+
+What is asked here is what happens to users: arms, days, searches, what `fedping analyze` then finds. Which model or
+algorithm learns best, on any data, is asked in `experiments.laboratory`. The command `fedping simulate` runs either,
+by what its file describes.
+"""
 
 from experiments.simulate.run import Simulation, simulate
 from experiments.simulate.settings import Experiment, experiment_from_toml
