@@ -37,12 +37,22 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compared(a: Chosen, b: Chosen) -> Comparison:
     """Return how b differs from a in everything that both were judged by; the folds of a seed count as one, their mean.
 
+    Repetitions in which either has no final metrics, as after training that diverged, count in none.
+
     Raises:
-        InvalidSettings: they have no seed in common.
+        InvalidSettings: they have no seed and fold in common, or none of them has metrics of both.
     """
     pairs = sorted(key for key in a.outcomes if key in b.outcomes)
     if not pairs:
-        raise InvalidSettings(f"'{a.label}' and '{b.label}' have no seed in common; run both with the same seeds")
+        raise InvalidSettings(
+            f"'{a.label}' and '{b.label}' have no seed in common, or other folds of it; run both with the same seeds "
+            "and folds"
+        )
+    pairs = [key for key in pairs if a.outcomes[key].final and b.outcomes[key].final]
+    if not pairs:
+        raise InvalidSettings(
+            f"of '{a.label}' and '{b.label}' one has no final metrics; it has diverged with every seed"
+        )
     ours, theirs = [a.outcomes[key] for key in pairs], [b.outcomes[key] for key in pairs]
     names = [
         (split, metric)
@@ -59,7 +69,7 @@ def _difference(split: str, metric: str, ours: list[Outcome], theirs: list[Outco
     """Return the difference of one metric; None where it is undefined in all pairs."""
     by_seed: dict[int, list[tuple[float, float]]] = {}
     for a, b in zip(ours, theirs, strict=True):
-        x, y = a.final[split][metric], b.final[split][metric]
+        x, y = a.final.get(split, {}).get(metric), b.final.get(split, {}).get(metric)
         if x is not None and y is not None:
             by_seed.setdefault(a.seed, []).append((x, y))
     if not by_seed:

@@ -18,7 +18,7 @@ class Chosen:
 
 
 def chosen(text: str) -> Chosen:
-    """Return the runs that a text names: a folder of results, or folder:variant where it has several.
+    """Return the runs that a text names: a folder of results, or folder:variant where it has several or for a baseline.
 
     Raises:
         InvalidSettings: there are no results, no such variant, or several to choose from.
@@ -30,9 +30,10 @@ def chosen(text: str) -> Chosen:
             f"there are no results of a laboratory experiment in {folder}; run 'fedping simulate' first"
         )
     if variant is None:
-        if len(there) > 1:
+        trained = _names(folder, "runs")
+        if len(trained) != 1:
             raise InvalidSettings(f"{folder} has several variants; name one, as in '{folder}:{next(iter(there))}'")
-        variant = next(iter(there))
+        variant = trained[0]
     if variant not in there:
         raise InvalidSettings(f"{folder} has no variant '{variant}'; it has {', '.join(there)}")
     runs = [RunFolder(path).finished() for path in sorted(there[variant].glob("seed-*"))]
@@ -44,8 +45,11 @@ def chosen(text: str) -> Chosen:
 
 def variants_in(folder: Path) -> dict[str, Path]:
     """Return the folders of the variants and the baselines, by name."""
-    found = [*sorted((folder / "runs").glob("*/")), *sorted((folder / "baselines").glob("*/"))]
-    return {path.name: path for path in found}
+    return {name: folder / kind / name for kind in ("runs", "baselines") for name in _names(folder, kind)}
+
+
+def _names(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in (folder / kind).glob("*/"))
 
 
 def _parts(text: str) -> tuple[Path, str | None]:

@@ -62,8 +62,18 @@ def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experim
     if repeated:
         raise InvalidSettings(f"seed {repeated[0]} is listed twice; a repetition with the same seed tells nothing new")
     variants = _variants(base, head.variants)
+    _refuse_names_of_baselines(variants)
     own = converted(head.name or name, Name, "the experiment's name (in the file, or the file's own): ")
     return Experiment(name=own, seeds=seeds, variants={each: setup.at(folder) for each, setup in variants.items()})
+
+
+def _refuse_names_of_baselines(variants: Mapping[str, Setup]) -> None:
+    baselines = {baseline for setup in variants.values() for baseline in setup.evaluation.baselines}
+    for name in baselines & variants.keys():
+        raise InvalidSettings(
+            f"a variant is named '{name}', as the baseline is that stands beside it; rename the variant, or leave the "
+            "baseline out of 'baselines' in [evaluation]"
+        )
 
 
 def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setup]:
