@@ -90,12 +90,21 @@ def simulate(
 
 
 def _is_of_the_laboratory(path: Path) -> bool:
-    """Return whether the file has a [model] and no study; what cannot be read is told by who reads it for good."""
+    """Return whether the file has a [model] and no study; what cannot be read is told by who reads it for good.
+
+    Raises:
+        InvalidSettings: it has neither.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return "model" in raw and "study" not in raw
+    if "model" not in raw and "study" not in raw:
+        raise InvalidSettings(
+            f"the file {path} describes nothing to simulate: it has neither a [model], as laboratory experiments have, "
+            'nor study = "...", the study file that an experiment is about'
+        )
+    return "study" not in raw
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
