@@ -20,6 +20,9 @@ _LATENESS = 1 << 32
 """The child of a client's key in a round by which it is late; its children from 0 on are for its pings."""
 
 
+_LOST = "late updates are left out; set 'staleness' in [server] to merge them"
+
+
 class Cohorts:
     """The clients' side of a run: from a round's number and weights to what is sent.
 
@@ -34,9 +37,10 @@ class Cohorts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known of the sampling: whether it is biased."""
+        """What is to be known of the sampling: whether it is biased, or late updates are lost."""
         said = bias_of(self._sampler, self._setup.server.weighting)
-        return (said,) if said else ()
+        lost = self._setup.lateness and not self._setup.server.staleness
+        return (*((said,) if said else ()), *((_LOST,) if lost else ()))
 
     def sent(self, round_: int, versions: Sequence[FloatArray]) -> Iterator[Updates]:
         """Yield the updates of a round, block by block.
