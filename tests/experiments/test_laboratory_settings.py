@@ -160,9 +160,12 @@ def test_a_change_that_no_variant_heeds_is_told(tmp_path: Path) -> None:
     path.write_text(VARIANTS)
     with pytest.raises(InvalidSettings, match="3 changes nothing, for every variant says itself"):
         experiment_from_toml(path, ["rounds=5", "training.rate=3"])
-    for harmless in ("rounds=3", "where=memory", "seeds=1", "server.weighting=client", "training.rate=0.5"):
+    for harmless in ("rounds=3", "where=memory", "seeds=1", "server.weighting=client"):
         assert experiment_from_toml(path, [harmless]) == experiment_from_toml(path)
     assert experiment_from_toml(path, ["training.batch=4"]).digest != experiment_from_toml(path).digest
+    assert experiment_from_toml(path, ["where=http", "engine=spark", "rounds=1", "rounds=2"]).variants["a"].rounds == 2
+    with pytest.raises(InvalidSettings, match="'variants' is 3: expected a list"):
+        experiment_from_toml(path, ["variants=3"], ["rounds=3,4"])
     swept = experiment_from_toml(path, [], ["training.rate=3,4"])
     assert {setup.training.rate for setup in swept.variants.values() if isinstance(setup.training, LocalSteps)} == {
         3,

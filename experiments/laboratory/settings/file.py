@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.laboratory.settings.experiment import Experiment, experiment_of
 from experiments.laboratory.settings.grid import with_grid
-from experiments.laboratory.settings.merging import Raw, assignments, merged, toml_value
+from experiments.laboratory.settings.merging import Raw, assignments, merged, nested, variants_of
 from protocol.errors import InvalidSettings
 from protocol.settings_file import read_toml
 
@@ -25,36 +24,40 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = (), over: Sequence
         InvalidSettings: the file cannot be read, or says something that cannot be meant.
     """
     raw = read_toml(path, "experiment file")
-
-    def with_changes(texts: Sequence[str]) -> Experiment:
-        changed = merged(raw, assignments(texts))
-        return experiment_of(with_grid(changed, over) if over else changed, name=path.stem, folder=path.parent)
-
     try:
-        experiment = with_changes(changes)
-        for text in changes:
-            without = with_changes([other for other in changes if other != text])
-            if without == experiment and not _stands(raw, experiment, text):
-                raise InvalidSettings(
-                    f"--set {text} changes nothing, for every variant says itself what it has there; change the "
-                    "variants in the file, or sweep over it: --over lies above what variants say"
-                )
+        _refuse_unheeded(raw, changes, over)
+        changed = _changed(raw, changes, over)
+        return experiment_of(changed, name=path.stem, folder=path.parent)
     except InvalidSettings as error:
         raise InvalidSettings(f"the experiment file {path}: {error}") from error
-    return experiment
 
 
-def _stands(raw: Raw, experiment: Experiment, text: str) -> bool:
-    """Return whether what a text sets is what the file says anyway, or what some variant has there."""
-    key, _, value = text.partition("=")
-    if key.strip() in ("name", "seeds") or merged(raw, assignments([text])) == raw:
-        return True
-    return any(
-        _at(setup, key.strip().split(".")) == toml_value(value.strip()) for setup in experiment.variants.values()
-    )
+def _changed(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> Raw:
+    changed = merged(raw, assignments(changes))
+    return with_grid(changed, over) if over else changed
 
 
-def _at(setup: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        setup = setup.get(part) if isinstance(setup, Mapping) else getattr(setup, part, None)
-    return setup
+def _refuse_unheeded(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> None:
+    """Raise if a change makes no difference, and is not what the file says anyway: a variant that says it lies above.
+
+    Of several changes of one setting the last counts.
+    """
+    texts = list({text.partition("=")[0].strip(): text for text in changes}.values())
+    settings = _of_each_variant(_changed(raw, texts, over))
+    for text in texts:
+        without = _changed(raw, [other for other in texts if other != text], over)
+        if _of_each_variant(without) == settings and merged(raw, assignments([text])) != raw:
+            raise InvalidSettings(
+                f"--set {text} changes nothing, for every variant says itself what it has there; change the variants "
+                "in the file, or sweep over it: --over lies above what variants say"
+            )
+
+
+def _of_each_variant(raw: Raw) -> list[Raw]:
+    """Return what each variant comes to, names left out and nothing judged yet."""
+    base = {key: value for key, value in raw.items() if key != "variants"}
+    variants = variants_of(raw)
+    if variants is None:
+        return [raw]  # which is refused, with a sentence
+    changes = [{key: value for key, value in variant.items() if key != "name"} for variant in variants]
+    return [merged(base, nested(change)) for change in changes]

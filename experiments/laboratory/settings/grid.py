@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from experiments.laboratory.settings.merging import Raw, merged, nested, toml_value
+from experiments.laboratory.settings.merging import Raw, merged, nested, toml_value, variants_of
 from protocol.errors import InvalidSettings
 
 
@@ -27,7 +27,10 @@ def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
     if repeated:
         raise InvalidSettings(f"the setting '{repeated[0]}' is swept twice; give all of its values at once")
     points = [dict(zip(keys, values, strict=True)) for values in product(*(values for _, values in axes))]
-    return {**raw, "variants": [_at(variant, point) for variant in raw.get("variants") or [{}] for point in points]}
+    variants = variants_of(raw)
+    if variants is None:
+        return dict(raw)  # which is refused, with a sentence
+    return {**raw, "variants": [_at(variant, point) for variant in variants for point in points]}
 
 
 def axis(text: str) -> tuple[str, list[Any]]:

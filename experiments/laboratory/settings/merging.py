@@ -64,6 +64,16 @@ def nested(dotted: Mapping[str, Any]) -> Raw:
     return result
 
 
+def variants_of(raw: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """Return the variants as an experiment's tables give them, one without settings if there are none.
+
+    None if they are no list of tables, which whoever reads the tables for good refuses.
+    """
+    variants = raw.get("variants") or [{}]
+    is_list_of_tables = isinstance(variants, list) and all(isinstance(variant, Mapping) for variant in variants)
+    return variants if is_list_of_tables else None
+
+
 def assignments(texts: Iterable[str]) -> Raw:
     """Return the settings of texts such as "training.rate=0.1", values written as in TOML; bare words are strings.
 
