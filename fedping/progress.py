@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 @contextmanager
@@ -17,3 +21,25 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
         return
     with console.status(first) as shown:
         yield lambda text: shown.update(text)
+
+
+@contextmanager
+def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
+    """Show bars on a terminal's stderr, and nothing elsewhere, where what is printed in the end tells enough.
+
+    Args:
+        before: what stands before a bar; fields of its task in braces.
+        behind: what stands behind it, after how many of how many; the percentage alone if None.
+    """
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if behind is None:
+        amount: tuple[progress.ProgressColumn, ...] = (progress.TaskProgressColumn(),)
+    else:
+        amount = (progress.MofNCompleteColumn(), progress.TextColumn(behind))
+    times = (progress.TimeElapsedColumn(), progress.TextColumn("left:"), progress.TimeRemainingColumn())
+    columns = (progress.TextColumn(before), progress.BarColumn(), *amount, *times)
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        yield shown

@@ -9,10 +9,12 @@ import msgspec
 import pyarrow as pa
 
 from experiments.laboratory.pool import Progress, Watch, cores, run_units
-from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, claim, summarised
+from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
 from experiments.laboratory.results.folder import write_table, write_whole
 from experiments.laboratory.settings import Experiment
 from experiments.laboratory.units import Unit, units_of
+from experiments.run_folder import claim
+from protocol.digest import canonical_json
 
 
 def run_experiment(
@@ -30,7 +32,7 @@ def run_experiment(
         InvalidSettings: the folder holds something else, or another experiment.
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
-    claim(out, experiment)
+    claim(out, msgspec.json.format(canonical_json(experiment)))
     units = units_of(experiment)
     outcomes: dict[Unit, Outcome] = {}
 

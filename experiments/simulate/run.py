@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.run_folder import claim
 from experiments.simulate.line_run import LineRun
 from experiments.simulate.people import People
 from experiments.simulate.settings import Experiment
@@ -27,7 +28,7 @@ from experiments.simulate.ticks import Models, TickMaker
 from model_store.store import open_store
 from protocol import __version__
 from protocol.digest import canonical_json
-from protocol.errors import FedpingError, InvalidSettings
+from protocol.errors import FedpingError
 from protocol.landing import landed_at, landed_files, partition, write_landed
 from protocol.study import Study
 from server_jobs.optimize import first_versions
@@ -78,7 +79,7 @@ class Simulation:
         self._threads = threads
         self._watch = watch
         self._pings = 0
-        _claim(out, experiment, study)
+        claim(out, canonical_json(experiment) + b"\n" + canonical_json(study))
         self.store = open_store(out / "store", create=True)
         self.landing.mkdir(parents=True, exist_ok=True)
         created = iso(experiment.start_ms)
@@ -185,21 +186,3 @@ def _refuse_to_wait_for_ever(ticks: int) -> None:
             f"no version was published in {WAITED_ENOUGH:,} ticks, for too few clients sent an update; raise clients "
             "in the experiment, or lower min_clients in the study"
         )
-
-
-def _claim(out: Path, experiment: Experiment, study: Study) -> None:
-    """Make the folder this experiment's, or see that it is."""
-    note, said = out / "experiment.json", canonical_json(experiment) + b"\n" + canonical_json(study)
-    if note.is_file():
-        if note.read_bytes() != said:
-            raise InvalidSettings(
-                f"{out} holds a run of another experiment, or of this one with other settings; give another --out, or "
-                "the settings that it was begun with"
-            )
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    hidden = out / ".experiment.json.tmp"
-    hidden.write_bytes(said)
-    hidden.rename(note)

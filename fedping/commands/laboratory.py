@@ -74,24 +74,11 @@ def _let_import_from(folder: Path) -> None:
 @contextmanager
 def _bar(experiment: Experiment) -> Iterator[Watch]:
     """Show a bar over all rounds on a terminal; elsewhere nothing, for the summary tells."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from experiments.laboratory.units import units_of
+    from fedping.progress import bars
 
     units = units_of(experiment)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, TextColumn("left:"), TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as bar:
+    with bars("{task.description}") as bar:
         task = bar.add_task(f"{len(units)} runs", total=sum(_work(unit.setup.rounds, unit.baseline) for unit in units))
         done: dict[object, int] = {}
         ended = 0

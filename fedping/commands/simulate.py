@@ -135,29 +135,10 @@ def _changed(
 @contextmanager
 def _progress() -> Iterator[Watch]:
     """Show a bar on a terminal; elsewhere nothing, for the summary tells."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from experiments.simulate import run
+    from fedping.progress import bars
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[pings]:,} pings"),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with bars("{task.description}", "{task.fields[pings]:,} pings") as bar:
         tasks: dict[str, int] = {}
 
         def watch(now: run.Progress) -> None:

@@ -168,6 +168,7 @@ def test_a_mistake_that_a_worker_meets_is_told_in_its_sentence(tmp_path: Path) -
     folder = tmp_path / "out/cohort=12/repetition=1"
     folder.mkdir(parents=True)
     (folder / "experiment.json").write_text("another")
+    (folder / "summary.json").write_text("of it")
     with pytest.raises(FedpingError, match="holds a run of another experiment"):
         train_side_by_side(plan, tmp_path / "out", [(12, 1)], 2, lambda: None)
 

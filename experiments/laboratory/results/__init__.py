@@ -12,7 +12,7 @@ A run is finished when its run.json is there, which is written last. What is unf
 
 from __future__ import annotations
 
-from experiments.laboratory.results.folder import RunFolder, claim
+from experiments.laboratory.results.folder import RunFolder
 from experiments.laboratory.results.log import METRICS_SCHEMA, MetricLog, Split
 from experiments.laboratory.results.outcome import Outcome
 from experiments.laboratory.results.summary import Summary, VariantSummary, summarised
@@ -25,6 +25,5 @@ __all__ = [
     "Split",
     "Summary",
     "VariantSummary",
-    "claim",
     "summarised",
 ]

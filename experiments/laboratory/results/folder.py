@@ -1,4 +1,4 @@
-"""Folders on disk: whose they are, and what is finished in them."""
+"""Folders on disk, one a run, and what is finished in them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,6 @@ import pyarrow as pa
 
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.results.outcome import Outcome
-from experiments.laboratory.settings.experiment import Experiment
-from protocol.digest import canonical_json
-from protocol.errors import InvalidSettings
-
-
-def claim(out: Path, experiment: Experiment) -> None:
-    """Make the folder this experiment's, or see that it is.
-
-    Raises:
-        InvalidSettings: the folder holds something else, or another experiment.
-    """
-    note, said = out / "experiment.json", msgspec.json.format(canonical_json(experiment))
-    if note.is_file():
-        if note.read_bytes() != said:
-            raise InvalidSettings(
-                f"{out} holds a run of another experiment, or of this one with other settings; give another --out, or "
-                "the settings that it was begun with"
-            )
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(note, lambda file: file.write_bytes(said))
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:

@@ -120,27 +120,9 @@ def _cohorts(given: str) -> list[int]:
 @contextmanager
 def _progress() -> Iterator[Watch]:
     """Show a bar on a terminal; elsewhere nothing, for the table tells."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from fedping.progress import bars
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("training: {task.fields[runs]}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with bars("training: {task.fields[runs]}", "rounds") as bar:
         task = bar.add_task("training", total=None, runs="enrolling")
 
         def watch(now: TrainingProgress) -> None:

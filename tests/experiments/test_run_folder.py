@@ -1,0 +1,41 @@
+"""Whose a folder is: the same experiment goes on in it, another one is sent away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.run_folder import NOTE, claim
+from protocol.errors import InvalidSettings
+
+
+def test_a_new_folder_is_made_and_known_again(tmp_path: Path) -> None:
+    claim(tmp_path / "new" / "run", b"one")
+    claim(tmp_path / "new" / "run", b"one")
+    assert (tmp_path / "new" / "run" / NOTE).read_bytes() == b"one"
+
+
+def test_another_experiment_is_sent_away_where_something_was_left(tmp_path: Path) -> None:
+    claim(tmp_path / "run", b"one")
+    (tmp_path / "run" / "runs").mkdir()
+    (tmp_path / "run" / "runs" / "metrics.parquet").write_bytes(b"figures")
+    with pytest.raises(InvalidSettings, match="another experiment"):
+        claim(tmp_path / "run", b"two")
+    assert (tmp_path / "run" / NOTE).read_bytes() == b"one"
+
+
+def test_a_run_that_failed_before_it_left_anything_may_be_corrected(tmp_path: Path) -> None:
+    claim(tmp_path / "run", b"mistaken")
+    (tmp_path / "run" / "runs" / "first").mkdir(parents=True)
+    claim(tmp_path / "run", b"corrected")
+    assert (tmp_path / "run" / NOTE).read_bytes() == b"corrected"
+
+
+def test_what_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to_mother.txt").write_text("dear")
+    (tmp_path / "file").write_text("not a folder")
+    for name in ("letters", "file"):
+        with pytest.raises(InvalidSettings, match="holds no run"):
+            claim(tmp_path / name, b"one")
