@@ -31,7 +31,11 @@ def test_every_kind_stands_there_with_its_defaults(name: str, kinds: object) -> 
 def test_every_data_set_stands_there_with_its_size() -> None:
     for name in DATASETS:
         data = load(name)
-        assert f"| `{name}` | {len(data):,} × {data.x.shape[1]} |" in TEXT
+        rows = f"{len(data):,}"
+        if data.choice is not None:
+            choices = len(np.unique(data.choice))
+            rows = f"{choices:,} of {len(data) // choices}"
+        assert f"| `{name}` | {rows} × {data.x.shape[1]} |" in TEXT
 
 
 def test_the_table_of_estimates_is_what_the_samplers_say() -> None:

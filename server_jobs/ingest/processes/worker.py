@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 from typing import TypeAlias
 
 from flask import Flask
@@ -53,7 +53,8 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     os.environ.clear()
     calm_collector()
     Keeper(services).start()
-    atexit.register(services.rejections.flush)
+    # Not `atexit`, whose functions a process of multiprocessing does not run at its end.
+    Finalize(None, services.rejections.flush, exitpriority=0)
     return application
 
 
