@@ -1,7 +1,8 @@
-"""The folder of a run: whose it is, so that the same command goes on with it and another one does not spoil it."""
+"""The folder of a run: whose it is, so that the same command goes on and another spoils nothing; whole files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from protocol.errors import InvalidSettings
@@ -30,6 +31,16 @@ def claim(out: Path, said: bytes) -> None:
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
     out.mkdir(parents=True, exist_ok=True)
-    hidden = out / f".{NOTE}.tmp"
-    hidden.write_bytes(said)
-    hidden.replace(note)
+    write_whole_bytes(note, said)
+
+
+def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a hidden file, which then gets its name: nobody ever finds half of it."""
+    hidden = file.with_name(f".{file.name}.tmp")
+    write(hidden)
+    hidden.replace(file)
+
+
+def write_whole_bytes(file: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    write_whole(file, lambda hidden: hidden.write_bytes(data))

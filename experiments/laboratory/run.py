@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from experiments.laboratory.pool import Progress, Watch, cores, run_units
 from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
-from experiments.laboratory.results.folder import write_table, write_whole
+from experiments.laboratory.results.folder import write_table
 from experiments.laboratory.settings import Experiment
 from experiments.laboratory.units import Unit, units_of
-from experiments.run_folder import claim
+from experiments.run_folder import claim, write_whole_bytes
 from protocol.digest import canonical_json
 
 
@@ -47,7 +47,7 @@ def run_experiment(
     write_table(out / "metrics.parquet", _metrics(units, out))
     summary = _summary(experiment, units, outcomes)
     said = msgspec.json.format(msgspec.json.encode(summary))
-    write_whole(out / "summary.json", lambda file: file.write_bytes(said))
+    write_whole_bytes(out / "summary.json", said)
     return summary
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from analysis.cohorts.curve import TrainingCurve, TrainingPoint, TrainingRun, headline, runs_as_csv, smallest_enough
 from experiments.power.plan import TrainingPlan
-from experiments.power.run import finished, rounds_so_far, train, write_whole
+from experiments.power.run import finished, rounds_so_far, train
 from experiments.power.validation import Validation
 from experiments.power.workers import train_side_by_side
+from experiments.run_folder import write_whole_bytes
 from protocol.digest import canonical_json
 from protocol.errors import FedpingError, InvalidSettings
 
@@ -58,8 +59,8 @@ def training_curve(
         _make_all(plan, out, everything, processes, watch)
         runs = [run for cohort, number in everything if (run := finished(out, cohort, number))]
         curve = _curve(plan, runs, within)
-        write_whole(out / "curve.json", msgspec.json.format(msgspec.json.encode(curve)))
-        write_whole(out / "runs.csv", runs_as_csv(curve.runs).encode())
+        write_whole_bytes(out / "curve.json", msgspec.json.format(msgspec.json.encode(curve)))
+        write_whole_bytes(out / "runs.csv", runs_as_csv(curve.runs).encode())
         save_curve(curve, out / "curve.svg")
     return curve
 
@@ -137,7 +138,7 @@ def _claim(plan: TrainingPlan, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(file.name not in _OURS for file in out.iterdir())):
         raise InvalidSettings(f"{out} exists and holds no trainings; give another --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(note, said)
+    write_whole_bytes(note, said)
 
 
 @contextmanager

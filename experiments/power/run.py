@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from analysis.cohorts.curve import TrainingRun
 from experiments.power.plan import TrainingPlan
 from experiments.power.validation import Validation
+from experiments.run_folder import write_whole_bytes
 from experiments.simulate import simulate
 from experiments.simulate.run import Progress
 from model_store.store import open_store
@@ -50,7 +50,7 @@ def train(
             shutil.rmtree(folder, ignore_errors=True)  # killed before it was claimed
         simulate(plan.run(cohort, repetition), plan.study, folder, 1, watch)
         result = _result(plan, folder, cohort, repetition)
-        write_whole(folder / RESULT, msgspec.json.format(msgspec.json.encode(result)))
+        write_whole_bytes(folder / RESULT, msgspec.json.format(msgspec.json.encode(result)))
     if not plan.keep_pings:
         shutil.rmtree(folder / "landing", ignore_errors=True)
     return result
@@ -72,10 +72,3 @@ def _result(plan: TrainingPlan, folder: Path, cohort: int, repetition: int) -> T
         version=versions[-1].iteration,
         loss=Validation(plan).loss(versions[-1].model),
     )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all."""
-    hidden = path.with_name(f".{path.name}.tmp")
-    hidden.write_bytes(data)
-    os.replace(hidden, path)

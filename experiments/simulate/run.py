@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.run_folder import claim
+from experiments.run_folder import claim, write_whole_bytes
 from experiments.simulate.line_run import LineRun
 from experiments.simulate.people import People
 from experiments.simulate.settings import Experiment
@@ -102,9 +102,7 @@ class Simulation:
             self._evaluate(people, maker, lines, tick)
         self._tell("summary", 0, 1)
         summary = summarised(self.experiment, self.study, self.store, self.landing, tick)
-        hidden = self.out / ".summary.json.tmp"
-        hidden.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-        hidden.replace(self.out / "summary.json")
+        write_whole_bytes(self.out / "summary.json", msgspec.json.format(msgspec.json.encode(summary)))
         return summary
 
     def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:

@@ -20,7 +20,7 @@ from experiments.laboratory.report.dots import draw_finals
 from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.report.template import TEMPLATE
 from experiments.laboratory.results import Summary, VariantSummary
-from experiments.laboratory.results.folder import write_whole
+from experiments.run_folder import write_whole
 from protocol.errors import FedpingError
 
 if TYPE_CHECKING:

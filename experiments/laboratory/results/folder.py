@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,7 @@ import pyarrow as pa
 
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.results.outcome import Outcome
-
-
-def write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a hidden file, which then gets its name: nobody ever finds half of it."""
-    hidden = file.with_name(f".{file.name}.tmp")
-    write(hidden)
-    hidden.replace(file)
+from experiments.run_folder import write_whole, write_whole_bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class RunFolder:
             with open(self.path / f"{name}.npy", "wb") as sink:
                 np.save(sink, weights)
         said = msgspec.json.format(msgspec.json.encode(outcome))
-        write_whole(self.path / "run.json", lambda file: file.write_bytes(said))
+        write_whole_bytes(self.path / "run.json", said)
 
     def metrics(self) -> pa.Table:
         """Return the run's metrics."""
