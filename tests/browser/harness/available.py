@@ -1,0 +1,66 @@
+"""Which browsers, and which node, this machine has; a test that needs one that is not there is skipped, and counted.
+
+`tests/conftest.py` ends the report of a run with one line about what was skipped for that (:func:`loud_line`).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+LEAST_NODE = 20
+REMEDY = "`make test-browser` installs what is missing, or says how"
+PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr", "node": "nodejs"}
+"""What each is called in Debian."""
+
+_COMMANDS = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "firefox": ("firefox-esr", "firefox"),
+    "node": ("node", "nodejs"),
+}
+_NOT_THERE = "NOT ON THIS MACHINE: "
+
+
+def path_of(name: str) -> str | None:
+    """Return the path of `chromium`, `firefox` or `node`; None where it is missing, or too old.
+
+    `FEDPING_WITHOUT=chromium,node` makes as if those were missing.
+    """
+    if name in os.environ.get("FEDPING_WITHOUT", "").split(","):
+        return None
+    found = next(filter(None, map(shutil.which, _COMMANDS[name])), None)
+    return found if name != "node" or found is None or _node_version(found) >= LEAST_NODE else None
+
+
+@cache
+def _node_version(path: str) -> int:
+    told = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    number = re.match(r"v(\d+)\.", told)
+    return int(number[1]) if number else 0
+
+
+def missing() -> list[str]:
+    """Return what of the three is not there."""
+    return [name for name in PACKAGES if path_of(name) is None]
+
+
+def needed(name: str) -> str:
+    """Return the path of `chromium`, `firefox` or `node`; skips the test where there is none."""
+    path = path_of(name)
+    if path is None:
+        pytest.skip(_NOT_THERE + (f"{name} {LEAST_NODE} or newer" if name == "node" else name))
+    assert path is not None
+    return path
+
+
+def loud_line(reasons: Sequence[str]) -> str | None:
+    """Return the line for a run whose tests were skipped for these reasons; None if none was for want of a browser."""
+    lacking = [reason.partition(_NOT_THERE)[2] for reason in reasons if _NOT_THERE in reason]
+    if not lacking:
+        return None
+    counted = [f"{lacking.count(name)} for want of {name}" for name in sorted(set(lacking))]
+    return f"BROWSER TESTS SKIPPED: {', '.join(counted)}; {REMEDY}."

@@ -1,0 +1,112 @@
+"""The Chromium that is installed, without a window, through Playwright (whose own browsers are never downloaded)."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
+
+from tests.browser.harness.available import needed
+
+PATIENCE = 30_000
+"""Milliseconds after which a condition that a test waits for is given up; machines may be busy."""
+
+_ARGUMENTS = ("--disable-gpu", "--disable-quic", "--force-color-profile=srgb")
+
+
+def launching(*more: str, elsewhere: str = "") -> dict[str, Any]:
+    """Return how Playwright is to launch Chromium: no name leads out of this machine.
+
+    Args:
+        more: more arguments of Chromium.
+        elsewhere: an address (`127.0.0.1:8000`) that every other host's name leads to; by default to none.
+    """
+    rules = f"MAP * {elsewhere or '~NOTFOUND'}, EXCLUDE 127.0.0.1, EXCLUDE localhost"
+    return {
+        "executable_path": needed("chromium"),
+        "headless": True,
+        "chromium_sandbox": os.getuid() != 0,  # as root it does not run with it
+        "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *more],
+    }
+
+
+@dataclass
+class Pages:
+    """Pages of one window without a history, and what they complained of: errors, requests that were refused."""
+
+    context: BrowserContext
+    complaints: list[str] = field(default_factory=list)
+
+    def new_page(self, url: str = "", *, dark: bool = False, width: int = 1280, height: int = 800) -> Page:
+        """Open a page in one of the colour schemes and a size; pages of one test share storage and cookies."""
+        page = self.context.new_page()
+        page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
+        page.set_viewport_size({"width": width, "height": height})
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(f"{page.url}: {error}"))
+        if url:
+            page.goto(url)
+        return page
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(f"{message.location.get('url', '')}: {message.text}")
+
+
+@contextlib.contextmanager
+def running_chromium(playwright: Playwright) -> Iterator[Browser]:
+    """Run Chromium for pages that need no profile; see :func:`pages_of`."""
+    with contextlib.closing(playwright.chromium.launch(**launching())) as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def pages_of(browser: Browser, **options: Any) -> Iterator[Pages]:
+    """Give a window of its own, with nothing stored, closed at the end; options as of Playwright's `new_context`."""
+    with contextlib.closing(browser.new_context(**options)) as context:
+        context.set_default_timeout(PATIENCE)
+        yield Pages(context)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Chromium running on a profile that is kept, with an extension."""
+
+    context: BrowserContext
+    folder: Path
+    extension: str
+    """The address of the extension, ending in a slash."""
+
+    def open(self, path: str) -> Page:
+        """Open a page: of the extension if it is a path, else the address."""
+        page = self.context.new_page()
+        page.goto(path if ":" in path else self.extension + path)
+        return page
+
+    def kill(self) -> None:
+        """End the browser as a crash would: nothing is written on the way."""
+        pid = int((self.folder / "SingletonLock").readlink().name.rpartition("-")[2])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def chromium_profile(
+    playwright: Playwright, folder: Path, extension: Path, *, more: Sequence[str] = (), elsewhere: str = ""
+) -> Iterator[Profile]:
+    """Run Chromium on a profile, made if need be, with an unpacked extension; it has ended when this returns."""
+    given = (f"--disable-extensions-except={extension}", f"--load-extension={extension}")
+    # The first is off in builds under Google's name only, and said here for those.
+    options = launching("--disable-features=DisableLoadExtensionCommandLineSwitch", *given, *more, elsewhere=elsewhere)
+    options["ignore_default_args"] = ["--disable-extensions"]
+    context = playwright.chromium.launch_persistent_context(folder, **options)
+    try:
+        context.set_default_timeout(PATIENCE)
+        started = context.service_workers or [context.wait_for_event("serviceworker")]
+        yield Profile(context, folder, "/".join(started[0].url.split("/")[:3]) + "/")
+    finally:
+        context.close()

@@ -1,0 +1,56 @@
+"""Fixtures for tests in real browsers, for every room; `tests/conftest.py` brings them in.
+
+    def test_the_page_is_readable_at_night(chromium):
+        page = chromium.new_page("http://127.0.0.1:8000/", dark=True, width=390)
+        page.get_by_role("button", name="Start").click()
+        assert axe_violations(page) == []
+
+What drives a browser is imported only where a test asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.harness.available import needed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
+
+    from tests.browser.harness.chromium import Pages
+
+
+# Not for the whole session: while Playwright runs, this thread has an asyncio loop, and asyncio.run fails in it.
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    """Give Playwright itself, for :func:`tests.browser.harness.chromium.chromium_profile`."""
+    needed("chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def chromium_browser(playwright: Playwright) -> Iterator[Browser]:
+    """Give a Chromium that the tests of a module share."""
+    from tests.browser.harness.chromium import running_chromium
+
+    with running_chromium(playwright) as browser:
+        yield browser
+
+
+@pytest.fixture
+def chromium(chromium_browser: Browser) -> Iterator[Pages]:
+    """Give new pages in a Chromium with nothing stored; a test whose pages log an error fails.
+
+    A test that means to provoke errors clears ``chromium.complaints`` after looking at them.
+    """
+    from tests.browser.harness.chromium import pages_of
+
+    with pages_of(chromium_browser) as pages:
+        yield pages
+    assert pages.complaints == []
