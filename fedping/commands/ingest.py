@@ -45,6 +45,7 @@ _MIB = 1024 * 1024
 @click.option(
     "--max-unpacked-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="Largest batch, unpacked."
 )
+@click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
 def ingest(
     store_path: Path,
     landing: Path,
@@ -58,12 +59,14 @@ def ingest(
     max_ping_mib: int,
     max_batch_mib: int,
     max_unpacked_mib: int,
+    demo_page: bool,
 ) -> int:
     """Take pings over HTTP and land them in Parquet.
 
     A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops in order: requests that were begun are answered
     and everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
     """
+    from server_jobs.ingest.edge.demo_page import page_files
     from server_jobs.ingest.processes.supervisor import supervise
     from server_jobs.ingest.settings import IngestSettings, Limits
     from server_jobs.ingest.start import prepare
@@ -84,9 +87,14 @@ def ingest(
         compact_every=compact_every,
         roll_bytes=roll_mib * _MIB,
         limits=limits,
+        demo_page=demo_page,
     )
+    if demo_page:
+        page_files()
     prepare(settings)
     click.echo(f"Taking pings on http://{host}:{port}; they land in {landing} every {compact_every:g} s. Ctrl-C stops.")
+    if demo_page:
+        click.echo(f"The demo page: http://{host}:{port}/demo/")
     code = supervise(settings)
     if code:
         click.echo(

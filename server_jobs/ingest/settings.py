@@ -50,6 +50,7 @@ class IngestSettings:
     """What ``fedping ingest`` was asked to do.
 
     A journal segment is rolled, and then compacted, when it has ``roll_bytes`` or is ``compact_every`` seconds old.
+    ``demo_page`` serves a page to try the study with, below ``/demo/``.
     """
 
     store: Path
@@ -62,6 +63,7 @@ class IngestSettings:
     compact_every: float = 60.0
     roll_bytes: int = 64 * MIB
     limits: Limits = Limits()
+    demo_page: bool = False
 
     @property
     def quarantine(self) -> Path:

@@ -9,7 +9,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.edge import dockerflow, models, operations
+from server_jobs.ingest.edge import demo_page, dockerflow, models, operations
 from server_jobs.ingest.edge.answers import refusal
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.edge.submit import PREFIX, Submit, check_request, internal_error, print_defect
@@ -30,6 +30,8 @@ class Edge(Flask):
         self._submit = Submit(services)
         for views in (dockerflow, models, operations):
             self.register_blueprint(views.blueprint(services))
+        if services.settings.demo_page:
+            self.register_blueprint(demo_page.blueprint(services))
         self.before_request(self._check)
         self.register_error_handler(Rejection, _refused)
         self.register_error_handler(HTTPException, _http_error)
