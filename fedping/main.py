@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "round": ("fedping.commands.round", "round_", "Turn the landed pings of the current version into the next."),
     "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
     "analyze": ("fedping.commands.analyze", "analyze", "Say what a study showed: verdict, tests, effects, report."),
+    "dashboard": ("fedping.commands.dashboard", "dashboard", "Serve the page to watch studies and run experiments."),
     "power": ("fedping.commands.power", "power", "Plan a study: how many users show an effect, or train a model."),
     "store": ("fedping.commands.store", "store", "History, differences, rollback and recomputation of versions."),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shutil
-import socket
 from pathlib import Path
 
 from model_store import open_store
-from protocol.errors import FedpingError, InvalidSettings
+from protocol.errors import InvalidSettings
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.processes.bonds import Lock
 from server_jobs.ingest.settings import IngestSettings
+from server_jobs.listening import CannotStart, check_port
 
 INGEST_LOCK = ".ingest.lock"
 LOCK_PATIENCE = 5.0
 """Seconds to wait for the processes of an ingest that was killed a moment ago to be gone."""
-
-
-class CannotStart(FedpingError):
-    """Ingest cannot run as asked; nothing was started."""
 
 
 def prepare(settings: IngestSettings) -> Lock:
@@ -36,7 +31,7 @@ def prepare(settings: IngestSettings) -> Lock:
     Catalogue(open_store(settings.store))
     for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
         _check_writable(folder, what)
-    _check_port(settings.host, settings.port)
+    check_port(settings.host, settings.port)
     lock = _take_lock(settings.journal)
     shutil.rmtree(settings.counters, ignore_errors=True)
     return lock
@@ -63,23 +58,6 @@ def _check_writable(folder: Path, what: str) -> None:
             f"the {what} folder {folder} cannot be written ({reason}); correct its permissions, or give another with "
             f"--{what}"
         ) from error
-
-
-def _check_port(host: str, port: int) -> None:
-    """Refuse an address that is taken: workers share their port among each other and would share it with others too."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except socket.gaierror as error:
-        raise CannotStart(f"the host '{host}' is not an address of this machine; correct --host") from error
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise CannotStart(
-                f"port {port} of {host} is in use by another program; stop it, or give another port with --port"
-            ) from error
-        raise CannotStart(f"cannot listen on {host} port {port}: {error.strerror}; correct --host or --port") from error
 
 
 def _take_lock(journal: Path) -> Lock:

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "client_sim": {"protocol"},
     "analysis": {"protocol", "model_store"},
     "experiments": {"protocol", "model_store", "server_jobs", "client_sim", "analysis"},
-    "fedping": {"protocol", "model_store", "server_jobs", "client_sim", "analysis", "experiments"},
+    "dashboard": {"protocol", "model_store", "server_jobs", "analysis", "experiments"},
+    "fedping": {"protocol", "model_store", "server_jobs", "client_sim", "analysis", "experiments", "dashboard"},
 }
 
 

@@ -1,0 +1,97 @@
+"""The Flask application: the pages, each from its folder, behind the guard."""
+
+from __future__ import annotations
+
+import importlib
+from http import HTTPStatus
+from pathlib import Path
+
+from flask import Flask, Response, jsonify, redirect, render_template, request
+from flask_wtf.csrf import generate_csrf
+from markupsafe import Markup
+from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response as AnyResponse
+
+from dashboard.feeds.streams import Streams
+from dashboard.guard import guard
+from dashboard.guard.install import Closed
+from dashboard.guard.origin import Refused
+from dashboard.services import Services
+from dashboard.settings import DashboardSettings
+from model_store import StoreError
+from model_store.store import VersionConflict
+from protocol import __version__
+from protocol.errors import FedpingError
+
+PAGES = ("live", "results", "runs", "watching")
+"""The folders with a ``views.py`` each."""
+
+NAVIGATION = {"/live/": "Live", "/results/": "Results", "/runs/": "Experiments", "/compare/": "Compare"}
+"""What stands on top of every page, and where it leads."""
+
+
+def create_application(settings: DashboardSettings) -> Flask:
+    """Return the dashboard.
+
+    Raises:
+        OSError: the folder of the runs cannot be written.
+    """
+    application = Flask("dashboard")
+    application.json.sort_keys = False  # type: ignore[attr-defined]
+    services = Services(settings, Streams(settings.viewers))
+    guard(application, settings)
+    for page in PAGES:
+        if not (Path(__file__).parent / page / "views.py").exists():
+            continue
+        views = importlib.import_module(f"dashboard.{page}.views")
+        application.register_blueprint(views.blueprint(services))
+    application.context_processor(lambda: _shared(settings))
+    application.register_error_handler(FedpingError, _sentence)
+    application.register_error_handler(HTTPException, _http_error)
+    application.add_url_rule("/", "home", lambda: _home(settings))
+    return application
+
+
+def _shared(settings: DashboardSettings) -> dict[str, object]:
+    """Return what every template may use."""
+    return {
+        "navigation": NAVIGATION,
+        "version": __version__,
+        "csrf_value": generate_csrf,
+        "csrf_field": lambda: Markup('<input type="hidden" name="csrf_token" value="{}">').format(generate_csrf()),
+        "settings": settings,
+    }
+
+
+def _home(settings: DashboardSettings) -> AnyResponse:
+    """Show studies to whoever has some, else experiments."""
+    return redirect("/live/" if settings.store.is_dir() else "/runs/")
+
+
+def _status(error: FedpingError) -> HTTPStatus:
+    if isinstance(error, Closed):
+        return HTTPStatus.UNAUTHORIZED
+    if isinstance(error, Refused):
+        return HTTPStatus.FORBIDDEN
+    if isinstance(error, VersionConflict):
+        return HTTPStatus.CONFLICT
+    return HTTPStatus.NOT_FOUND if isinstance(error, StoreError) else HTTPStatus.BAD_REQUEST
+
+
+def _sentence(error: FedpingError) -> tuple[Response | str, int]:
+    return _told(str(error), _status(error))
+
+
+def _http_error(error: HTTPException) -> tuple[Response | str, int]:
+    status = HTTPStatus(error.code or 500)
+    if status == HTTPStatus.NOT_FOUND:
+        return _told(f"there is no page {request.path}; go back to the start", status)
+    return _told(f"{status.phrase}: {error.description}", status)
+
+
+def _told(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
+    """Tell a person on a page, and a program in JSON."""
+    wanted = request.accept_mimetypes.best_match(["application/json", "text/html"], "application/json")
+    if wanted == "text/html" and not request.path.endswith((".json", ".csv")):
+        return render_template("error.html", sentence=sentence, status=status), status
+    return jsonify(error=sentence), status

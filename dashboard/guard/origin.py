@@ -1,0 +1,51 @@
+"""Where a request comes from: only our own pages may change anything, and nobody may reach us by another name.
+
+The second is against DNS rebinding: a page of somebody else whose name points to loopback has that name in ``Host``.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from flask import Request
+
+from dashboard.settings import LOOPBACK, DashboardSettings
+from protocol.errors import FedpingError
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Refused(FedpingError):
+    """A request may not do what it asks for."""
+
+
+def check_host(request: Request, settings: DashboardSettings) -> None:
+    """Refuse a request that names us by an unknown host, if there is no token that a stranger would lack.
+
+    Raises:
+        Refused: the host is none of ours.
+    """
+    if settings.token is not None:
+        return
+    name = (urlsplit(f"//{request.host}").hostname or "").lower()
+    if name not in (*LOOPBACK, settings.host.lower(), *(host.lower() for host in settings.hosts)):
+        raise Refused(
+            f"this dashboard is not known as '{name}'; open it by the address that it printed, or start it with "
+            f"--allow-host {name}"
+        )
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a change that a page of another site asks for. Programs, which name no site, are for the token to judge.
+
+    Raises:
+        Refused: the request comes from another site.
+    """
+    if request.method in SAFE:
+        return
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None and site not in ("same-origin", "none"):
+        raise Refused("a page of another site asked for this change; use the buttons of the dashboard itself")
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+        raise Refused("a page of another address asked for this change; use the buttons of the dashboard itself")

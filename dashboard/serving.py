@@ -1,0 +1,73 @@
+"""The dashboard's process: one worker, apart from ingest's, that gives way to whoever else wants the cores."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dashboard.settings import DashboardSettings
+from server_jobs.ingest.processes.bonds import die_with_parent
+from server_jobs.listening import CannotStart, check_port
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+SPARE_THREADS = 16
+"""Threads besides those that hold streams, for pages and polls."""
+
+STOP_SECONDS = 2
+"""Streams never end by themselves, so that a stop must not wait for them for long."""
+
+NICENESS = 10
+
+
+def prepare(settings: DashboardSettings) -> None:
+    """Find what would keep the dashboard from starting.
+
+    Raises:
+        CannotStart: the port is taken, or the folder of runs cannot be written.
+    """
+    check_port(settings.host, settings.port)
+    try:
+        settings.runs.mkdir(parents=True, exist_ok=True)
+        if not os.access(settings.runs, os.W_OK | os.X_OK):
+            raise PermissionError(13, "permission denied")
+    except OSError as error:
+        raise CannotStart(
+            f"the folder of runs {settings.runs} cannot be written ({error.strerror}); give another with --runs"
+        ) from error
+
+
+def serve(settings: DashboardSettings, parent: int | None = None) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM; end with ``parent`` if there is one."""
+    if parent is not None:
+        die_with_parent(parent)
+        os.setpgrp()
+    from granian.constants import HTTPModes, Interfaces, Loops
+    from granian.log import LogLevels
+    from granian.server.mp import MPServer
+
+    server = MPServer(
+        "fedping.dashboard",
+        address=settings.host,
+        port=settings.port,
+        interface=Interfaces.WSGI,
+        workers=1,
+        blocking_threads=settings.viewers + SPARE_THREADS,
+        http=HTTPModes.http1,
+        loop=Loops.asyncio,
+        websockets=False,
+        log_level=LogLevels.error,
+        respawn_failed_workers=True,
+        workers_kill_timeout=STOP_SECONDS,
+    )
+    server.serve(target_loader=partial(_worker, settings, os.getpid()), wrap_loader=False)
+
+
+def _worker(settings: DashboardSettings, parent: int) -> Flask:
+    die_with_parent(parent)
+    os.nice(NICENESS)
+    from dashboard.application import create_application
+
+    return create_application(settings)

@@ -1,0 +1,48 @@
+"""What ``fedping dashboard`` was asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LEAST_TOKEN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardSettings:
+    """Where the dashboard reads, where it listens, and who may use it.
+
+    Attributes:
+        store: the model store; may not exist, and then the pages about studies say so.
+        landing: where pings land.
+        journal: ingest's journal, whose counters are shown; may not exist.
+        runs: where the runs that are started from the dashboard lie.
+        host: the address to listen on.
+        port: the port to listen on.
+        token: what a visitor must show; None lets everybody in, which is for loopback alone.
+        hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token.
+        viewers: how many pages at most are kept up to date by a held connection; the rest ask now and then.
+        runs_at_once: how many runs at most have a process; the rest wait.
+    """
+
+    store: Path
+    landing: Path
+    journal: Path
+    runs: Path
+    host: str = "127.0.0.1"
+    port: int = 8081
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    viewers: int = 32
+    runs_at_once: int = 1
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether others than programs of this machine can reach the dashboard."""
+        return self.host not in LOOPBACK and not self.host.startswith("127.")
+
+    @property
+    def secret_file(self) -> Path:
+        """Where the key lies that signs cookies, so that a restart logs nobody out."""
+        return self.runs / ".dashboard-key"

@@ -1,0 +1,124 @@
+// A figure: a drawing that follows its data and its width, words for those who do not see it, and its numbers as a table.
+
+import { el, fill } from "./dom.js";
+
+/**
+ * @typedef {object} FigureParts
+ * @property {string} title
+ * @property {(data: any) => string} describe what is to be seen, in a sentence, for screen readers
+ * @property {(data: any, width: number) => Node | Node[]} draw
+ * @property {(data: any) => {head: string[], rows: any[][]}} [table]
+ * @property {(data: any) => string} [note] a line below the drawing
+ * @property {number} [level] of the heading, 2 if not given
+ */
+
+const hidden = new Set();
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) hidden.delete(target);
+      else hidden.add(target);
+      if (isIntersecting) target.dispatchEvent(new Event("fedping:seen"));
+    }
+  },
+  { rootMargin: "200px" },
+);
+
+/**
+ * Make an element a figure. It draws at most once a frame, only while it is near the visible part of the page, and
+ * again when its width or the theme changes.
+ * @param {HTMLElement} element
+ * @param {FigureParts} parts
+ * @returns {{update: (data: any) => void}}
+ */
+export function figure(element, { title, describe, draw, table, note, level = 2 }) {
+  const drawing = el("div", { class: "drawing", role: "img" });
+  const caption = el("figcaption", { hidden: true });
+  const figureElement = el("figure", {}, drawing, caption);
+  fill(element, el(`h${level}`, {}, title), figureElement);
+  let data;
+  let asked = 0;
+
+  function paint() {
+    asked = 0;
+    if (data === undefined || hidden.has(element)) return;
+    const width = Math.max(240, Math.floor(drawing.clientWidth));
+    fill(drawing, draw(data, width));
+    drawing.setAttribute("aria-label", `${title}. ${describe(data)}`);
+    const words = note?.(data) ?? "";
+    caption.textContent = words;
+    caption.hidden = words === "";
+  }
+  const ask = () => {
+    asked ||= requestAnimationFrame(paint);
+  };
+
+  let width = 0;
+  new ResizeObserver(([entry]) => {
+    const now = Math.floor(entry.contentRect.width);
+    if (now !== width && now > 0) {
+      width = now;
+      ask();
+    }
+  }).observe(drawing);
+  seen.observe(element);
+  element.addEventListener("fedping:seen", ask);
+  addEventListener("fedping:theme", ask);
+  const numbers = table ? numbersOf(title, table, () => data) : null;
+  if (numbers) figureElement.append(numbers.element);
+
+  return {
+    update(newData) {
+      data = newData;
+      numbers?.update();
+      ask();
+    },
+  };
+}
+
+const ROWS_AT_MOST = 1000;
+
+/** "The numbers": a table that is made when it is opened, and the whole of it as CSV. */
+function numbersOf(title, table, data) {
+  const place = el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": `${title}: the numbers` });
+  const save = el("button", { type: "button", onclick: () => download(title, table(data())) }, "Save as CSV");
+  const element = el("details", {}, el("summary", {}, "The numbers"), place, save);
+  function show() {
+    if (!element.open || data() === undefined) return;
+    const { head, rows } = table(data());
+    const shown = rows.slice(-ROWS_AT_MOST);
+    fill(
+      place,
+      rows.length > shown.length && el("p", { class: "note" }, `The last ${ROWS_AT_MOST} of ${rows.length} rows.`),
+      el(
+        "table",
+        {},
+        el("caption", { class: "visually-hidden" }, title),
+        el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, shown.map((row) => el("tr", {}, row.map(cell)))),
+      ),
+    );
+  }
+  element.addEventListener("toggle", show);
+  return { element, update: show };
+}
+
+const cell = (value) =>
+  typeof value === "number" ? el("td", { class: "number" }, plain(value)) : el("td", {}, value ?? "");
+
+const plain = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6))));
+
+/** Rows as CSV (RFC 4180). */
+export function csv({ head, rows }) {
+  const quoted = (value) => {
+    const text = value == null ? "" : String(value);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [head, ...rows].map((row) => row.map(quoted).join(",") + "\r\n").join("");
+}
+
+function download(title, table) {
+  const url = URL.createObjectURL(new Blob([csv(table)], { type: "text/csv" }));
+  el("a", { href: url, download: `${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

@@ -1,0 +1,49 @@
+// Numbers and times as people read them.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const places = new Map();
+
+/** A count, with separators: 12,345. */
+export const count = (value) => (value == null ? "–" : whole.format(value));
+
+/** A measured number with so many significant digits (4); very large and very small ones in powers of ten. */
+export function number(value, digits = 4) {
+  if (value == null || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e7 || size < 1e-4)) return value.toExponential(digits - 1).replace("e+", "e");
+  if (!places.has(digits)) places.set(digits, new Intl.NumberFormat("en", { maximumSignificantDigits: digits }));
+  return places.get(digits).format(value);
+}
+
+/** A change, always with its sign. */
+export const signed = (value, digits = 4) => (value > 0 ? "+" : "") + number(value, digits).replace("-", "−");
+
+/** A share as per cent. */
+export const percent = (value, digits = 1) => (value == null ? "–" : `${(100 * value).toFixed(digits)} %`);
+
+/** Seconds as a person says them: 48 s, 3 min 10 s, 2 h 5 min, 4 days. */
+export function duration(seconds) {
+  if (seconds == null || Number.isNaN(seconds)) return "–";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} days`;
+}
+
+/** How long ago a time was. */
+export function ago(iso, now = Date.now()) {
+  const seconds = (now - Date.parse(iso)) / 1000;
+  return seconds < 5 ? "just now" : `${duration(seconds)} ago`;
+}
+
+const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** Show a time element's `datetime` in the visitor's zone and form, and UTC where one points at it. */
+export function shownTime(element) {
+  const at = new Date(element.dateTime);
+  if (Number.isNaN(at.getTime())) return element;
+  element.textContent = local.format(at);
+  element.title = at.toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
+  return element;
+}

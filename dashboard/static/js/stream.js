@@ -1,0 +1,98 @@
+// Following a feed: a stream of events where the server has room for one, else asking every few seconds.
+//
+// Every change has a position. EventSource says the last one by itself when it connects again; polling says it in
+// `?since=`. So nothing is missed and nothing comes twice, also when the server was started again in between.
+
+import { getJSON } from "./http.js";
+
+const POLL_MS = 3000;
+const BACK_TO_STREAM_MS = 60_000;
+const WORDS = { live: "live", polling: "asking every 3 s", reconnecting: "connecting again …", ended: "" };
+
+function showState(state, text) {
+  const shown = document.getElementById("connection");
+  if (!shown) return;
+  shown.hidden = state === "ended";
+  if (shown.dataset.state === state && shown.title === text) return;
+  shown.dataset.state = state;
+  shown.textContent = text || WORDS[state];
+  shown.title = text;
+}
+
+/**
+ * Call `onChange(data)` for everything that the feed at `url` says from now on.
+ * @param {string} url
+ * @param {{onChange: (data: object) => void, onState?: (state: string, text: string) => void, since?: string}} how
+ *   `since`: the position of what the page has already.
+ * @returns {{stop: () => void}}
+ */
+export function follow(url, { onChange, onState = showState, since }) {
+  let position = since;
+  let source = null;
+  let timer = null;
+  let stopped = false;
+
+  const withPosition = () => {
+    const address = new URL(url, location.href);
+    if (position !== undefined) address.searchParams.set("since", position);
+    return address;
+  };
+
+  function take(newPosition, data) {
+    position = newPosition;
+    onChange(data);
+  }
+
+  function stream() {
+    if (stopped) return;
+    source = new EventSource(withPosition());
+    source.addEventListener("open", () => onState("live", ""));
+    source.addEventListener("change", (event) => take(event.lastEventId, JSON.parse(event.data)));
+    source.addEventListener("problem", (event) => onState("reconnecting", JSON.parse(event.data).error));
+    source.addEventListener("error", () => {
+      // CONNECTING: the line broke and the browser tries again. CLOSED: the server refused a stream.
+      if (source.readyState === EventSource.CLOSED) {
+        source = null;
+        const until = performance.now() + BACK_TO_STREAM_MS;
+        poll(until);
+      } else onState("reconnecting", "");
+    });
+  }
+
+  async function poll(until) {
+    if (stopped) return;
+    if (performance.now() > until) return stream();
+    try {
+      const answer = await getJSON(withPosition());
+      onState("polling", "");
+      if (answer !== null && !stopped) take(answer.position, answer.data);
+    } catch (error) {
+      onState("reconnecting", error.message);
+    }
+    if (!stopped) timer = setTimeout(poll, POLL_MS, until);
+  }
+
+  function stop() {
+    stopped = true;
+    source?.close();
+    clearTimeout(timer);
+    removeEventListener("pagehide", pause);
+    removeEventListener("pageshow", resume);
+    onState("ended", "");
+  }
+
+  // A page that waits in the browser's history must hold no connection that another viewer could use.
+  function pause() {
+    source?.close();
+    source = null;
+    clearTimeout(timer);
+  }
+  function resume(event) {
+    if (event.persisted && !stopped) stream();
+  }
+  addEventListener("pagehide", pause);
+  addEventListener("pageshow", resume);
+
+  stream();
+  return { stop };
+}

@@ -1,0 +1,66 @@
+"""`fedping dashboard`: the page to watch studies, read results and run experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedping.dashboard_options import at, dashboard_settings, runs_option, token_option, viewers_option
+from fedping.options import landing_option, store_option
+
+
+@click.command()
+@store_option
+@landing_option
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of ingest's journal, for its counters.  [default: .journal in the landing folder]",
+)
+@runs_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to listen on.")
+@token_option
+@click.option(
+    "--allow-host", multiple=True, help="A name by which it may be opened though it has no token; repeatable."
+)
+@viewers_option
+@click.option(
+    "--runs-at-once", type=click.IntRange(1), default=1, show_default=True, help="Runs that work; the rest wait."
+)
+def dashboard(
+    store_path: Path,
+    landing: Path,
+    journal: Path | None,
+    runs: Path,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allow_host: tuple[str, ...],
+    viewers: int,
+    runs_at_once: int,
+) -> None:
+    """Serve the page to watch studies live, read their results, and describe, start and compare experiments.
+
+    On loopback it is open to this machine. Beyond loopback it asks for a token: that of --token-file or of
+    FEDPING_DASHBOARD_TOKEN, else a new one, which is printed. Runs that were started here go on when it is stopped.
+    """
+    from dashboard.serving import prepare, serve
+
+    settings = dashboard_settings(
+        store=store_path,
+        landing=landing,
+        journal=journal or landing / ".journal",
+        runs=runs,
+        host=host,
+        port=port,
+        token_file=token_file,
+        hosts=allow_host,
+        viewers=viewers,
+        runs_at_once=runs_at_once,
+    )
+    prepare(settings)
+    click.echo(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs go on.")
+    serve(settings)

@@ -1,0 +1,81 @@
+"""What `fedping dashboard` and `fedping ingest --dashboard` share: options, the token, the address to open."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from dashboard.settings import DashboardSettings
+
+TOKEN_VARIABLE = "FEDPING_DASHBOARD_TOKEN"
+
+runs_option = click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    envvar="FEDPING_RUNS",
+    show_envvar=True,
+    help="Folder of the runs that are started from the dashboard.",
+)
+
+# No --token: a command line is readable by every user of the machine.
+token_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help=f"File with the token that visitors must show; else {TOKEN_VARIABLE}.  [default: none on loopback, a new one "
+    "beyond]",
+)
+
+viewers_option = click.option(
+    "--viewers",
+    type=click.IntRange(0, 1000),
+    default=32,
+    show_default=True,
+    help="Pages kept up to date by a held connection; those beyond ask every 3 seconds.",
+)
+
+
+def dashboard_settings(*, token_file: Path | None, host: str, **rest: Any) -> DashboardSettings:
+    """Return the settings, with the token that the operator gave, or a new one beyond loopback.
+
+    Raises:
+        InvalidSettings: the token is too short, or its file cannot be read.
+    """
+    from dashboard.guard.token import new_token
+    from dashboard.settings import DashboardSettings
+
+    settings = DashboardSettings(host=host, token=_given(token_file), **rest)
+    if settings.token is None and settings.beyond_loopback:
+        from dataclasses import replace
+
+        return replace(settings, token=new_token())
+    return settings
+
+
+def at(settings: DashboardSettings) -> str:
+    """Return the address to open, with the token if there is one."""
+    host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
+    shown = f"[{host}]" if ":" in host else host
+    end = f"/?token={settings.token}" if settings.token else "/"
+    return f"http://{shown}:{settings.port}{end}"
+
+
+def _given(file: Path | None) -> str | None:
+    from dashboard.guard.token import checked_token
+
+    if file is not None:
+        try:
+            return checked_token(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidSettings(f"the token file {file} cannot be read: {reason}; correct --token-file") from error
+    given = os.environ.get(TOKEN_VARIABLE)
+    return None if given is None else checked_token(given)
