@@ -2,7 +2,7 @@
 
 from analysis.report.files import write_figures
 from analysis.report.page import write_page
-from analysis.report.rows import training_note
+from analysis.report.rows import table_notes, training_note
 from analysis.report.terminal import print_verdict
 
-__all__ = ["print_verdict", "training_note", "write_figures", "write_page"]
+__all__ = ["print_verdict", "table_notes", "training_note", "write_figures", "write_page"]

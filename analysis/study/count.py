@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from analysis.study.gather import gathered
 from analysis.study.metrics import Metric
-from analysis.study.tally import StudyTally
+from analysis.study.tally import HOUR_MS, StudyTally
 from analysis.study.window import Window, window_folders
 from protocol.errors import FedpingError
 from protocol.ping import NOTHING_SELECTED
@@ -23,8 +23,6 @@ from protocol.study import Study
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-HOUR_MS = 3_600_000
 
 PARTITIONS_A_CORE = 4
 """Of the shuffle by client; so many that the clients of one fit in a task's memory, so few that none is tiny."""
@@ -130,7 +128,10 @@ def _documents(pings: DataFrame, cores: int, metrics: Sequence[Metric], first_va
 
 
 def _clients(documents: DataFrame, metrics: Sequence[Metric], first_values: bool) -> DataFrame:
-    """Return one row a client: arm (null if several), pings, duplicates, n selections, sums s0, ..., first f0, ..."""
+    """Return one row a client: arm (null if several), pings, duplicates, n selections, since, sums s0, ..., first f0, ...
+
+    ``since`` is the hour of the first selection.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     measured = range(len(metrics))
@@ -139,6 +140,7 @@ def _clients(documents: DataFrame, metrics: Sequence[Metric], first_values: bool
         F.count(F.lit(1)).alias("pings"),
         (F.sum("copies") - F.count(F.lit(1))).alias("duplicates"),
         F.count_if("selected").alias("n"),
+        F.min(F.when(F.col("selected"), F.col("hour"))).alias("since"),
         *(F.sum(F.col(f"v{i}").cast("double")).alias(f"s{i}") for i in measured),
     ]
     if first_values:
@@ -149,11 +151,17 @@ def _clients(documents: DataFrame, metrics: Sequence[Metric], first_values: bool
 
 
 def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric], first_values: bool) -> DataFrame:
-    """Return rows (kind, arm, value, count); kind p0 is a metric by ping, c0 by client, f0 the clients' first."""
+    """Return rows (kind, arm, value, count); kind p0 is a metric by ping, c0 by client, f0 the clients' first.
+
+    Kind ``hours`` are all pings by their hour, ``exposed`` the exposed clients by the hour of their first selection.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     selections, exposed = documents.where("selected"), clients.where("n > 0 and arm is not null")
-    found = [_counted("hours", documents.select("arm", F.col("hour").cast("double").alias("value")))]
+    found = [
+        _counted("hours", documents.select("arm", F.col("hour").cast("double").alias("value"))),
+        _counted("exposed", exposed.select("arm", F.col("since").cast("double").alias("value"))),
+    ]
     for i, metric in enumerate(metrics):
         kinds = {f"p{i}": (selections, F.col(f"v{i}")), f"c{i}": (exposed, F.col(f"s{i}") / F.col("n"))}
         if first_values:

@@ -32,14 +32,14 @@ def gathered(
     tallies = {}
     for number, name in enumerate(arms):
         row = rows.get(number, {})
-        by_hour = counts.of("hours", number)
         tallies[name] = ArmTally(
             pings=row.get("pings", 0),
             clients=row.get("clients", 0),
             selections=row.get("n", 0),
             exposed=row.get("exposed", 0),
             metrics={m.name: _metric(counts, row, i, number, first_values) for i, m in enumerate(metrics)},
-            by_hour={int(hour): count for hour, count in by_hour.to_mapping().items()},
+            by_hour=_by_hour(counts, "hours", number),
+            exposed_by_hour=_by_hour(counts, "exposed", number),
         )
     duplicates = sum(row["duplicates"] for row in rows.values())
     return StudyTally(tallies, duplicates=duplicates, mixed=rows.get(None, {}).get("clients", 0))
@@ -58,6 +58,10 @@ class _Counts:
         """Return the counts of one kind in one arm."""
         here = (self._kinds == kind) & (self._arms == arm) & np.isfinite(self._values)
         return ValueCounts.summed(self._values[here], self._counts[here])
+
+
+def _by_hour(counts: _Counts, kind: str, arm: int) -> dict[int, int]:
+    return {int(hour): count for hour, count in counts.of(kind, arm).to_mapping().items()}
 
 
 def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, first_values: bool) -> MetricTally:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from analysis.statistics import ClientSums, ValueCounts
 
+HOUR_MS = 3_600_000
+
 
 @dataclass(frozen=True)
 class MetricTally:
@@ -36,6 +38,7 @@ class ArmTally:
         exposed: the clients that sent such a ping; they are what is compared.
         metrics: by the metric's name.
         by_hour: its pings by the hour (since 1970) in which they were received, ascending.
+        exposed_by_hour: the exposed clients by the hour of their first selection in the window, ascending.
     """
 
     pings: int
@@ -44,6 +47,7 @@ class ArmTally:
     exposed: int
     metrics: Mapping[str, MetricTally]
     by_hour: Mapping[int, int]
+    exposed_by_hour: Mapping[int, int]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """What a study showed: every planned comparison tested, corrected, and said in a sentence."""
 
+from analysis.verdict.asked import Asked, plan_of, words_of
 from analysis.verdict.compare import ClientLevel, Comparison, Finding, PingLevel, compare
 from analysis.verdict.document import as_document
 from analysis.verdict.plan import Plan, all_pairs
 from analysis.verdict.verdict import Verdict, reach_verdict
 
 __all__ = [
+    "Asked",
     "ClientLevel",
     "Comparison",
     "Finding",
@@ -15,5 +17,7 @@ __all__ = [
     "all_pairs",
     "as_document",
     "compare",
+    "plan_of",
     "reach_verdict",
+    "words_of",
 ]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.statistics import Estimate, MannWhitney
+from analysis.study.metrics import Metric
+from analysis.study.tally import HOUR_MS, ArmTally
 from analysis.verdict.compare import Comparison
 from analysis.verdict.verdict import Verdict
 from analysis.verdict.words import is_worse
 
 
-def as_document(verdict: Verdict, caution: str | None = None) -> dict[str, Any]:
+def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Return a verdict as what JSON can hold; an infinite bound is null, U and p keep all their digits.
 
     Args:
         verdict: what an analysis says.
         caution: what else to know before believing it, as a sentence.
+        notes: what has to be known to read the numbers, as sentences (`analysis.report.table_notes`).
     """
     plan, ratio = verdict.plan, verdict.ratio
     return {
@@ -24,11 +28,15 @@ def as_document(verdict: Verdict, caution: str | None = None) -> dict[str, Any]:
         "verdict": verdict.headline,
         "caution": caution,
         "sentences": list(verdict.sentences),
+        "notes": list(notes),
         "window": plan.window.words,
         "alpha": plan.alpha,
         "correction": plan.correction,
         "tests": plan.tests,
+        "confidence": plan.confidence,
         "interim": plan.interim,
+        "planned_clients": plan.planned if plan.interim else None,
+        "metrics": {metric.name: _metric(metric) for metric in plan.metrics},
         "sample_ratio": {
             "mismatch": ratio.mismatch,
             "sentence": verdict.ratio_sentence,
@@ -44,6 +52,10 @@ def as_document(verdict: Verdict, caution: str | None = None) -> dict[str, Any]:
     }
 
 
+def _metric(metric: Metric) -> dict[str, str]:
+    return {"title": metric.title, "better": metric.better}
+
+
 def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
     arm = verdict.tally.arms[name]
     means = {
@@ -57,6 +69,17 @@ def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
         "pings": arm.pings,
         "selections": arm.selections,
         "means": means,
+        "by_hour": _by_hour(arm),
+    }
+
+
+def _by_hour(arm: ArmTally) -> dict[str, list[int]]:
+    """Return columns, a row an hour that has pings; who is exposed in one sent a ping in it."""
+    hours = sorted(arm.by_hour)
+    return {
+        "from_ms": [hour * HOUR_MS for hour in hours],
+        "pings": [arm.by_hour[hour] for hour in hours],
+        "newly_exposed": [arm.exposed_by_hour.get(hour, 0) for hour in hours],
     }
 
 

@@ -16,7 +16,7 @@ from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from analysis.rounds.history import LineHistory
-    from analysis.study import Metric, StudyTally
+    from analysis.study import StudyTally
     from analysis.verdict import Plan, Verdict
     from model_store.store import ModelStore
     from protocol.study import Study
@@ -85,28 +85,30 @@ def analyze(
 
     The verdict counts every client once, since the pings of one client are not independent of each other.
     """
-    from analysis.report import training_note
+    from analysis.report import table_notes, training_note
     from analysis.rounds import round_traffic
     from analysis.rounds.subsamples import SIZE
-    from analysis.statistics.sequence import PLANNED_CLIENTS
-    from analysis.study import Window
-    from analysis.verdict import Plan, reach_verdict
+    from analysis.verdict import Asked, plan_of, reach_verdict, words_of
     from model_store.store import open_store
 
-    _refuse_idle_options(interim, planned_clients, html, figures, subsample)
+    _refuse_idle_options(html, figures, subsample)
     store = open_store(store_path)
     the_study = store.study(study)
-    chosen = _words(metrics)
-    plan = Plan(
-        metrics=_metrics(chosen),
-        guardrails=_guardrails(_words(guardrails), chosen),
-        pairs=_pairs(the_study, pairs),
+    asked = Asked(
+        metrics=words_of(metrics),
+        guardrails=words_of(guardrails),
+        pairs=None if pairs is None else words_of(pairs),
         alpha=alpha,
         correction="holm" if correction == "holm" else "bonferroni",
+        from_iteration=from_iteration,
+        to_iteration=to_iteration,
+        since=milliseconds(since),
+        until=milliseconds(until),
         interim=interim,
-        planned=planned_clients or PLANNED_CLIENTS,
-        window=Window(from_iteration, to_iteration, milliseconds(since), milliseconds(until)),
+        planned_clients=planned_clients,
+        enrolled=enrolled,
     )
+    plan = plan_of(the_study, asked)
     caution = training_note(plan, {line.name: round_traffic(store, study, line.name) for line in the_study.lines})
     verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
     written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample or SIZE))
@@ -115,7 +117,7 @@ def analyze(
 
         from analysis.verdict import as_document
 
-        click.echo(json.dumps(as_document(verdict, caution), allow_nan=False))
+        click.echo(json.dumps(as_document(verdict, caution, table_notes(verdict)), allow_nan=False))
         return
     from analysis.report import print_verdict
     from fedping.console import console
@@ -125,12 +127,8 @@ def analyze(
         click.echo(line)
 
 
-def _refuse_idle_options(
-    interim: bool, planned_clients: int | None, html: Path | None, figures: Path | None, subsample: int | None
-) -> None:
+def _refuse_idle_options(html: Path | None, figures: Path | None, subsample: int | None) -> None:
     """Refuse options that would change nothing, and a report that has nowhere to go, before the counting begins."""
-    if planned_clients is not None and not interim:
-        raise InvalidSettings("--planned-clients says where an interim look is sharpest; give --interim with it")
     if subsample is not None and html is None and figures is None:
         raise InvalidSettings("--subsample concerns the figures alone; give --html or --figures with it")
     if html is not None and not html.absolute().parent.is_dir():
@@ -174,38 +172,3 @@ def _written(
         said.append(f"figures: {len(files)} files in {figures}")
         said += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
     return said
-
-
-def _pairs(study: Study, given: str | None) -> tuple[tuple[str, str], ...]:
-    from analysis.verdict import all_pairs
-
-    everything = all_pairs(study)
-    if given is None:
-        return everything
-    found = []
-    for pair in _words(given):
-        first, colon, second = pair.partition(":")
-        if not colon:
-            raise InvalidSettings(f"'{pair}' is no pair of arms; write it as {':'.join(everything[0])}")
-        found.append((study.arm(first.strip()).name, study.arm(second.strip()).name))
-    return tuple(found)
-
-
-def _metrics(names: list[str]) -> tuple[Metric, ...]:
-    from analysis.study import metric_named
-
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InvalidSettings(f"the metric '{repeated[0]}' is named twice; every test counts in the correction")
-    return tuple(metric_named(name) for name in names)
-
-
-def _guardrails(names: list[str], metrics: list[str]) -> frozenset[str]:
-    if unknown := [name for name in names if name not in metrics]:
-        raise InvalidSettings(
-            f"the guardrail '{unknown[0]}' is not among the metrics {', '.join(metrics)}; add it there"
-        )
-    return frozenset(names)
-
-
-def _words(given: str) -> list[str]:
-    return [word.strip() for word in given.split(",") if word.strip()]

@@ -108,7 +108,7 @@ def tally(values: list[float], pings_each: int) -> StudyTally:
     data = np.array(values)
     sums = ClientSums(n, n * each, each * data.sum(), each**2 * (data**2).sum(), each**2 * data.sum(), n * each**2)
     metric = MetricTally(ValueCounts(counts.values, counts.counts * each), counts, sums)
-    arm = ArmTally(n * each, n, n * each, n, {"num_chars_typed": metric}, {})
+    arm = ArmTally(n * each, n, n * each, n, {"num_chars_typed": metric}, {}, {})
     return StudyTally({"control": arm}, duplicates=0, mixed=0)
 
 

@@ -83,6 +83,8 @@ def test_every_count_is_that_of_the_rows(count: Count, landing: Path) -> None:
         assert (arm.selections, arm.exposed) == (len(chose), chose.client_id.nunique())
         hours = here.received_at.astype("int64") // 3_600_000
         assert dict(arm.by_hour) == hours.value_counts().to_dict()
+        first_hours = hours[chose.index].groupby(chose.client_id).min()
+        assert dict(arm.exposed_by_hour) == first_hours.value_counts().to_dict()
         for metric in METRICS[:2]:
             found, grouped = arm.metrics[metric.name], chose.groupby("client_id")[metric.name]
             assert found.pings.to_mapping() == ValueCounts.of(chose[metric.name]).to_mapping()

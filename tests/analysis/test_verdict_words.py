@@ -37,7 +37,7 @@ def tally(
             "rank_selected": metric(rank.get(arm.name, TYPED)),
         }
         sent = (clients or {}).get(arm.name, 3000)
-        arms[arm.name] = ArmTally(3000, sent, 3000, 3000, metrics, {420_000: 3000})
+        arms[arm.name] = ArmTally(3000, sent, 3000, 3000, metrics, {420_000: 3000}, {420_000: 3000})
     return StudyTally(arms, duplicates=7, mixed=0)
 
 
@@ -135,6 +135,14 @@ def test_the_document_says_everything_in_plain_numbers() -> None:
     assert one["per_client"]["superiority"]["confidence"] == pytest.approx(1 - 0.05 / 6)
     assert one["per_client"]["p_holm"] <= one["per_client"]["p_bonferroni"]
     assert document["arms"]["new"]["enrolled"] is None
+    assert document["arms"]["new"]["by_hour"] == {
+        "from_ms": [420_000 * 3_600_000],
+        "pings": [3000],
+        "newly_exposed": [3000],
+    }
+    assert document["metrics"]["num_chars_typed"] == {"title": "characters typed", "better": "less"}
+    assert (document["confidence"], document["planned_clients"]) == (pytest.approx(1 - 0.05 / 6), None)
+    assert as_document(verdict(tally({}, {}), interim=True))["planned_clients"] == 100_000
 
 
 def test_a_plan_with_nothing_to_compare_is_refused() -> None:

@@ -40,6 +40,7 @@ def arm_tally(typed: np.ndarray, ranks: np.ndarray) -> ArmTally:
         exposed=len(typed),
         metrics={"num_chars_typed": metric_tally(typed), "rank_selected": metric_tally(ranks)},
         by_hour={HOUR: typed.size // 2, HOUR + 2: typed.size - typed.size // 2},
+        exposed_by_hour={HOUR: len(typed) - 5, HOUR + 2: 5},
     )
 
 
