@@ -1,0 +1,184 @@
+"""All runs of a folder: listed, started a few at a time, stopped, gone on with, deleted.
+
+Nothing is kept in memory: several books, in several processes, may be of one folder, and come and go.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from dashboard.runs.run import DESCRIPTION, NOTE, WAITING, Note, Run, UnknownRun, read_run
+from experiments.run_folder import write_whole_bytes
+from experiments.run_process import STOP, alone, start
+from protocol.errors import FedpingError
+
+PATIENCE = 20.0
+"""Seconds after which a run that does not heed the wish to stop is killed."""
+
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9-]{1,60}")
+_LOCK = ".lock"
+
+
+class WrongState(FedpingError):
+    """What was wanted of a run cannot be done as it is now."""
+
+
+class RunBook:
+    """The runs in a folder; see the module.
+
+    Args:
+        folder: of them; made when first needed.
+        at_most: how many run at a time; the others wait for their turn.
+        patience: see :data:`PATIENCE`.
+    """
+
+    def __init__(self, folder: Path, at_most: int = 1, patience: float = PATIENCE) -> None:
+        self.folder, self.at_most, self.patience = folder, at_most, patience
+
+    def runs(self) -> list[Run]:
+        """Return all runs, newest first; those that wait are started where there is room."""
+        found = list(self._read())
+        if self._has_room(found) and any(run.state == "waiting" for run in found):
+            self.start_waiting()
+            found = list(self._read())
+        return found
+
+    def run(self, id: str) -> Run:
+        """Return one run.
+
+        Raises:
+            UnknownRun: there is none of that id.
+        """
+        if not _ID.fullmatch(id):
+            raise UnknownRun(f"there is no run '{id[:80]}'; choose one of the list")
+        return read_run(self.folder / id)
+
+    def start(self, description: bytes, title: str, beside: Mapping[str, bytes] | None = None) -> Run:
+        """Note an experiment as a new run, and start it, now or when it is its turn.
+
+        Args:
+            description: the file that ``fedping simulate`` takes, not judged here.
+            title: by which people know it.
+            beside: files to put into the same folder, such as the study's, by name.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        described = datetime.now(UTC)
+        with alone(self.folder / _LOCK):
+            folder = self._new_folder(title, described)
+            for name, content in {**(beside or {}), DESCRIPTION: description}.items():
+                write_whole_bytes(folder / name, content)
+            _queue(folder)
+            write_whole_bytes(folder / NOTE, msgspec.json.encode(Note(title.strip() or "untitled", described)))
+        self.start_waiting()
+        return self.run(folder.name)
+
+    def stop(self, id: str) -> None:
+        """Have a run stopped, which takes a moment; one that waits does not wait any longer.
+
+        Raises:
+            UnknownRun: there is none of that id.
+            WrongState: it is over.
+        """
+        with self._locked(id) as run:
+            if run.is_over:
+                raise WrongState(f"'{run.title}' is {run.state}; only what runs, or waits, can be stopped")
+            (run.folder / STOP).touch()
+            (run.folder / WAITING).unlink(missing_ok=True)
+
+    def go_on(self, id: str) -> None:
+        """Run the same command again, which does what has not been finished, now or when it is its turn.
+
+        Raises:
+            UnknownRun: there is none of that id.
+            WrongState: it waits, runs or is finished.
+        """
+        with self._locked(id) as run:
+            if not run.can_go_on:
+                raise WrongState(f"'{run.title}' is {run.state}; there is nothing to go on with")
+            _queue(run.folder)
+        self.start_waiting()
+
+    def delete(self, id: str) -> None:
+        """Delete a run with all its results.
+
+        Raises:
+            UnknownRun: there is none of that id.
+            WrongState: it is running.
+        """
+        with self._locked(id) as run:
+            if run.state == "running":
+                raise WrongState(f"'{run.title}' is running; stop it before it is deleted")
+            gone = self.folder / f".deleted-{run.id}"
+            run.folder.rename(gone)  # at once, so that nobody sees half of it
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def start_waiting(self) -> None:
+        """Start runs that wait, the first first, until as many run as may."""
+        if not self.folder.is_dir():
+            return
+        with alone(self.folder / _LOCK):
+            runs = list(self._read())
+            waiting = sorted((run for run in runs if run.state == "waiting"), key=_queued)
+            room = self.at_most - sum(run.state == "running" for run in runs)
+            for run in waiting[: max(room, 0)]:
+                self._start(run)
+
+    def _start(self, run: Run) -> None:
+        command = [sys.executable, "-m", "fedping", "simulate", str(run.description), "--out", str(run.out)]
+        start(run.folder, command, patience=self.patience, then=self._next())
+        (run.folder / WAITING).unlink(missing_ok=True)
+
+    def _next(self) -> Sequence[str]:
+        """Return what a run that is over leaves to be done: it starts the next, though no server may be there."""
+        return "dashboard.runs.next", str(self.folder), str(self.at_most), str(self.patience)
+
+    def _read(self) -> Iterator[Run]:
+        names = (path.name for path in self.folder.iterdir()) if self.folder.is_dir() else ()
+        for name in sorted(filter(_ID.fullmatch, names), reverse=True):
+            try:
+                yield read_run(self.folder / name)
+            except UnknownRun:  # it is being described, or deleted
+                continue
+
+    def _has_room(self, runs: Sequence[Run]) -> bool:
+        return sum(run.state == "running" for run in runs) < self.at_most
+
+    def _new_folder(self, title: str, described: datetime) -> Path:
+        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40].strip("-") or "run"
+        name = f"{described:%Y%m%d-%H%M%S}-{slug}"
+        number = 1
+        while True:
+            folder = self.folder / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+
+    @contextmanager
+    def _locked(self, id: str) -> Iterator[Run]:
+        """Yield a run that no other book changes meanwhile."""
+        self.run(id)  # so that no lock is made where nothing is
+        with alone(self.folder / _LOCK):
+            yield self.run(id)
+
+
+def _queue(folder: Path) -> None:
+    (folder / STOP).unlink(missing_ok=True)
+    write_whole_bytes(folder / WAITING, str(time.time_ns()).encode())
+
+
+def _queued(run: Run) -> int:
+    try:
+        return int((run.folder / WAITING).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return 0

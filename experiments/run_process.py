@@ -1,0 +1,199 @@
+"""A command in a session of its own, which outlives whoever started it; files in a folder say how it is.
+
+    alive.lock     held by the keeper and the command, as long as one of them lives
+    process.json   the keeper's pid, and when it began
+    stdout stderr  what the command says
+    stop           whoever wants it to end makes this file
+    ended.json     the command's exit code, and when; not there if the keeper was killed
+
+The keeper is a small process between whoever starts the command and the command: it waits, passes a wish to stop on,
+leaves no process of its session behind, and writes down how it ended. A lock, unlike a process id, cannot be taken for
+that of another process that came later, and the machine's end frees it too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from experiments.run_folder import write_whole_bytes
+from server_jobs.ingest.processes.bonds import die_with_parent
+
+LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
+STDOUT, STDERR = "stdout", "stderr"
+_POLL = 0.1
+
+
+class Process(msgspec.Struct, frozen=True):
+    """Who keeps a command: its process id, which is that of the session and its group, and when it began."""
+
+    pid: int
+    started: datetime
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a command ended: its exit code, or minus the signal that ended it, and when."""
+
+    code: int
+    ended: datetime
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a keeper is told: where, the lock's file descriptor, how long a wish to stop is waited for, and what to run.
+
+    ``then`` is a module with its arguments, which the keeper runs when all is over; empty for none.
+    """
+
+    folder: str
+    lock: int
+    patience: float
+    command: tuple[str, ...]
+    then: tuple[str, ...] = ()
+
+
+def start(folder: Path, command: Sequence[str], *, patience: float, then: Sequence[str] = ()) -> bool:
+    """Start a command that is kept in a folder; return False if one is alive there."""
+    lock = _take(folder / LOCK)
+    if lock is None:
+        return False
+    try:
+        for left in (ENDED, STOP, PROCESS):
+            (folder / left).unlink(missing_ok=True)
+        task = Task(str(folder), lock, patience, tuple(command), tuple(then))
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "experiments.run_process", msgspec.json.encode(task).decode()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    finally:
+        os.close(lock)  # the keeper holds it now
+    threading.Thread(target=keeper.wait, daemon=True).start()  # so that no zombie is left while we live
+    return True
+
+
+def is_alive(folder: Path) -> bool:
+    """Return whether the command of a folder, or its keeper, lives."""
+    try:
+        probe = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who look do not see each other
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(probe)
+    return False
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Hold a lock file; wait for whoever has it."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o640)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(file: Path) -> int | None:
+    """Return a descriptor that holds the lock, or None if a process that lives has it."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o640)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:  # somebody has it, or is just looking
+            if is_alive(file.parent):
+                os.close(lock)
+                return None
+
+
+def keep(task: Task) -> None:
+    """Run a command to its end, or until somebody wants it to stop; leave how it ended, and no process."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # that is for the command
+    folder, keeper = Path(task.folder), os.getpid()
+    write_whole_bytes(folder / PROCESS, msgspec.json.encode(Process(keeper, datetime.now(UTC))))
+    with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
+        command = subprocess.Popen(
+            task.command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            pass_fds=(task.lock,),
+            preexec_fn=lambda: die_with_parent(keeper),
+        )
+    code = _await(command, folder / STOP, task.patience)
+    _end_session(keeper)
+    write_whole_bytes(folder / ENDED, msgspec.json.encode(Ended(code, datetime.now(UTC))))
+
+
+def _await(command: subprocess.Popen[bytes], stop: Path, patience: float) -> int:
+    """Return the exit code; once ``stop`` is there the command is interrupted, and killed if that does not end it."""
+    while True:
+        try:
+            return command.wait(_POLL)
+        except subprocess.TimeoutExpired:
+            if stop.exists():
+                break
+    os.killpg(0, signal.SIGINT)
+    try:
+        return command.wait(patience)
+    except subprocess.TimeoutExpired:
+        _end_session(os.getpid())
+        return command.wait()
+
+
+def _end_session(keeper: int) -> None:
+    """Kill every process of the keeper's session but the keeper, until none is left."""
+    while others := [pid for pid in _session(keeper) if pid != keeper]:
+        for pid in others:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.01)
+
+
+def _session(leader: int) -> list[int]:
+    """Return the processes of a session that are no zombies, on Linux; elsewhere none are found."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (folder / "stat").read_text(errors="replace")
+        except OSError:  # it has ended
+            continue
+        state, _, _, session = said.rpartition(")")[2].split()[:4]
+        if int(session) == leader and state not in "ZX":
+            found.append(int(folder.name))
+    return found
+
+
+def main() -> None:
+    """Be the keeper that the command line's task describes."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    keep(task)
+    os.close(task.lock)
+    if task.then:
+        sys.argv = list(task.then)
+        runpy.run_module(task.then[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
