@@ -22,13 +22,13 @@ STOP_SECONDS = 2
 NICENESS = 10
 
 
-def prepare(settings: DashboardSettings) -> None:
-    """Find what would keep the dashboard from starting.
+def prepare(settings: DashboardSettings, port_option: str = "--port") -> None:
+    """Find what would keep the dashboard from starting; ``port_option`` is by what another port can be given.
 
     Raises:
         CannotStart: the port is taken, or the folder of runs cannot be written.
     """
-    check_port(settings.host, settings.port)
+    check_port(settings.host, settings.port, port_option)
     try:
         settings.runs.mkdir(parents=True, exist_ok=True)
         if not os.access(settings.runs, os.W_OK | os.X_OK):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, Response, redirect, render_template, request
+from flask import Flask, redirect, render_template, request
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -39,7 +39,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         if token is not None and not request.path.startswith(_FREE) and not is_in(token):
             return _ask_for(token)
         if request.method not in SAFE:
-            csrf.protect()
+            _check_token_of_page(csrf)
         return None
 
     @application.route("/enter", methods=["GET", "POST"])
@@ -53,11 +53,14 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         let_in(token)
         return redirect(_local(request.form.get("next", "/")))
 
-    @application.errorhandler(CSRFError)
-    def stale(_: CSRFError) -> Response:
-        raise Refused("this page is too old to change anything; reload it and try again")
-
     application.after_request(add_headers)
+
+
+def _check_token_of_page(csrf: CSRFProtect) -> None:
+    try:
+        csrf.protect()
+    except CSRFError as error:
+        raise Refused("this page is too old to change anything; reload it and try again") from error
 
 
 def _ask_for(token: str) -> AnyResponse:

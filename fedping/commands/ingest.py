@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from fedping.dashboard_options import at, dashboard_settings, runs_option, token_option, viewers_option
 from fedping.options import landing_option, store_option
+from protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from dashboard.settings import DashboardSettings
 
 _MIB = 1024 * 1024
 
@@ -46,6 +53,15 @@ _MIB = 1024 * 1024
     "--max-unpacked-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="Largest batch, unpacked."
 )
 @click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
+@click.option(
+    "--dashboard", "dashboard_port", type=click.IntRange(1, 65535), help="Serve the dashboard too, on this port."
+)
+@click.option(
+    "--dashboard-host", default="127.0.0.1", show_default=True, help="Address on which the dashboard listens."
+)
+@token_option
+@viewers_option
+@runs_option
 def ingest(
     store_path: Path,
     landing: Path,
@@ -60,11 +76,19 @@ def ingest(
     max_batch_mib: int,
     max_unpacked_mib: int,
     demo_page: bool,
+    dashboard_port: int | None,
+    dashboard_host: str,
+    token_file: Path | None,
+    viewers: int,
+    runs: Path,
 ) -> int:
     """Take pings over HTTP and land them in Parquet.
 
     A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops in order: requests that were begun are answered
     and everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
+
+    With --dashboard, the page to watch studies is served on a port and by a process of its own. Beyond loopback it asks
+    for a token (see fedping dashboard); what clients ask for never does.
     """
     from server_jobs.ingest.edge.demo_page import page_files
     from server_jobs.ingest.processes.supervisor import supervise
@@ -91,11 +115,26 @@ def ingest(
     )
     if demo_page:
         page_files()
+    beside: dict[str, Callable[[int], None]] = {}
+    if dashboard_port is not None:
+        watching = dashboard_settings(
+            store=store_path,
+            landing=landing,
+            journal=settings.journal,
+            runs=runs,
+            host=dashboard_host,
+            port=dashboard_port,
+            token_file=token_file,
+            viewers=viewers,
+        )
+        beside["dashboard"] = _dashboard(watching, port)
     prepare(settings)
     click.echo(f"Taking pings on http://{host}:{port}; they land in {landing} every {compact_every:g} s. Ctrl-C stops.")
     if demo_page:
         click.echo(f"The demo page: http://{host}:{port}/demo/")
-    code = supervise(settings)
+    if dashboard_port is not None:
+        click.echo(f"The dashboard: {at(watching)}")
+    code = supervise(settings, beside=beside)
     if code:
         click.echo(
             f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
@@ -103,3 +142,20 @@ def ingest(
     else:
         click.echo("Stopped; everything that was accepted is in Parquet.")
     return code
+
+
+def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int], None]:
+    """Return what serves the dashboard, given the process to end with.
+
+    Raises:
+        InvalidSettings: it has the port of ingest.
+        CannotStart: its port is taken, or the folder of runs cannot be written.
+    """
+    from dashboard.serving import prepare, serve
+
+    if settings.port == ingest_port:
+        raise InvalidSettings(
+            f"the dashboard cannot share port {ingest_port} with the pings; give another with --dashboard"
+        )
+    prepare(settings, "--dashboard")
+    return lambda parent: serve(settings, parent)

@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.processes.compacting import run_compactor
@@ -75,18 +76,31 @@ class Wakeup:
         os.write(self._writer, b"x")
 
 
-def supervise(settings: IngestSettings, make: MakeApplication = Edge) -> int:
-    """Run ingest until SIGINT or SIGTERM; return 0 if everything that was accepted has been landed, else 1."""
+def supervise(
+    settings: IngestSettings,
+    make: MakeApplication = Edge,
+    beside: Mapping[str, Callable[[int], None]] = MappingProxyType({}),
+) -> int:
+    """Run ingest until SIGINT or SIGTERM; return 0 if everything that was accepted has been landed, else 1.
+
+    Args:
+        settings: what to do.
+        make: makes a worker's application.
+        beside: by name, what else to run in processes of its own, each given this process to end with.
+    """
     wakeup = Wakeup()
     here = os.getpid()
     compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor")
     server = Child(_in_child(lambda: run_server(settings, here, make)), "server")
+    others = [Child(_in_child(partial(run, here)), name) for name, run in beside.items()]
+    children = [compactor, server, *others]
     while not wakeup.asked:
-        wait([wakeup.reader, compactor.process.sentinel, server.process.sentinel])
+        wait([wakeup.reader, *(child.process.sentinel for child in children)])
         if not wakeup.asked:
-            compactor.revive()
-            server.revive()
-    server.stop(KILL_AFTER + 5.0)
+            for child in children:
+                child.revive()
+    for child in (*others, server):
+        child.stop(KILL_AFTER + 5.0)
     # The workers are gone, so their segments have no writer: the compactor's last pass takes them all.
     return 0 if compactor.stop(None) == 0 else 1
 
