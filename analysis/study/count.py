@@ -128,9 +128,9 @@ def _documents(pings: DataFrame, cores: int, metrics: Sequence[Metric], first_va
 
 
 def _clients(documents: DataFrame, metrics: Sequence[Metric], first_values: bool) -> DataFrame:
-    """Return one row a client: arm (null if several), pings, duplicates, n selections, since, sums s0, ..., first f0, ...
+    """Return one row a client: arm (null if several), pings, duplicates, n, since, sums s0, ..., first f0, ...
 
-    ``since`` is the hour of the first selection.
+    ``n`` counts its selections, ``since`` is the hour of the first of them.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
