@@ -1,5 +1,7 @@
 """What holds for every test."""
 
+import os
+import re
 import signal
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import settings
 
 from tests.browser.harness.available import loud_line
 from tests.browser.harness.fixtures import chromium, chromium_browser, playwright
+from tests.support.effort import VARIABLE
 
 __all__ = ["chromium", "chromium_browser", "playwright"]
 
@@ -18,6 +21,26 @@ settings.load_profile("fedping")
 # commands that are tested for how they end on Ctrl-C would not even notice it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have `make test-long`, which asks for what is long, do in full what `make test` does in part."""
+    config.addinivalue_line("markers", "thorough: does a part of its work; all of it by `make test-long`")
+    if wants_long(config):
+        os.environ[VARIABLE] = "all"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Count what does its work in full among what is long."""
+    for item in items if wants_long(config) else []:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.long)
+
+
+def wants_long(config: pytest.Config) -> bool:
+    """Whether this run was asked for long tests by name."""
+    return bool(re.search(r"(?<!not )\blong\b", config.option.markexpr))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
