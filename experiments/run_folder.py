@@ -10,6 +10,9 @@ from protocol.errors import InvalidSettings
 NOTE = "experiment.json"
 """The file of a folder that says what is run there."""
 
+LEAVES_NOTHING = frozenset({NOTE, "units.json"})
+"""Files that are written before a run begins, and of no worth without it."""
+
 
 def claim(out: Path, said: bytes) -> None:
     """Make the folder that of the experiment which ``said`` describes, or see that it is.
@@ -23,7 +26,7 @@ def claim(out: Path, said: bytes) -> None:
     if note.is_file():
         if note.read_bytes() == said:
             return
-        if any(file.is_file() for file in out.rglob("*") if file != note):
+        if any(file.is_file() for file in out.rglob("*") if file.parent != out or file.name not in LEAVES_NOTHING):
             raise InvalidSettings(
                 f"{out} holds a run of another experiment, or of this one with other settings; give another --out, or "
                 "the settings that it was begun with"

@@ -27,7 +27,7 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
 """Of each model the settings that the data and the run's seed give, unless the experiment says otherwise."""
 
 
-class _OfSpec(Struct, frozen=True, kw_only=True):
+class OfSpec(Struct, frozen=True, kw_only=True):
     """What [model] says that is not the model's own setting but of its spec.
 
     ``start`` is one number for all weights, or one for each; the model's own where it is absent. Each is then moved
@@ -62,7 +62,7 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
         InvalidSettings: there is no such model, or a setting is missing, unknown or odd.
     """
     try:
-        of_spec = msgspec.convert(dict(settings), _OfSpec)
+        of_spec = msgspec.convert(dict(settings), OfSpec)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"[model]: {error}") from error
     wanted = FROM_DATA.get(of_spec.name, ())
@@ -71,7 +71,7 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
             f"the model '{of_spec.name}' predicts classes, but the target is a number; choose another model, or a "
             "target of classes"
         )
-    own = {key: value for key, value in settings.items() if key not in _OfSpec.__struct_fields__}
+    own = {key: value for key, value in settings.items() if key not in OfSpec.__struct_fields__}
     given = {key: value for key, value in {**known, "seed": seed}.items() if key in wanted}
     with_them = model_spec(of_spec.name, given | own, margin=of_spec.margin, epsilon=of_spec.epsilon)
     spec = model_spec(
@@ -87,7 +87,7 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
     return spec, learner_for(spec)
 
 
-def _start(of_spec: _OfSpec, proposed: ModelSpec, seed: int) -> Sequence[float] | FloatArray | None:
+def _start(of_spec: OfSpec, proposed: ModelSpec, seed: int) -> Sequence[float] | FloatArray | None:
     """Return the start weights, or None for the model's own as the model describes them."""
     start = np.full(proposed.m, of_spec.start) if isinstance(of_spec.start, float) else of_spec.start
     if not of_spec.spread:

@@ -10,7 +10,7 @@ from experiments.laboratory.baselines.run import run_baseline
 from experiments.laboratory.cohort import Cohorts
 from experiments.laboratory.preparing import prepare
 from experiments.laboratory.problem import Problem
-from experiments.laboratory.results import MetricLog, Outcome
+from experiments.laboratory.results import MetricLog, Outcome, ProgressFile
 from experiments.laboratory.rounds import open_rounds
 from experiments.laboratory.training import OnRound, Trained, outcome_of, train
 from experiments.laboratory.units import Unit
@@ -42,6 +42,11 @@ def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda _: None, threads:
 
 def _trained(unit: Unit, problem: Problem, folder: Path, log: MetricLog, on_round: OnRound, threads: int) -> Trained:
     cohorts = Cohorts(unit.setup, problem, threads)
-    with open_rounds(unit.setup, problem, folder) as rounds:
-        done = train(unit.setup, problem, rounds, cohorts.sent, log, on_round)
+    with open_rounds(unit.setup, problem, folder) as rounds, ProgressFile(folder, log) as progress:
+
+        def told(done: int) -> None:
+            progress.write()
+            on_round(done)
+
+        done = train(unit.setup, problem, rounds, cohorts.sent, log, told)
     return replace(done, notes=(*cohorts.notes, *done.notes))

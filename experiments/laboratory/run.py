@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from experiments.laboratory.pool import Progress, Watch, cores, run_units
-from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
+from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised, write_units
 from experiments.laboratory.results.folder import write_table
 from experiments.laboratory.settings import Experiment
 from experiments.laboratory.units import Unit, units_of
@@ -34,6 +34,7 @@ def run_experiment(
     """
     claim(out, msgspec.json.format(canonical_json(experiment)))
     units = units_of(experiment)
+    write_units(out, [unit.note for unit in units])
     outcomes: dict[Unit, Outcome] = {}
 
     def finished(unit: Unit, outcome: Outcome) -> None:

@@ -46,11 +46,13 @@ def train(
     """Run the rounds of a setup, until the last or until it stops early, and return what it came to.
 
     A round in which too few clients took part makes no version; it counts, and the next one begins with the same. A run
-    that diverges ends there, with a note; without early stopping it has no final metrics.
+    that diverges ends there, with a note; without early stopping it has no final metrics. ``on_round`` is told how many
+    rounds are over, from 0, when all that was measured by then is in the log.
     """
     done = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping))
     held = deque([rounds.weights], maxlen=len(setup.lateness.shares) if setup.lateness else 1)
     _look(setup, problem, done)
+    on_round(0)
     while done.rounds < setup.rounds and not done.watchman.stop:
         try:
             report = rounds.run(sent(done.rounds, held))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from experiments.laboratory.results import RunFolder
+from experiments.laboratory.results import RunFolder, UnitNote
 from experiments.laboratory.settings import Experiment, Setup
 from experiments.laboratory.settings.setup import BaselineName
 from protocol.digest import digest_of
@@ -34,8 +34,25 @@ class Unit:
 
     def folder(self, out: Path) -> RunFolder:
         """Return where the run's results go."""
+        return RunFolder(out / self._place)
+
+    @property
+    def note(self) -> UnitNote:
+        """What a reader of the folder is told of the run."""
+        rounds = None if self.baseline else self.setup.rounds
+        return UnitNote(
+            name=self.name,
+            baseline=self.baseline is not None,
+            seed=self.seed,
+            fold=self.fold,
+            folder=self._place,
+            rounds=rounds,
+        )
+
+    @property
+    def _place(self) -> str:
         repetition = f"seed-{self.seed}" + ("" if self.fold is None else f"-fold-{self.fold}")
-        return RunFolder(out / ("baselines" if self.baseline else "runs") / self.name / repetition)
+        return f"{'baselines' if self.baseline else 'runs'}/{self.name}/{repetition}"
 
 
 def units_of(experiment: Experiment) -> list[Unit]:

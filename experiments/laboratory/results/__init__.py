@@ -1,13 +1,15 @@
 """What an experiment leaves: a folder a run, tables of all of them, and a summary.
 
     <out>/experiment.json            the settings, and by them whose folder it is
+    <out>/units.json                 all runs in their order
     <out>/runs/<variant>/<repetition>/   metrics.parquet, best.npy, last.npy (weights), run.json
     <out>/baselines/<baseline>/<repetition>/   the same of the baselines
     <out>/metrics.parquet            all metrics: variant, seed, fold, round, split, metric, value
     <out>/summary.json               means with bands of the final models, and the best variant
     <out>/report.html                the same with pictures
 
-A run is finished when its run.json is there, which is written last. What is unfinished is begun again.
+A run is finished when its run.json is there, which is written last. What is unfinished is begun again. While it runs
+its metrics are in a file of its folder; see :mod:`experiments.laboratory.results.progress`.
 """
 
 from __future__ import annotations
@@ -15,15 +17,21 @@ from __future__ import annotations
 from experiments.laboratory.results.folder import RunFolder
 from experiments.laboratory.results.log import METRICS_SCHEMA, MetricLog, Split
 from experiments.laboratory.results.outcome import Outcome
+from experiments.laboratory.results.progress import ProgressFile, UnitNote, read_progress, read_units, write_units
 from experiments.laboratory.results.summary import Summary, VariantSummary, summarised
 
 __all__ = [
     "METRICS_SCHEMA",
     "MetricLog",
     "Outcome",
+    "ProgressFile",
     "RunFolder",
     "Split",
     "Summary",
+    "UnitNote",
     "VariantSummary",
+    "read_progress",
+    "read_units",
     "summarised",
+    "write_units",
 ]

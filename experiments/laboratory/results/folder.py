@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.results.outcome import Outcome
+from experiments.laboratory.results.progress import PROGRESS
 from experiments.run_folder import write_whole, write_whole_bytes
 
 
@@ -32,13 +33,17 @@ class RunFolder:
         return msgspec.json.decode(file.read_bytes(), type=Outcome) if file.is_file() else None
 
     def finish(self, outcome: Outcome, metrics: pa.Table, best: FloatArray, last: FloatArray) -> None:
-        """Write what came of the run: metrics, weights of the best and of the last version, and the outcome, last."""
+        """Write what came of the run: metrics, weights of the best and of the last version, and the outcome, last.
+
+        What it told while it ran is then removed, for the metrics say the same.
+        """
         write_table(self.path / "metrics.parquet", metrics)
         for name, weights in (("best", best), ("last", last)):
             with open(self.path / f"{name}.npy", "wb") as sink:
                 np.save(sink, weights)
         said = msgspec.json.format(msgspec.json.encode(outcome))
         write_whole_bytes(self.path / "run.json", said)
+        (self.path / PROGRESS).unlink(missing_ok=True)
 
     def metrics(self) -> pa.Table:
         """Return the run's metrics."""

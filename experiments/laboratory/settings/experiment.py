@@ -36,7 +36,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         return digest_of(self)
 
 
-class _Head(Struct, frozen=True, kw_only=True):
+class Head(Struct, frozen=True, kw_only=True):
     """What a file says beside the setup."""
 
     name: Name | None = None
@@ -55,8 +55,8 @@ def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experim
     Raises:
         InvalidSettings: they say something that cannot be meant; the sentence says where.
     """
-    head = converted(raw, _Head, "")
-    base = merged(DEFAULTS, {key: value for key, value in raw.items() if key not in _Head.__struct_fields__})
+    head = converted(raw, Head, "")
+    base = merged(DEFAULTS, {key: value for key, value in raw.items() if key not in Head.__struct_fields__})
     seeds = tuple(range(1, head.seeds + 1)) if isinstance(head.seeds, int) else head.seeds
     repeated = [seed for seed in seeds if seeds.count(seed) > 1]
     if repeated:

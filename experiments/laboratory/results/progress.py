@@ -1,0 +1,131 @@
+"""How far an experiment is while it runs: which runs there are, and the metrics of each as they come.
+
+    <out>/units.json                    all runs in their order, written before the first begins
+    <folder of a run>/progress.jsonl    while it runs: a line about it, then a line a round, then nothing
+
+A line of a round is an array of rows ``[round, split, metric, value]``, in the order in which metrics.parquet has them,
+with null for a value that is no number. A line is written by one call, so a reader finds whole lines, and perhaps the
+beginning of one: it leaves that for the next time. When the run is finished metrics.parquet has all, and the file is
+removed. A run that was killed is begun again, with a file of its own: its first line tells it from the former.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from experiments.laboratory.results.log import MetricLog
+from experiments.run_folder import write_whole_bytes
+
+UNITS = "units.json"
+PROGRESS = "progress.jsonl"
+
+Row: TypeAlias = tuple[int, str, str, float | None]
+"""After how many rounds, split, metric, value; of the split "train" the round counts from the version trained from."""
+
+
+class UnitNote(Struct, frozen=True, kw_only=True):
+    """One run of an experiment: whose repetition, its ``folder`` below the experiment's, and ``rounds`` at most.
+
+    The rounds of a baseline are not known before: null.
+    """
+
+    name: str
+    baseline: bool
+    seed: int
+    fold: int | None
+    folder: str
+    rounds: int | None
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """The first line of a run's file: when it was begun (seconds since 1970)."""
+
+    begun: float
+
+
+class Told(NamedTuple):
+    """What a run's file has come to: who wrote it, the rows after the offset that was asked for, and where they end."""
+
+    begun: float
+    rows: list[Row]
+    offset: int
+
+
+def write_units(out: Path, units: Sequence[UnitNote]) -> None:
+    """Write which runs there are."""
+    write_whole_bytes(out / UNITS, msgspec.json.format(msgspec.json.encode(units)) + b"\n")
+
+
+def read_units(out: Path) -> list[UnitNote] | None:
+    """Return which runs there are in their order, or None where that was not written."""
+    file = out / UNITS
+    return msgspec.json.decode(file.read_bytes(), type=list[UnitNote]) if file.is_file() else None
+
+
+class ProgressFile:
+    """Writes what a log has taken in since the last time; the file is made by the first such writing.
+
+    A run that fails before it has measured anything so leaves no file.
+    """
+
+    def __init__(self, folder: Path, log: MetricLog) -> None:
+        self._path, self._log = folder / PROGRESS, log
+        self._begun = Begun(begun=time.time())
+        self._encoder = msgspec.json.Encoder()
+        self._written = 0
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def write(self) -> None:
+        """Write the rows that are new."""
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+            os.write(self._file, self._encoder.encode(self._begun) + b"\n")
+        rows = self._log.rows
+        if self._written < len(rows):
+            os.write(self._file, self._encoder.encode(rows[self._written :]) + b"\n")
+            self._written = len(rows)
+
+
+def read_progress(folder: Path, begun: float | None = None, offset: int = 0) -> Told | None:
+    """Return what the run in a folder has written after an offset, in bytes; None without a file, or without a line.
+
+    Where the file is not the one that was ``begun`` then, all of it is returned, as if from the offset 0.
+    """
+    try:
+        with open(folder / PROGRESS, "rb") as file:
+            first = file.readline()
+            if not first.endswith(b"\n"):
+                return None
+            whose = msgspec.json.decode(first, type=Begun).begun
+            if whose == begun and offset >= len(first):
+                file.seek(offset)
+            start = file.tell()
+            said = file.read()
+    except FileNotFoundError:
+        return None
+    whole = said[: said.rfind(b"\n") + 1]
+    rows = [row for line in whole.splitlines() for row in _rows.decode(line)]
+    return Told(whose, rows, start + len(whole))
+
+
+_rows = msgspec.json.Decoder(list[Row])
+
+
+def rounds_of(rows: Sequence[Row]) -> int:
+    """Return after how many rounds the last of some rows were measured."""
+    return max((round_ + (split == "train") for round_, split, _, _ in rows), default=0)
