@@ -13,7 +13,7 @@ from experiments.power.plan import TrainingPlan
 from experiments.power.validation import Validation
 from experiments.run_folder import write_whole_bytes
 from experiments.simulate import simulate
-from experiments.simulate.run import Progress
+from experiments.simulate.progress import Progress
 from model_store.store import open_store
 
 RESULT = "result.json"

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 from experiments.run_folder import claim, write_whole_bytes
 from experiments.simulate.line_run import LineRun
 from experiments.simulate.people import People
+from experiments.simulate.progress import PhaseName, Progress, ProgressNote
 from experiments.simulate.settings import Experiment
 from experiments.simulate.summary import Summary, summarised
 from experiments.simulate.ticks import Models, TickMaker
@@ -36,22 +35,6 @@ from server_jobs.round.numpy_engine import NumpyEngine
 
 WAITED_ENOUGH = 10_000
 """Ticks without a new version, after which a simulation gives up rather than going on for ever."""
-
-
-PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summary"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is, told after every tick.
-
-    ``done`` of ``total`` ticks or iterations of the phase are over, and ``pings`` have been made by this process.
-    """
-
-    phase: PhaseName
-    done: int
-    total: int
-    pings: int
 
 
 Watch = Callable[[Progress], None]
@@ -78,6 +61,7 @@ class Simulation:
         self.landing = out / "landing"
         self._threads = threads
         self._watch = watch
+        self._progress = ProgressNote(out)
         self._pings = 0
         claim(out, canonical_json(experiment) + b"\n" + canonical_json(study))
         self.store = open_store(out / "store", create=True)
@@ -103,6 +87,7 @@ class Simulation:
         self._tell("summary", 0, 1)
         summary = summarised(self.experiment, self.study, self.store, self.landing, tick)
         write_whole_bytes(self.out / "summary.json", msgspec.json.format(msgspec.json.encode(summary)))
+        self._progress.remove()
         return summary
 
     def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:
@@ -158,7 +143,9 @@ class Simulation:
         return [file for folder in folders for file in landed_files(folder)]
 
     def _tell(self, phase: PhaseName, done: int, total: int) -> None:
-        self._watch(Progress(phase, done, total, self._pings))
+        now = Progress(phase, done, total, self._pings)
+        self._progress.write(now)
+        self._watch(now)
 
 
 def simulate(

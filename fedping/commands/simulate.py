@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from experiments.simulate import Experiment, Summary
+    from experiments.simulate.progress import Progress
     from experiments.simulate.run import Watch
     from experiments.simulate.summary import LineFigures, PhaseFigures
 
@@ -135,13 +136,12 @@ def _changed(
 @contextmanager
 def _progress() -> Iterator[Watch]:
     """Show a bar on a terminal; elsewhere nothing, for the summary tells."""
-    from experiments.simulate import run
     from fedping.progress import bars
 
     with bars("{task.description}", "{task.fields[pings]:,} pings") as bar:
         tasks: dict[str, int] = {}
 
-        def watch(now: run.Progress) -> None:
+        def watch(now: Progress) -> None:
             if now.phase not in tasks:
                 tasks[now.phase] = bar.add_task(now.phase, total=now.total, pings=now.pings)
             bar.update(tasks[now.phase], completed=now.done, total=now.total, pings=now.pings)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.simulate import Summary, experiment_from_toml, simulate
-from experiments.simulate.run import Progress
+from experiments.simulate.progress import Progress
 from fedping.main import main
 from model_store.store import ModelStore, open_store
 from protocol.errors import FedpingError, InvalidSettings
@@ -72,7 +72,7 @@ def test_a_killed_run_ends_with_the_same_bits(done: Path, tmp_path: Path, functi
     assert process(function) == -9
     every = contents(done / "out")
     before = contents(tmp_path / "out")
-    passing = {"latest.json"}  # says which version is the newest, so it changes while a run goes on
+    passing = {"latest.json", "progress.json"}  # say which version is the newest, and where it is: they change
     whole = {n: data for n, data in before.items() if not n.endswith(".tmp") and Path(n).name not in passing}
     assert whole.items() <= every.items()  # nothing is half-written
     assert len(before) < len(every)

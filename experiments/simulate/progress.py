@@ -1,0 +1,60 @@
+"""How far the simulation of a study is, while it runs: one small file of the last moment, removed with the summary."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+PROGRESS = "progress.json"
+
+PACE = 0.2
+"""Seconds between two writings of one phase."""
+
+PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summary"]
+
+
+class Progress(Struct, frozen=True):
+    """Where a run is, told after every tick.
+
+    ``done`` of ``total`` ticks or iterations of the phase are over, and ``pings`` have been made by this process.
+    """
+
+    phase: PhaseName
+    done: int
+    total: int
+    pings: int
+
+
+class ProgressNote:
+    """Writes ``<out>/progress.json``: at the beginning and the end of a phase, and now and then in between."""
+
+    def __init__(self, out: Path) -> None:
+        self._file = out / PROGRESS
+        self._phase: PhaseName | None = None
+        self._next = 0.0
+
+    def write(self, now: Progress) -> None:
+        """Write where the run is, unless that was just done."""
+        if now.phase == self._phase and now.done < now.total and time.monotonic() < self._next:
+            return
+        self._file.write_bytes(msgspec.json.encode(now))
+        self._phase, self._next = now.phase, time.monotonic() + PACE
+
+    def remove(self) -> None:
+        """Remove the file: the summary says the rest."""
+        self._file.unlink(missing_ok=True)
+
+
+def read_study_progress(out: Path) -> Progress | None:
+    """Return where the simulation in a folder is, or was when it was killed.
+
+    None before and after, and if it is just being written.
+    """
+    try:
+        return msgspec.json.decode((out / PROGRESS).read_bytes(), type=Progress)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
