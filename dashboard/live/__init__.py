@@ -1,0 +1,1 @@
+"""The Live page: how a line of a study fares, iteration by iteration, and rolling it back."""

@@ -1,0 +1,48 @@
+"""The rows as CSV: a version a line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+from dashboard.live.rows import Row
+from dashboard.live.shown import Shown
+
+OF_AN_ARM = ("pings", "examples", "loss", "rank_selected")
+
+
+def rows_as_csv(rows: Sequence[Row], shown: Shown, arms: Sequence[str]) -> str:
+    """Return a heading and a line a version (RFC 4180); what a version does not have is empty.
+
+    Columns: the version, when and how it was made, clients, the share of stable signs; ``pings.<reason>``; for every
+    arm ``<arm>.loss`` and so on; for every shown weight ``change.<name>`` (from version 0) and ``away.<name>`` (of its
+    mean update from 0, in standard errors); ``rate.<name>``, or ``rate`` where all weights share it.
+    """
+    reasons = list(dict.fromkeys(reason for row in rows for reason in row.counts))
+    shared = any(len(row.rate) == 1 for row in rows) and len(shown.names) != 1
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(
+        [
+            *("version", "created", "origin", "restored", "clients", "stable"),
+            *(f"pings.{reason}" for reason in reasons),
+            *(f"{arm}.{what}" for arm in arms for what in OF_AN_ARM),
+            *(f"change.{name}" for name in shown.names),
+            *(f"away.{name}" for name in shown.names),
+            *(["rate"] if shared else [f"rate.{name}" for name in shown.names]),
+        ]
+    )
+    writer.writerows(list(_cells(row, reasons, arms, len(shown.names))) for row in rows)
+    return text.getvalue()
+
+
+def _cells(row: Row, reasons: Iterable[str], arms: Iterable[str], shown: int) -> Iterator[object]:
+    yield from (row.version, row.created, row.origin, row.restored, row.clients, row.stable)
+    yield from (row.counts.get(reason) for reason in reasons)
+    for arm in arms:
+        summary = row.arms.get(arm)
+        yield from (None if summary is None else getattr(summary, what) for what in OF_AN_ARM)
+    yield from row.change
+    yield from row.away or [None] * shown
+    yield from row.rate

@@ -1,0 +1,140 @@
+"""What a page that shows a line is told: the rows of new versions, and the present moment when it changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from dashboard.feeds import Change
+from dashboard.live.history import KnownLine, LineHistory
+from dashboard.live.ingest import Ingest, ingest_of
+from dashboard.live.landed import LandedPings
+from dashboard.live.now import Now, now_of
+from dashboard.live.paced import Paced
+from dashboard.live.rates import WORDS, by_weight
+from dashboard.settings import DashboardSettings
+from protocol.errors import FedpingError
+
+
+class Lines:
+    """The lines that pages look at, each read once for all of them."""
+
+    def __init__(self, settings: DashboardSettings) -> None:
+        self.settings = settings
+        self.ingest: Callable[[], Ingest] = Paced(lambda: ingest_of(settings))
+        self._lock = threading.Lock()
+        self._lines: dict[tuple[str, str], tuple[LineHistory, LandedPings]] = {}
+
+    def of(self, study: str, line: str) -> tuple[LineHistory, LandedPings]:
+        """Return what is kept of a line."""
+        with self._lock:
+            key = (study, line)
+            if key not in self._lines:
+                self._lines[key] = (
+                    LineHistory(self.settings.store, study, line),
+                    LandedPings(self.settings.landing, study, line),
+                )
+            return self._lines[key]
+
+
+@dataclass(frozen=True)
+class LineFeed:
+    """A line of a study; see :class:`dashboard.feeds.Feed`.
+
+    A position is ``<version>.<its mark>.<what is shown>.<the present moment>``: the page has the rows up to that
+    version, which holds as long as the version and the choice of weights are the same.
+    """
+
+    study: str
+    line: str
+    lines: Lines = field(compare=False, repr=False)
+
+    def since(self, position: str | None) -> Change | None:
+        """Return new rows and, if it changed, the present moment; all there is if the position is of something else.
+
+        A store that cannot be read is told too, once, since a page stays open while its operator mends it.
+        """
+        try:
+            return self.lines.of(self.study, self.line)[0].look(lambda known: self._change(known, position))
+        except FedpingError as error:
+            told = f"!{_short(str(error))}"
+            return None if position == told else Change(told, {"whole": False, "rows": [], "trouble": str(error)})
+
+    def _change(self, known: KnownLine, position: str | None) -> Change | None:
+        through, told = _understood(known, position)
+        history, _ = self.lines.of(self.study, self.line)
+        page = known.page(-1 if through is None else through, history.deadline())
+        now = self._now(known)
+        moment = _short(msgspec.json.encode(now).decode())
+        if through is not None and not page.rows and page.through == through and moment == told:
+            return None
+        whole = {"whole": True, "line": described(known)} if through is None else {"whole": False}
+        data = {**whole, "rows": page.rows, "complete": page.through >= known.newest, "now": now}
+        return Change(f"{_place(known, page.through)}.{moment}", data)
+
+    def _now(self, known: KnownLine) -> Now:
+        _, landed = self.lines.of(self.study, self.line)
+        there = landed.of(known.newest, time.time_ns())
+        return now_of(known.newest, there, self.lines.ingest(), known.unreadable, self.study)
+
+
+def described(known: KnownLine) -> dict[str, Any]:
+    """Return what is the same for all versions of a line."""
+    study, line = known.study, known.line
+    optimizer = line.pipeline.optimizer
+    kind = str(optimizer.__struct_config__.tag)
+    return {
+        "study": study.name,
+        "line": line.name,
+        "arms": [
+            {"name": arm.name, "place": place, "applies": arm.applies, "submits": arm.submits}
+            for place, arm in enumerate(study.arms)
+            if arm.line == line.name
+        ],
+        "weights": known.shown,
+        "optimizer": kind,
+        "rate": {"words": WORDS[kind], "by_weight": by_weight(optimizer)},
+        "min_clients": line.pipeline.min_clients,
+        "vote": line.pipeline.weighting,
+    }
+
+
+def whole_history(lines: Lines, study: str, line: str) -> dict[str, Any]:
+    """Return everything that pages are told of a line, however long it takes to read.
+
+    Raises:
+        StoreError: there is no such store or study, or the line cannot be read.
+    """
+
+    def everything(known: KnownLine) -> dict[str, Any]:
+        rows = known.page(-1, lambda: False).rows
+        unreadable = [{"version": n, "error": text} for n, text in sorted(known.unreadable.items())]
+        return {**described(known), "rows": rows, "unreadable": unreadable}
+
+    return lines.of(study, line)[0].look(everything)
+
+
+def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str]:
+    """Return up to which version a page has the rows, None if it has to get all; and the moment that it knows."""
+    place, _, moment = (position or "").rpartition(".")
+    number = place.partition(".")[0]
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        return None, ""
+    return (int(number), moment) if _place(known, int(number)) == place else (None, "")
+
+
+def _place(known: KnownLine, through: int) -> str:
+    """Return the part of a position that tells rows: version, mark, and what they are rows of."""
+    damaged = [number for number in known.unreadable if number <= through]
+    shown = _short(f"{known.shown.names} {known.shown.chosen_at} {sorted(damaged)}")
+    return f"{through}.{known.mark(through) or 'unread'}.{shown}"
+
+
+def _short(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"

@@ -1,0 +1,161 @@
+"""The rows of a line, read once: a version never changes, so that a look at a line costs what is new."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from dashboard.live.files import LineFiles, Sight
+from dashboard.live.rows import Row, row_of
+from dashboard.live.shown import Shown, choose, chosen_at
+from model_store import StoreError, Version
+from protocol.study import Line, Study
+
+T = TypeVar("T")
+
+PACED = 10
+"""Rounds whose distances in time give the interval."""
+
+READING_SECONDS = 0.15
+"""How long versions are read before those that are there are told: large models take seconds."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows after some version, in order; ``through`` is the number up to which they tell of every version."""
+
+    rows: tuple[Row, ...]
+    through: int
+
+
+class KnownLine:
+    """What was read of a line; good as long as what was read is still there.
+
+    ``numbers`` are its versions, ascending; ``unreadable`` has, of those that were read, the damaged ones with the
+    sentence. A method is called by one thread at a time (:class:`LineHistory` sees to it).
+    """
+
+    def __init__(self, files: LineFiles) -> None:
+        store = files.store()
+        self.study: Study = store.study(files.study)
+        self.line: Line = self.study.line(files.line)
+        self.numbers = store.iterations(files.study, files.line)
+        if not self.numbers:
+            store.head(files.study, files.line)  # which says in a sentence that there is none
+        self.shown = _shown(files, self.line, self.numbers)
+        self.unreadable: dict[int, str] = {}
+        self._files = files
+        self._head = files.sight(self.newest)
+        self._sights: dict[int, Sight] = {}
+        self._rows: dict[int, Row] = {}
+        self._marks: dict[int, str] = {}
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest version."""
+        return self.numbers[-1]
+
+    def goes_on(self) -> bool:
+        """Take in what was published since; return False if everything has to be read again.
+
+        That is so if the newest version was taken away or replaced, a damaged one was restored, or other weights are
+        to be shown.
+        """
+        if self._files.sight(self.newest) != self._head:
+            return False
+        if any(self._files.sight(number) != was for number, was in self._sights.items()):
+            return False
+        newest = self._files.store().newest_from(self._files.study, self._files.line, self.newest)
+        self.numbers += range(self.newest + 1, newest + 1)
+        self._head = self._files.sight(newest)
+        return chosen_at(self.line.spec.m, newest) == self.shown.chosen_at
+
+    def page(self, after: int, over: Callable[[], bool]) -> Page:
+        """Return the rows after version ``after`` until it is ``over``, but at least one if there is any."""
+        rows, through = [], after
+        for number in self.numbers[bisect_right(self.numbers, after) :]:
+            row = self.row(number)
+            through = number
+            if row is not None:
+                rows.append(row)
+            if over():
+                break
+        return Page(tuple(rows), through)
+
+    def row(self, number: int) -> Row | None:
+        """Return the row of a version, None if it cannot be read."""
+        if number not in self._rows and number not in self.unreadable:
+            self._read(number)
+        return self._rows.get(number)
+
+    def mark(self, number: int) -> str | None:
+        """Return what tells a version from another of the same number; None if there is none that can be read."""
+        if number in self.numbers[bisect_right(self.numbers, number - 1) :][:1]:
+            self.row(number)
+        return self._marks.get(number)
+
+    def interval(self) -> float | None:
+        """Return how many seconds lie between rounds, by the newest of those that were read; None of fewer than two."""
+        rows = [self._rows.get(number) for number in self.numbers[-PACED - 1 :]]
+        times = [datetime.fromisoformat(row.created).timestamp() for row in rows if row and row.origin == "round"]
+        apart = [b - a for a, b in zip(times, times[1:], strict=False)]
+        return median(apart) if apart else None
+
+    def _read(self, number: int) -> None:
+        seen = self._files.sight(number)
+        try:
+            version = self._files.version(number)
+        except StoreError as error:
+            self.unreadable[number], self._sights[number] = str(error), seen
+            return
+        self._marks[number] = mark_of(version)
+        self._rows[number] = row_of(version, self.shown, self.line.pipeline.optimizer)
+
+
+class LineHistory:
+    """A line for all who look at it."""
+
+    def __init__(self, store: Path, study: str, line: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files = LineFiles(store, study, line)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: KnownLine | None = None
+
+    def look(self, then: Callable[[KnownLine], T]) -> T:
+        """Return what ``then`` says of the line as it is now.
+
+        Raises:
+            StoreError: there is no such store or study, or the line has no first version that can be read.
+            InvalidSettings: the study has no such line.
+        """
+        with self._lock:
+            if self._known is None or not self._known.goes_on():
+                self._known = None
+                self._known = KnownLine(self._files)
+            return then(self._known)
+
+    def deadline(self, seconds: float = READING_SECONDS) -> Callable[[], bool]:
+        """Return a function that says whether so many seconds are over."""
+        until = self._clock() + seconds
+        return lambda: self._clock() > until
+
+
+def mark_of(version: Version) -> str:
+    """Return eight letters that another version of this number, or with other ancestors, would hardly have."""
+    text = f"{version.created} {version.parent_digest} {version.spec_digest}"
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _shown(files: LineFiles, line: Line, numbers: Sequence[int]) -> Shown:
+    at = chosen_at(line.spec.m, numbers[-1])
+    start = files.version(numbers[0]).model
+    by = None if at is None else files.version(min(numbers, key=lambda number: abs(number - at))).model
+    return choose(line.spec, start, by, at)

@@ -1,0 +1,105 @@
+"""Where a version came from, for a person to read; see `docs/reference.md` for what becomes of a ping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from model_store import ModelStore, StoreError, Version
+from model_store.rollback import difference
+from protocol.study import Study
+
+MOST_FILES = 200
+MOST_CHANGES = 60
+
+OUTCOMES = {
+    "used": "it is in the mean",
+    "duplicate": "an earlier row has the same document id",
+    "wrong_version": "the row names another version than its folder",
+    "bad_loss": "the loss is not a finite number",
+    "other_arm": "the arm does not train this line",
+    "no_example": "the interaction ended without a choice, or the client had no data",
+    "no_update": "none was sent",
+    "bad_update": "an unknown encoding, a wrong length, or not finite",
+    "stale": "of an older version; landed since the round before",
+    "future": "of a newer version; landed since the round before",
+}
+"""What becomes of a ping in a round, in words."""
+
+
+class WeightChange(Struct, frozen=True, kw_only=True):
+    """A published weight that differs between two versions."""
+
+    name: str
+    old: float
+    new: float
+    change: float
+
+
+def changes_between(study: Study, old: Version, new: Version, most: int = MOST_CHANGES) -> dict[str, Any]:
+    """Return which published weights differ, how many, and the ``most`` that differ by most of their first steps."""
+    spec = study.line(new.line).spec
+    steps = dict(zip(spec.names, spec.steps.start.tolist(), strict=True))
+    every = [WeightChange(**entry) for entry in difference(old, new, spec.names)]
+    largest = sorted(every, key=lambda one: -abs(one.change) / steps[one.name])[:most]
+    kept = {one.name for one in largest}
+    return {"count": len(every), "of": spec.m, "largest": [one for one in every if one.name in kept]}
+
+
+def lineage_of(store: ModelStore, study: str, line: str, number: int) -> dict[str, Any]:
+    """Return a version's lineage.
+
+    Raises:
+        StoreError: there is no such version, or it cannot be read.
+    """
+    the_study = store.study(study)
+    version = store.version(study, line, number)
+    lineage = version.lineage
+    made = lineage.aggregate
+    return {
+        "version": version.iteration,
+        "created": version.created,
+        "made_by": _made_by(version),
+        "origin": lineage.origin,
+        "restored": lineage.restored,
+        "parent": version.parent,
+        "parent_digest": version.parent_digest,
+        "digest": version.digest,
+        "spec_digest": version.spec_digest,
+        "config_digest": lineage.config_digest,
+        "code_version": lineage.code_version,
+        "window_end_ms": lineage.window_end_ms or None,
+        "clients": None if made is None else made.clients,
+        "pings": None if made is None else made.pings,
+        "weight": None if made is None else made.weight,
+        "counts": [{"reason": r, "pings": n, "words": OUTCOMES.get(r, "")} for r, n in lineage.counts.items()],
+        "ages": lineage.ages,
+        "arms": lineage.arms,
+        "files": {
+            "count": len(lineage.inputs),
+            "rows": sum(file.rows for file in lineage.inputs),
+            "first": lineage.inputs[:MOST_FILES],
+        },
+        "changes": _from_parent(store, the_study, version),
+    }
+
+
+def _made_by(version: Version) -> str:
+    match version.lineage.origin:
+        case "created":
+            return "Published with the study, from the start weights of its spec"
+        case "round":
+            return f"Made by a round from the pings of version {version.parent}"
+        case "rollback":
+            return f"Published by a rollback: repeats version {version.lineage.restored}"
+
+
+def _from_parent(store: ModelStore, study: Study, version: Version) -> dict[str, Any] | None:
+    if version.parent is None:
+        return None
+    try:
+        parent = store.version(study.name, version.line, version.parent)
+    except StoreError:
+        return None
+    return changes_between(study, parent, version)

@@ -1,0 +1,92 @@
+"""The newest entries of ingest's rejection log, and what its reasons mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+TAIL_BYTES = 64 * 1024
+"""How much of the end of each log is read; a line has about 150 bytes."""
+
+NEWEST = 50
+
+WORDS = {
+    "path": "an address that nothing is at",
+    "unknown_study": "a study that the store does not have",
+    "unknown_type": "another type of ping than the study takes",
+    "unknown_version": "an unknown version of the protocol",
+    "document_id": "no document id, or one that is none",
+    "too_many_lines": "too many lines in one batch",
+    "method": "neither POST nor PUT",
+    "length_required": "a body without its length",
+    "body_too_large": "a body that is too large (--max-ping-mib)",
+    "decompressed_too_large": "a body that is too large when unpacked",
+    "path_too_long": "an address that is too long",
+    "content_type": "a content type that is not taken",
+    "content_encoding": "a compression that is not known",
+    "header_too_large": "a header that is too large",
+    "body_incomplete": "a body that ended early",
+    "decompression": "a body that cannot be unpacked",
+    "not_utf8": "a body that is no UTF-8",
+    "not_json": "a body that is no JSON",
+    "nesting": "a body that is nested too deeply",
+    "duplicate_key": "a field that is there twice",
+    "not_a_ping": "a field that is missing, unknown or of the wrong kind",
+    "unknown_arm": "an arm that the study does not have",
+    "update_not_expected": "an update from an arm that does not train",
+    "update_missing": "no update from an arm that trains",
+    "update_length": "an update of another model",
+    "update_not_zero": "an update without an example that is not zero",
+    "model_version": "a version that was never published",
+    "no_ping_accepted": "a batch without one good line",
+    "disk_full": "the disk was full; clients send these again",
+    "not_stored": "the journal could not be written; clients send these again",
+    "not_loopback": "a request that only this machine may make",
+    "internal": "a defect of ours",
+}
+"""Every reason in words."""
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """One entry, or with ``left_out`` how many were not written down within a second."""
+
+    time: str
+    study: str = ""
+    status: int | None = None
+    reason: str | None = None
+    words: str = ""
+    detail: str = ""
+    left_out: int | None = None
+
+
+def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusal]:
+    """Return the newest refusals of a study's pings, and of those that named no study, newest first.
+
+    Args:
+        folder: where ingest's processes write their logs; none is no error.
+        study: its name.
+        most: how many at most.
+    """
+    found = [entry for path in sorted(folder.glob("*.jsonl")) for entry in _tail(path)]
+    concerned = [entry for entry in found if entry.study in ("", study)]
+    return sorted(concerned, key=lambda entry: entry.time, reverse=True)[:most]
+
+
+def _tail(path: Path) -> Iterator[Refusal]:
+    """Yield the entries at the end of a log; a line that is not whole, or of something else, is left out."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return
+    for line in lines if size <= TAIL_BYTES else lines[1:]:
+        try:
+            entry = msgspec.json.decode(line, type=Refusal)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        yield msgspec.structs.replace(entry, words=WORDS.get(entry.reason or "", ""))

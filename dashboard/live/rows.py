@@ -1,0 +1,84 @@
+"""A version as a row of the page: what its round saw, and what became of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from msgspec import Struct
+
+from dashboard.live.rates import rates
+from dashboard.live.shown import Shown
+from dashboard.live.signs import stable_share, standard_errors
+from model_store.version import Aggregate, ArmSummary, Version
+from protocol.pipeline import Optimizer
+
+DIGITS = 6
+"""Significant digits of what is drawn; a version's document has all of them."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One version.
+
+    ``arms``, ``counts`` and ``clients`` are of the round that made it, and so of the pings that were ranked with the
+    version before it: a loss belongs to iteration ``version - 1``.
+
+    Attributes:
+        version: its number.
+        created: when it was published, ISO 8601 in UTC.
+        origin: ``created`` with the study, by a ``round``, or by a ``rollback``.
+        restored: the version that a rollback repeated.
+        clients: those with a usable update; None if no round made it.
+        counts: every ping of the round by what became of it.
+        arms: by name, how each arm fared.
+        change: of the shown weights, as published, from version 0.
+        rate: of the step that led here: of each shown weight, or the one of all.
+        away: by how many standard errors the mean update of each shown weight was away from 0; None without a round.
+        stable: the share of all weights whose sign was stable; None without a round.
+    """
+
+    version: int
+    created: str
+    origin: str
+    restored: int | None
+    clients: int | None
+    counts: dict[str, int]
+    arms: dict[str, ArmSummary]
+    change: tuple[float, ...]
+    rate: tuple[float | None, ...]
+    away: tuple[float | None, ...] | None
+    stable: float | None
+
+
+def row_of(version: Version, shown: Shown, optimizer: Optimizer) -> Row:
+    """Return the row of a version; pure."""
+    lineage = version.lineage
+    made = lineage.aggregate
+    away, stable = (None, None) if made is None else _signs(made, shown)
+    return Row(
+        version=version.iteration,
+        created=version.created,
+        origin=lineage.origin,
+        restored=lineage.restored,
+        clients=None if made is None else made.clients,
+        counts=lineage.counts,
+        arms=lineage.arms,
+        change=tuple(_short(v) for v in shown.pick(version.model) - np.array(shown.start)),
+        rate=_known(rates(optimizer, version, shown.positions).tolist()),
+        away=away,
+        stable=stable,
+    )
+
+
+def _signs(made: Aggregate, shown: Shown) -> tuple[tuple[float | None, ...], float]:
+    away = standard_errors(made)
+    return _known(away[list(shown.positions)].tolist(), 3), stable_share(away, made.weight)
+
+
+def _known(values: Iterable[float], digits: int = DIGITS) -> tuple[float | None, ...]:
+    return tuple(_short(value, digits) if math.isfinite(value) else None for value in values)
+
+
+def _short(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,40 @@
+"""How sure a round is of the signs of its mean update (thesis 7.5), from the moments that its version carries."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.version import Aggregate
+
+STANDARD_ERRORS = 2.0
+"""From how many standard errors on a sign counts as stable, as where simulated iterations end by their signs."""
+
+FARTHEST = 99.0
+"""What is said of a mean that is farther from 0 than so many standard errors: of equal updates it is infinitely far."""
+
+
+def standard_errors(aggregate: Aggregate) -> NDArray[np.float64]:
+    """Return by how many standard errors each weight's mean update is away from 0, with its sign, shape (m,).
+
+    The standard error is that of a mean of as many independent votes as the weight of the aggregate. NaN where all
+    updates are 0, and everywhere if there is one vote only, of which nothing can be said.
+    """
+    mean, m2 = np.array(aggregate.mean), np.array(aggregate.m2)
+    if aggregate.weight <= 1:
+        return np.full(len(mean), np.nan)
+    error = np.sqrt(m2 / (aggregate.weight - 1) / aggregate.weight)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.clip(mean / error, -FARTHEST, FARTHEST))
+
+
+def stable_share(away: NDArray[np.float64], weight: float) -> float:
+    """Return the share of weights whose sign is stable, or whose updates are all 0.
+
+    Args:
+        away: :func:`standard_errors`.
+        weight: of the aggregate; up to 1 nothing is stable.
+    """
+    if weight <= 1:
+        return 0.0
+    return float(np.mean((np.abs(away) >= STANDARD_ERRORS) | np.isnan(away)))

@@ -1,0 +1,168 @@
+"""What the Live page says of the present moment, read from the files of ingest and of the landing folder."""
+
+import json
+import os
+from pathlib import Path
+
+from dashboard.live.feed import LineFeed, Lines
+from dashboard.live.ingest import Ingest, ingest_of
+from dashboard.live.landed import Landed, LandedPings
+from dashboard.live.now import now_of
+from dashboard.live.paced import Paced
+from dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
+from protocol.landing import partition, write_landed
+from server_jobs.ingest.admission.rejection import REASONS, Rejection
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.segment import SegmentWriter
+from server_jobs.ingest.processes.bonds import Lock
+from server_jobs.ingest.rejection_log import RejectionLog
+from server_jobs.ingest.start import INGEST_LOCK
+from tests.support.dashboard import dashboard_settings
+from tests.support.landed import landed_table
+from tests.support.versions import small_study
+from tests.support.walks import walked_store
+
+LATER = 2**62
+"""A time at which every folder has settled."""
+
+NONE_LANDED = Landed(version=0, pings=0, files=0, newest_ms=None)
+
+
+def test_the_pings_of_the_newest_version_are_counted_from_footers(tmp_path: Path) -> None:
+    folder = partition(tmp_path, "study", "main", 3)
+    landed = LandedPings(tmp_path, "study", "main")
+    assert landed.of(3, LATER).pings == 0
+    write_landed(folder, landed_table(5, 1), 1_000)
+    write_landed(folder, landed_table(7, 2), 2_000)
+    assert landed.of(3, LATER) == Landed(version=3, pings=12, files=2, newest_ms=2_000)
+    assert landed.of(4, LATER).pings == 0
+    (folder / "0000000003000-abc.parquet").write_bytes(b"PAR1 no")
+    found = landed.of(3, LATER)
+    assert (found.pings, found.files, found.unreadable) == (12, 2, ("0000000003000-abc.parquet",))
+
+
+def test_a_file_that_landed_in_the_same_instant_as_the_listing_is_not_missed(tmp_path: Path) -> None:
+    folder = partition(tmp_path, "study", "main", 0)
+    landed = LandedPings(tmp_path, "study", "main")
+    write_landed(folder, landed_table(5, 1), 1_000)
+    changed = folder.stat().st_mtime_ns
+    assert landed.of(0, changed).pings == 5
+    write_landed(folder, landed_table(7, 2), 2_000)
+    os.utime(folder, ns=(changed, changed))  # as a file system with coarse times would say
+    assert landed.of(0, changed + 1).pings == 12
+
+
+def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Path) -> None:
+    settings = dashboard_settings(tmp_path)
+    assert ingest_of(settings) == Ingest(state="absent")
+    settings.journal.mkdir(parents=True)
+    assert ingest_of(settings) == Ingest(state="stopped")
+    before = set(settings.journal.iterdir())
+    lock = Lock(settings.journal / INGEST_LOCK)
+    assert lock.take()
+    counters = Counters(settings.journal / ".counters")
+    counters.add("accepted", 7)
+    counters.add("rejected.not_json", 2)
+    segment = SegmentWriter(settings.journal, 1, "frecency-update")
+    segment.append(b"{}\n{}\n", 2)
+    found = ingest_of(settings)
+    assert found == Ingest(state="running", pending=2, segments=1, accepted=7, rejected={"not_json": 2})
+    segment.roll()
+    assert lock._file is not None
+    os.close(lock._file)
+    assert ingest_of(settings).state == "stopped"
+    assert not before
+    assert Lock(settings.journal / INGEST_LOCK).take(), "looking leaves nothing locked"
+
+
+def test_looking_writes_nothing(tmp_path: Path) -> None:
+    settings = dashboard_settings(tmp_path)
+    settings.journal.mkdir(parents=True)
+    ingest_of(settings)
+    assert list(settings.journal.iterdir()) == []
+
+
+def test_what_takes_long_is_looked_at_less_often() -> None:
+    now, looks = [0.0], []
+
+    def look() -> int:
+        now[0] += 3.0
+        looks.append(now[0])
+        return len(looks)
+
+    paced = Paced(look, lambda: now[0])
+    assert paced() == 1
+    now[0] += 59
+    assert paced() == 1
+    now[0] += 2
+    assert paced() == 2
+
+
+def told(newest: int, landed: Landed, ingest: Ingest, unreadable: dict[int, str] | None = None) -> list[str]:
+    return [f"{one.kind}: {one.sentence}" for one in now_of(newest, landed, ingest, unreadable or {}, "s").advice]
+
+
+def test_every_empty_state_is_told_with_what_to_do() -> None:
+    running = Ingest(state="running")
+    some = Landed(version=0, pings=3, files=1, newest_ms=1)
+    assert "start it with 'fedping ingest'" in told(0, NONE_LANDED, Ingest(state="absent"))[0]
+    assert "not running" in told(4, NONE_LANDED, Ingest(state="stopped"))[0]
+    assert told(4, NONE_LANDED, running) == [
+        "hint: No ping of version 4 has landed; clients send them when they have fetched it."
+    ]
+    assert "lands within a minute" in told(4, NONE_LANDED, Ingest(state="running", pending=1))[0]
+    assert "'fedping round s'" in told(0, some, running)[0]
+    assert told(4, some, running) == []
+
+
+def test_what_keeps_rounds_from_going_on_is_an_alarm() -> None:
+    bad = Landed(version=4, pings=3, files=1, newest_ms=1, unreadable=("a.parquet", "b.parquet"))
+    found = told(4, bad, Ingest(state="running"), {2: "store/2.json cannot be read"})
+    assert found[0] == "alarm: Store/2.json cannot be read."
+    assert found[1].startswith("alarm: No round can read the pings of version 4, for a.parquet and 1 more in")
+
+
+def test_every_reason_of_a_refusal_has_its_words() -> None:
+    assert WORDS.keys() == REASONS.keys()
+
+
+def test_the_newest_refusals_are_read_as_ingest_writes_them(tmp_path: Path) -> None:
+    log = RejectionLog(tmp_path, "worker-0")
+    log.add("study", Rejection("not_a_ping", "never written", "Expected `int` - at `$.rank_selected`"))
+    log.add("other", Rejection("not_json", "never written"))
+    log.add("", Rejection("path", "never written"))
+    log.flush()
+    (tmp_path / "worker-1.jsonl").write_text(
+        '{"time": "1999-01-01T00:00:00+00:00", "left_out": 9}\nnot JSON\n{"no": 1}\n'
+    )
+    found = newest_refusals(tmp_path, "study")
+    assert sorted(entry.reason or "" for entry in found) == ["", "not_a_ping", "path"]
+    assert (found[-1].left_out, found[-1].reason) == (9, None)
+    assert next(e for e in found if e.reason == "not_a_ping").detail == "Expected `int` - at `$.rank_selected`"
+    assert newest_refusals(tmp_path / "nowhere", "study") == []
+    assert len(newest_refusals(tmp_path, "study", most=1)) == 1
+
+
+def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"time": f"2026-01-01T{k:08d}", "study": "s", "status": 400, "reason": "path"}) for k in range(2000)
+    ]
+    (tmp_path / "w.jsonl").write_text("\n".join([*lines, ""]))
+    assert (tmp_path / "w.jsonl").stat().st_size > TAIL_BYTES
+    assert [entry.time for entry in newest_refusals(tmp_path, "s", most=2)] == [
+        "2026-01-01T00001999",
+        "2026-01-01T00001998",
+    ]
+
+
+def test_a_ping_that_lands_is_told_without_any_row(tmp_path: Path) -> None:
+    walked_store(tmp_path / "store", small_study(), 1)
+    feed = LineFeed("study", "main", Lines(dashboard_settings(tmp_path)))
+    first = feed.since(None)
+    assert first is not None
+    write_landed(partition(tmp_path / "landing", "study", "main", 1), landed_table(5, 1, m=2, model_version=1), 1_000)
+    change = feed.since(first.position)
+    assert change is not None
+    assert (change.data["whole"], change.data["rows"]) == (False, ())
+    assert change.data["now"].landed.pings == 5
+    assert feed.since(change.position) is None
