@@ -1,13 +1,79 @@
 // @ts-check
-/** The demo page: a client of a study before one's eyes. */
+/**
+ * The demo page: a client of a study before one's eyes. In its address, `study` names the study (else it is the first of
+ * the store), `seed` the made-up history, and `every` the seconds between rounds, if whoever runs them has said so.
+ */
 
-import { Client, webStorage } from "../fedping.js";
+import { readStudy } from "../fedping.js";
+import { DemoPage } from "./page.js";
+import { Refused, askJson, askState } from "./server.js";
+import { byId, el } from "./view/dom.js";
 
-const asked = new URLSearchParams(location.search).get("study");
-const answer = await fetch(`state.json${asked === null ? "" : `?study=${encodeURIComponent(asked)}`}`);
-const { study } = await answer.json();
-const ingest = new URL("..", location.href).href;
-const client = new Client({ ingest, study, storage: webStorage(sessionStorage) });
-await client.start();
-const model = /** @type {HTMLElement} */ (document.getElementById("model"));
-model.textContent = `Study ${study}, arm ${client.arm}, version ${client.version} of its model.`;
+const TRY_AGAIN = 2000;
+
+const asked = new URLSearchParams(location.search);
+const ingest = new URL("..", location.href).href.replace(/\/$/, "");
+
+/** Begin as soon as the server answers; say in a sentence what stands in the way. */
+async function begin() {
+  try {
+    const state = await askState(asked.get("study"));
+    const given = await askJson(`${ingest}/models/${state.study}/study.json`);
+    const study = readable(given, state);
+    if (study !== null) {
+      notice("");
+      await new DemoPage({ ingest, study, state, seed: asked.get("seed") ?? "1", every: everySeconds(), notice }).start();
+    }
+  } catch (error) {
+    if (error instanceof Refused) {
+      notice(`${sentence(error.message)} This page is for a study of the store; name it in the address: ?study=…`);
+      return;
+    }
+    notice("The server does not answer. This page goes on when it is back.");
+    setTimeout(begin, TRY_AGAIN);
+  }
+}
+
+/**
+ * The study, or null for one that this page cannot show, which is told.
+ *
+ * @param {any} given
+ * @param {import("./server.js").State} state
+ */
+function readable(given, { study, studies }) {
+  try {
+    return readStudy(given, study);
+  } catch (error) {
+    const why = error instanceof TypeError ? error.message : String(error);
+    const others = studies.filter((name) => name !== study).map((name) => el("a", { href: `?study=${encodeURIComponent(name)}` }, name));
+    notice(`The study '${study}' cannot be tried here: ${why}. The page is for ranking models, frecency-2018 and linear-15.`, others);
+    return null;
+  }
+}
+
+/** @param {string} text */
+function sentence(text) {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
+}
+
+/** The seconds between rounds; null if they are not known. */
+function everySeconds() {
+  const seconds = Number(asked.get("every"));
+  return Number.isInteger(seconds) && seconds > 0 && seconds <= 86_400 ? seconds : null;
+}
+
+/**
+ * Say what is wrong; nothing, if nothing is.
+ *
+ * @param {string} text
+ * @param {readonly HTMLElement[]} [others] Links to other studies.
+ */
+function notice(text, others = []) {
+  const place = byId("notice");
+  if (place.textContent !== text) {
+    place.replaceChildren(text, ...(others.length > 0 ? [" Other studies here: "] : []), ...others.flatMap((link) => [link, " "]));
+  }
+  place.hidden = text === "";
+}
+
+await begin();

@@ -31,7 +31,7 @@ def test_every_file_that_the_page_asks_for_is_there_with_its_type(ingest: Ingest
     """The links of the page and the imports of the modules, followed as a browser follows them."""
     page = ingest.client.get("/demo/")
     assert page.content_type == "text/html; charset=utf-8"
-    wanted = [f"/demo/{link}" for link in re.findall(r'(?:src|href)="([^"#]+)"', page.text)]
+    wanted = [f"/demo/{link}" for link in re.findall(r'(?:src|href)="([^"#]+)"', page.text) if link != "data:,"]
     seen: set[str] = set()
     while wanted:
         path = wanted.pop()

@@ -1,0 +1,61 @@
+// @ts-check
+/**
+ * What the page asks of ingest besides what any client asks: how much waits for the next round, and single versions.
+ *
+ * @import { Version } from "../study/study.js"
+ *
+ * @typedef {{ name: string, iteration: number, min_clients: number, pings: number, clients: number | null }} LineState
+ * @typedef {{ studies: string[], study: string, lines: LineState[] }} State
+ */
+
+import { readModel } from "../study/study.js";
+
+/** @import { ModelSpec } from "../study/study.js" */
+
+const PATIENCE = 10_000;
+
+/** What the server refuses, in its own words. */
+export class Refused extends Error {}
+
+/**
+ * The state of a study; of the first, if none is named.
+ *
+ * @param {string | null} study
+ * @returns {Promise<State>}
+ */
+export function askState(study) {
+  return askJson(`state.json${study === null ? "" : `?study=${encodeURIComponent(study)}`}`);
+}
+
+/**
+ * A version of a line; null if it cannot be had.
+ *
+ * @param {string} ingest
+ * @param {string} study
+ * @param {{ name: string, spec: ModelSpec }} line
+ * @param {number} number
+ * @returns {Promise<Version | null>}
+ */
+export async function askVersion(ingest, study, line, number) {
+  try {
+    return readModel(await askJson(`${ingest}/models/${study}/${line.name}/${number}.json`), line.spec);
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * @param {string} url
+ * @returns {Promise<any>}
+ * @throws {Refused} The server answers, and does not give it.
+ * @throws {TypeError} The server does not answer.
+ */
+export async function askJson(url) {
+  const options = { cache: /** @type {const} */ ("no-cache"), signal: AbortSignal.timeout(PATIENCE) };
+  const response = await fetch(url, { ...options, credentials: "omit" });
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) {
+    throw new Refused(answer?.error ?? `the server answers ${response.status}`);
+  }
+  return answer;
+}

@@ -1,0 +1,234 @@
+// @ts-check
+/**
+ * The steps after a choice, in plain words. Each function returns the nodes of one step.
+ *
+ * @import { Remembered } from "../history.js"
+ * @import { Made } from "../people.js"
+ * @import { LineState } from "../server.js"
+ * @import { Answered, Posted } from "../visitor.js"
+ * @import { Ping } from "../../study/ping.js"
+ * @import { Shown } from "../../study/learning.js"
+ * @import { Version } from "../../study/study.js"
+ *
+ * @typedef {{ shown: Shown, chosen: number, typed: string, ping: Ping | null }} Choice
+ */
+
+import { changes, lossUnder, moved, rankedBy, readable, reordered, shares } from "../explaining.js";
+import { counted, el, ordinal, signed, told } from "./dom.js";
+import { barTable, tableOf } from "./figures.js";
+
+/**
+ * What the client computed.
+ *
+ * @param {Choice} choice
+ */
+export function computed({ shown, chosen, ping }) {
+  const { spec } = shown.role;
+  const costs = shares(shown.scores, chosen, spec.margin);
+  const loss = costs.reduce((sum, cost) => sum + cost, 0);
+  const title = /** @type {Remembered} */ (shown.pages[chosen]).title;
+  const where = `You chose “${title}”, the ${ordinal(chosen)} of ${counted(shown.pages.length, "suggestion")}.`;
+  const rule = `It should stand at least ${counted(spec.margin, "point")} above each of the others.`;
+  if (loss === 0) {
+    return [el("p", {}, `${where} ${rule} It does: the loss is 0, and there is nothing to learn from this choice.`)];
+  }
+  const wrong = costs.filter((cost) => cost > 0).length;
+  return [
+    el("p", {}, `${where} ${rule} ${wrong === 1 ? "One is" : `${told(wrong)} are`} above it or too close.`),
+    el("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Suggestions and the loss" }, lossTable(shown, chosen, costs, loss)),
+    ...updateOf(shown, ping),
+  ];
+}
+
+/**
+ * @param {Shown} shown
+ * @param {number} chosen
+ * @param {number[]} costs
+ * @param {number} loss
+ */
+function lossTable(shown, chosen, costs, loss) {
+  const rows = shown.pages.map((page, place) =>
+    el(
+      "tr",
+      { class: place === chosen ? "chosen" : null },
+      el("th", { scope: "row" }, /** @type {Remembered} */ (page).title, place === chosen ? el("span", { class: "tag" }, "chosen") : null),
+      el("td", { class: "number" }, told(shown.scores[place])),
+      el("td", { class: "number" }, costs[place] > 0 ? told(costs[place]) : ""),
+    ),
+  );
+  const sum = el("tr", { class: "sum" }, el("th", { scope: "row" }, "Loss: the sum"), el("td", {}), el("td", { class: "number" }, told(loss)));
+  return tableOf("What the choice cost, in points", ["suggestion", "score", "too high by"], [...rows, sum]);
+}
+
+/**
+ * @param {Shown} shown
+ * @param {Ping | null} ping
+ */
+function updateOf({ role }, ping) {
+  /** @type {number[] | null} */
+  const update = ping?.payload.update ?? null;
+  if (update === null) {
+    const why = `The arm “${role.arm?.name ?? "none"}” is there to compare with: its clients tell of their loss, and compute no update.`;
+    return [el("p", {}, why)];
+  }
+  const all = changes(role.spec.weights.map(({ name }) => name), update);
+  if (all.length === 0) {
+    return [el("p", {}, "No weight alone, moved a little, would make the loss smaller: the update is all zeros.")];
+  }
+  const rows = all.map(({ name, value }) => ({ cells: [name, signed(value)], value }));
+  const caption = role.sign ? "The update: which way each weight should go" : "The update: which way each weight should go, and how much that helps";
+  const others = update.length - all.length;
+  const note = "For each weight, by how many points the loss falls for one unit more of it; below zero: for one unit less.";
+  return [
+    barTable({ caption, head: ["weight", role.sign ? "sign" : "points"], rows }),
+    el("p", { class: "note" }, `${role.sign ? "This study's clients send the sign alone." : note} ${others > 0 ? `The other ${counted(others, "weight")} would change nothing here.` : ""}`),
+  ];
+}
+
+/**
+ * The ping that leaves.
+ *
+ * @param {Choice} choice
+ * @param {{ posted: Posted, answered: Answered } | null} sent
+ * @param {string | null} address Where it would go, if it has not been posted yet.
+ */
+export function leaving({ ping, typed, shown }, sent, address) {
+  if (ping === null) {
+    return [el("p", {}, "No ping leaves: this client is not enrolled.")];
+  }
+  const url = new URL(sent?.posted.url ?? address ?? "", location.href);
+  return [
+    el("p", {}, "This is all that leaves, to the letter:"),
+    el("pre", { class: "wide", tabindex: 0, role: "group", "aria-label": "The request" },
+      el("span", { class: "head" }, `POST ${url.pathname}\nContent-Type: ${sent?.posted.contentType ?? "text/plain;charset=UTF-8"}\n\n`),
+      readable(sent ? JSON.parse(sent.posted.body) : ping)),
+    el("p", {}, el("strong", {}, "Not in it:"), ` the address or the title of any page, ${notTyped(typed)}, the history, a name, a cookie.` +
+      ` The ${counted(shown.pages.length, "score")} are numbers without their pages. The client id is random, and of this study alone.`),
+  ];
+}
+
+/** @param {string} typed */
+function notTyped(typed) {
+  return typed === "" ? "a text (none was typed)" : `the text “${typed}” (only that it has ${counted(typed.length, "character")})`;
+}
+
+/**
+ * What the server answered.
+ *
+ * @param {{ answered: Answered } | null} sent
+ * @param {number} waiting How many pings this client still keeps.
+ */
+export function answer(sent, waiting) {
+  if (sent === null) {
+    return [el("p", {}, "The ping is on its way.")];
+  }
+  if (sent.answered === null) {
+    return [el("p", {}, `No answer. The client keeps ${counted(waiting, "ping")} and sends them again, each under the id that it has.`)];
+  }
+  const { status, text } = sent.answered;
+  const meaning = status === 200 ? "200 means that the ping is on the server's disk: the client forgets it." : "The ping was not taken; the answer says why.";
+  return [el("p", {}, el("code", {}, `${status} ${text}`)), el("p", {}, meaning)];
+}
+
+/**
+ * What waits for the next round.
+ *
+ * @param {LineState} state
+ */
+export function waiting({ iteration, min_clients: least, pings, clients }) {
+  const landed = `${counted(pings, "ping")} of version ${iteration} ${pings === 1 ? "has" : "have"} landed in Parquet`;
+  if (clients === null) {
+    return [el("p", {}, `${landed}.`)];
+  }
+  const useful = `${landed}, from ${counted(clients, "client")} with an update. The next round needs ${told(least)}.`;
+  const label = `${told(clients)} of ${told(least)} clients`;
+  return [
+    el("p", {}, useful),
+    el("progress", { max: least, value: Math.min(clients, least), "aria-label": "Clients with an update, of those that a round needs" }, label),
+  ];
+}
+
+/**
+ * What became of the choices of others.
+ *
+ * @param {Made} made
+ */
+export function others({ accepted, refused, waiting: left, learning, notEnrolled }) {
+  const parts = [
+    `${counted(accepted, "choice")} of made-up people ${accepted === 1 ? "was" : "were"} taken. ${told(learning)} brought an update; the others are of arms that are there to compare with.`,
+    refused > 0 ? ` ${counted(refused, "ping")} were refused.` : "",
+    left > 0 ? ` ${counted(left, "ping")} found no server and are lost with these people.` : "",
+    notEnrolled > 0 ? ` ${counted(notEnrolled, "person", "people")} are not enrolled.` : "",
+  ];
+  return parts.join("");
+}
+
+/**
+ * The model in use, and what it changed.
+ *
+ * @param {object} told
+ * @param {Version} told.version
+ * @param {Version | null} told.before The version before; null if there is none, or it cannot be had.
+ * @param {Shown | null} told.shown A list to rank under both.
+ * @param {Choice | null} told.choice
+ */
+export function arrived({ version, before, shown, choice }) {
+  const names = shown?.role.spec.weights.map(({ name }) => name) ?? [];
+  if (before === null) {
+    const start = "Version 0 is the start of the study: the weights that its owner gave. No client has taught it anything yet.";
+    return [el("p", {}, version.version === 0 ? start : `Version ${version.version} is in use.`)];
+  }
+  const all = moved(names, before.weights, version.weights);
+  const rows = all.map((each) => ({ cells: [each.name, `${told(each.before)} → ${told(each.after)}`, signed(each.value)], value: each.value }));
+  const changed = all.length === 0 ? "no weight has changed" : `${all.length === 1 ? "one weight has" : `${all.length} of ${names.length} weights have`} changed`;
+  return [
+    el("p", {}, `Version ${version.version} follows version ${before.version}: ${changed}.`),
+    ...(choice === null ? [] : [el("p", {}, lossesOf(choice, before, version))]),
+    ...(shown === null || shown.pages.length < 2 ? [] : [orderTable(shown, before, version, choice)]),
+    ...(rows.length > 0 ? [barTable({ caption: "What changed in the model", head: ["weight", "from, to", "change"], rows })] : []),
+  ];
+}
+
+/**
+ * @param {Choice} choice
+ * @param {Version} before
+ * @param {Version} after
+ */
+function lossesOf({ shown, chosen }, before, after) {
+  const losses = [before, after].map((version) => lossUnder(shown, chosen, version));
+  const verdict = losses[1] < losses[0] ? "better for you" : losses[1] > losses[0] ? "worse for you, if not for the others" : "the same for you";
+  return `Your last choice costs ${counted(losses[0], "point")} under version ${before.version}, and ${told(losses[1])} under version ${after.version}: ${verdict}.`;
+}
+
+/**
+ * @param {Shown} shown
+ * @param {Version} before
+ * @param {Version} after
+ * @param {Choice | null} choice
+ */
+function orderTable(shown, before, after, choice) {
+  const chosen = choice?.shown === shown ? shown.pages[choice.chosen] : null;
+  const [old, now] = [before, after].map((version) => rankedBy(shown, version));
+  const rows = reordered(old, now).map(({ page, place, was, score }) =>
+    el(
+      "tr",
+      { class: page === chosen ? "chosen" : null },
+      el("td", { class: "number" }, was + 1),
+      el("td", { class: "number" }, place + 1, " ", way(was - place)),
+      el("th", { scope: "row" }, page.title, page === chosen ? el("span", { class: "tag" }, "chosen") : null),
+      el("td", { class: "number" }, told(old.scores[was])),
+      el("td", { class: "number" }, told(score)),
+    ),
+  );
+  const head = ["before", "now", "suggestion", "score before", "now"];
+  const caption = `The same suggestions under versions ${before.version} and ${after.version}`;
+  return el("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, tableOf(caption, head, rows, "order"));
+}
+
+/** @param {number} up */
+function way(up) {
+  if (up === 0) {
+    return el("span", { class: "same" }, "=");
+  }
+  return el("span", { class: up > 0 ? "up" : "down" }, `${up > 0 ? "▲" : "▼"}${Math.abs(up)}`);
+}

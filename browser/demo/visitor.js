@@ -1,0 +1,123 @@
+// @ts-check
+/**
+ * The client of whoever looks at the page, in an arm of their choice, with its requests in plain view.
+ *
+ * In a study nobody chooses: a hash of the random id decides. Here ids are drawn until one falls into the arm.
+ *
+ * @import { Environment } from "../delivery/environment.js"
+ * @import { ClientStorage } from "../delivery/storage.js"
+ * @import { PublicStudy } from "../study/study.js"
+ *
+ * @typedef {{ url: string, contentType: string, body: string }} Posted
+ * @typedef {{ status: number, text: string } | null} Answered Null for no answer at all.
+ */
+
+import { Client } from "../client.js";
+import { Backoff } from "../delivery/backoff.js";
+import { uuid } from "../delivery/environment.js";
+import { enrol } from "../study/enrolment.js";
+
+const ID_BYTES = 16;
+const MOST_TRIES = 100_000;
+
+/**
+ * A client in an arm. It is not started.
+ *
+ * @param {object} settings
+ * @param {string} settings.ingest
+ * @param {PublicStudy} settings.study
+ * @param {string} settings.arm
+ * @param {ClientStorage} settings.storage
+ * @param {Environment} settings.environment
+ * @param {(posted: Posted, answered: Answered) => void} settings.onAnswer
+ */
+export function visitorIn({ ingest, study, arm, storage, environment, onAnswer }) {
+  const id = bytesInArm(study, arm, environment);
+  return new Client({
+    ingest,
+    study: study.name,
+    storage: apart(storage, `arm/${arm}/`),
+    backoff: new Backoff({ first: 1, longest: 5 }),
+    environment: { ...environment, ...beginningWith(id, environment), fetch: overheard(environment, onAnswer) },
+  });
+}
+
+/**
+ * The bytes of an id that falls into an arm.
+ *
+ * @param {PublicStudy} study
+ * @param {string} arm
+ * @param {Environment} environment
+ * @throws {RangeError} None was found: the arm has no share.
+ */
+export function bytesInArm(study, arm, environment) {
+  for (let tries = 0; tries < MOST_TRIES; tries += 1) {
+    const bytes = environment.randomBytes(ID_BYTES);
+    const id = uuid({ ...environment, randomBytes: () => bytes.slice() });
+    if (enrol(study, id)?.name === arm) {
+      return bytes;
+    }
+  }
+  throw new RangeError(`no client falls into the arm '${arm}' of the study '${study.name}': its share is too small`);
+}
+
+/**
+ * The same random numbers, but for the first id, which is the client's.
+ *
+ * @param {Uint8Array} id
+ * @param {Environment} environment
+ */
+function beginningWith(id, environment) {
+  let first = true;
+  return {
+    /** @param {number} count */
+    randomBytes: (count) => {
+      if (first && count === ID_BYTES) {
+        first = false;
+        return id.slice();
+      }
+      return environment.randomBytes(count);
+    },
+  };
+}
+
+/**
+ * `fetch`, with every ping and its answer told of.
+ *
+ * @param {Environment} environment
+ * @param {(posted: Posted, answered: Answered) => void} onAnswer
+ * @returns {typeof fetch}
+ */
+function overheard(environment, onAnswer) {
+  return async (input, init) => {
+    if (init?.method !== "POST") {
+      return environment.fetch(input, init);
+    }
+    const contentType = new Headers(init.headers).get("Content-Type") ?? "";
+    const posted = { url: String(input), contentType, body: String(init.body) };
+    try {
+      const response = await environment.fetch(input, init);
+      onAnswer(posted, { status: response.status, text: await response.clone().text() });
+      return response;
+    } catch (error) {
+      onAnswer(posted, null);
+      throw error;
+    }
+  };
+}
+
+/**
+ * A part of a storage: the arms that one has looked through are clients of their own.
+ *
+ * @param {ClientStorage} storage
+ * @param {string} part
+ * @returns {ClientStorage}
+ */
+function apart(storage, part) {
+  return {
+    get: (key) => storage.get(part + key),
+    set: (key, value) => storage.set(part + key, value),
+    remove: (key) => storage.remove(part + key),
+    keys: async (prefix) => (await storage.keys(part + prefix)).map((key) => key.slice(part.length)),
+  };
+}
