@@ -3,26 +3,44 @@
 Firefox rounds its clock to a millisecond. `node browser/benchmarks/run.js` measures the same in node.
 """
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.browser.pages import BROWSERS, opened, serving
+from playwright.sync_api import sync_playwright
+
+from tests.browser.harness.available import path_of
+from tests.browser.harness.chromium import pages_of, running_chromium
+from tests.browser.harness.firefox import running_firefox
+from tests.browser.pages import serving
+
+BROWSERS = ("chromium", "firefox")
 
 
 def main(browser: str) -> None:
     """Print the figures of a browser."""
-    if BROWSERS.get(browser) is None:
+    if browser not in BROWSERS or path_of(browser) is None:
         sys.exit(f"there is no {browser} on this machine; install it, or name another of {', '.join(BROWSERS)}")
-    with (
-        serving() as web,
-        tempfile.TemporaryDirectory() as folder,
-        opened(browser, f"{web.address}/tests/page.html", Path(folder)),
-    ):
+    with serving() as web, opened(browser, f"{web.address}/tests/page.html"):
         for step in ("parity", "digest"):
             web.hears(step)
         for name, figures in web.hears("benchmark").items():
             print(name.ljust(20), "   ".join(f"{which} {figure:7.2f} ms" for which, figure in figures.items()))
+
+
+@contextlib.contextmanager
+def opened(browser: str, url: str) -> Iterator[None]:
+    """Open a page in a browser, which has ended when this returns."""
+    if browser == "chromium":
+        with sync_playwright() as playwright, running_chromium(playwright) as chromium, pages_of(chromium) as pages:
+            pages.new_page(url)
+            yield
+    else:
+        with tempfile.TemporaryDirectory() as folder, running_firefox(Path(folder, "profile"), Path(folder)) as firefox:
+            firefox.page.navigate(url)
+            yield
 
 
 if __name__ == "__main__":

@@ -5,11 +5,7 @@ The relay is an origin of its own, as an ingest elsewhere is, and remembers what
 
 import contextlib
 import json
-import os
 import queue
-import shutil
-import signal
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -17,11 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-from tests.browser.tools import BROWSER, CHROMIUM
-from tests.support.firefox import FIREFOX
+from tests.browser.tools import BROWSER
 
 LONGEST_WAIT = 120
 _HOP = {"connection", "host", "content-length", "accept-encoding", "transfer-encoding", "server", "date"}
@@ -136,35 +130,3 @@ def serving(ingest: str = "") -> Iterator[Web]:
         for server in (page, relay):
             server.shutdown()
             server.server_close()
-
-
-BROWSERS = {"chromium": CHROMIUM, "firefox": FIREFOX}
-
-
-@contextlib.contextmanager
-def opened(name: str, url: str, folder: Path) -> Iterator[None]:
-    """Open a page in a browser without a window, with a profile of its own; the browser has ended when this returns."""
-    path = BROWSERS[name]
-    assert path is not None
-    profile = folder / "profile"
-    profile.mkdir()
-    if name == "chromium":
-        sandbox = [] if os.getuid() else ["--no-sandbox"]  # Chromium does not run as root with it
-        quiet = ["--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--disable-component-update"]
-        command = [path, "--headless=new", *sandbox, *quiet, f"--user-data-dir={profile}", url]
-    else:
-        command = [path, "--headless", "--no-remote", "--profile", str(profile), url]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "HOME": str(folder)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
-        shutil.rmtree(profile, ignore_errors=True)

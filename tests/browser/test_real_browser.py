@@ -1,8 +1,8 @@
 """The module inside real browsers: the same bits, and pings that land although the page has gone."""
 
 import re
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import pytest
 
 from model_store import open_store
 from server_jobs.optimize import first_versions
-from tests.browser.pages import BROWSERS, Web, opened, serving
-from tests.browser.tools import BROWSER, landed_rows, skip_loudly
+from tests.browser.harness.waiting import wait_for
+from tests.browser.pages import Web, serving
+from tests.browser.tools import BROWSER, landed_rows
 from tests.browser.vectors import study_of_pings
 from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import running_ingest
@@ -21,40 +22,39 @@ from tests.support.versions import WHEN
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(params=sorted(BROWSERS))
-def browser(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if BROWSERS[name] is None:
-        skip_loudly(f"no {name} on this machine: the JavaScript of browser/ is not tested in it")
-    return name
+@dataclass(frozen=True)
+class Visitor:
+    """One of the browsers, by name, and how to open a page in it."""
+
+    browser: str
+    open: Callable[[str], object]
 
 
-def wait_for(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+@pytest.fixture(params=["chromium", "firefox"])
+def visitor(request: pytest.FixtureRequest) -> Visitor:
+    browser = request.getfixturevalue(request.param)
+    return Visitor(request.param, browser.new_page if request.param == "chromium" else browser.page.navigate)
 
 
 @pytest.mark.parametrize("mode", ["cors", "no-cors"])
-def test_a_real_browser_computes_the_same_bits_and_takes_part(browser: str, mode: str, tmp_path: Path) -> None:
+def test_a_real_browser_computes_the_same_bits_and_takes_part(visitor: Visitor, mode: str, tmp_path: Path) -> None:
     study = study_of_pings()
     store = open_store(tmp_path / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
     with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
-        with opened(browser, f"{web.address}/tests/page.html?mode={mode}&ingest={web.relay}", tmp_path):
-            parity = web.hears("parity")
-            assert parity["wrong"] == []
-            assert parity["compared"] > 300
-            assert web.hears("digest") == "the same"
-            assert web.hears("benchmark")["scoresAndPing"]["median"] >= 0
-            part = web.hears("part")
-            assert part["counts"] == {"accepted": 3, "refused": 0, "dropped": 0, "waiting": 0}
-            assert part["arm"] == web.hears("leaving")
-            # What the page reported when it was left arrives after it has gone.
-            wait_for(lambda: len(web.posts()) == 4, "the ping of a page that was left did not arrive")
+        visitor.open(f"{web.address}/tests/page.html?mode={mode}&ingest={web.relay}")
+        parity = web.hears("parity")
+        assert parity["wrong"] == []
+        assert parity["compared"] > 300
+        assert web.hears("digest") == "the same"
+        assert web.hears("benchmark")["scoresAndPing"]["median"] >= 0
+        part = web.hears("part")
+        assert part["counts"] == {"accepted": 3, "refused": 0, "dropped": 0, "waiting": 0}
+        assert part["arm"] == web.hears("leaving")
+        # What the page reported when it was left arrives after it has gone.
+        wait_for(lambda: len(web.posts()) == 4, "the ping of a page that was left")
         server.flush()
-    assert_anonymous(web, browser, mode)
+    assert_anonymous(web, visitor.browser, mode)
     landed = landed_ids(tmp_path / "landing")
     assert len(landed) == 4
     assert {each["documentId"] for each in part["sent"]} < set(landed)
@@ -102,7 +102,7 @@ DRIVER = """
 """
 
 
-def test_the_page_of_the_documentation_works(browser: str, tmp_path: Path) -> None:
+def test_the_page_of_the_documentation_works(visitor: Visitor, tmp_path: Path) -> None:
     """Its block as it is written, but for the address, the study and where the module lies; typed and clicked into."""
     block = re.findall(r"```html\n(.*?)```", (BROWSER.parent / "docs" / "browser.md").read_text(), re.DOTALL)[0]
     study = study_of_pings()
@@ -113,9 +113,9 @@ def test_the_page_of_the_documentation_works(browser: str, tmp_path: Path) -> No
     with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
         page = block.replace("https://telemetry.example.org", web.relay).replace('"demo"', '"pings"')
         web.more["/example.html"] = "<!doctype html>" + DRIVER + page.replace("./fedping/fedping.js", "/fedping.js")
-        with opened(browser, f"{web.address}/example.html", tmp_path):
-            assert web.hears("chosen") == 10
-            wait_for(lambda: len(web.posts()) == 1, "the ping of the choice did not arrive")
+        visitor.open(f"{web.address}/example.html")
+        assert web.hears("chosen") == 10
+        wait_for(lambda: len(web.posts()) == 1, "the ping of the choice")
         server.flush()
     rows = landed_rows(tmp_path / "landing")
     (row,) = rows.values()

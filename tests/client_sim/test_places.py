@@ -10,7 +10,7 @@ import pytest
 from client_sim.models import Onward, VisitType, frecency_start, model_for
 from client_sim.population.places import OwnHistory, PlacesError, find_places, read_history
 from client_sim.population.settings import PopulationSettings
-from tests.support.firefox import FIREFOX, running_firefox
+from tests.browser.harness.firefox import running_firefox
 
 SCHEMA = (Path(__file__).parent / "data" / "places_schema.sql").read_text()
 DAY = 86_400_000_000
@@ -216,7 +216,6 @@ def test_the_default_profile_is_found_where_each_system_keeps_it(tmp_path: Path,
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(FIREFOX is None, reason="NO FIREFOX IS INSTALLED: reading a real, running browser is not tested")
 def test_a_real_firefox_is_read_while_it_runs(tmp_path: Path) -> None:
     insert = """
         const { PlacesUtils } = ChromeUtils.importESModule("resource://gre/modules/PlacesUtils.sys.mjs");

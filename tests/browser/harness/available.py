@@ -1,4 +1,4 @@
-"""Which browsers, and which node, this machine has; a test that needs one that is not there is skipped, and counted.
+"""Which browsers this machine has, and what they are tested with; a test without what it needs is skipped, and counted.
 
 `tests/conftest.py` ends the report of a run with one line about what was skipped for that (:func:`loud_line`).
 """
@@ -14,19 +14,21 @@ import pytest
 
 LEAST_NODE = 20
 REMEDY = "`make test-browser` installs what is missing, or says how"
-PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr", "node": "nodejs"}
-"""What each is called in Debian."""
+PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr", "node": "nodejs", "Xvfb": "xvfb", "xdotool": "xdotool"}
+"""What each is called in Debian. The last two are a screen that nobody sees and the keys that are pressed at it."""
 
 _COMMANDS = {
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "firefox": ("firefox-esr", "firefox"),
     "node": ("node", "nodejs"),
+    "Xvfb": ("Xvfb",),
+    "xdotool": ("xdotool",),
 }
 _NOT_THERE = "NOT ON THIS MACHINE: "
 
 
 def path_of(name: str) -> str | None:
-    """Return the path of `chromium`, `firefox` or `node`; None where it is missing, or too old.
+    """Return the path of one of :data:`PACKAGES`; None where it is missing, or too old.
 
     `FEDPING_WITHOUT=chromium,node` makes as if those were missing.
     """
@@ -44,12 +46,12 @@ def _node_version(path: str) -> int:
 
 
 def missing() -> list[str]:
-    """Return what of the three is not there."""
+    """Return what of :data:`PACKAGES` is not there."""
     return [name for name in PACKAGES if path_of(name) is None]
 
 
 def needed(name: str) -> str:
-    """Return the path of `chromium`, `firefox` or `node`; skips the test where there is none."""
+    """Return the path of one of :data:`PACKAGES`; skips the test where there is none."""
     path = path_of(name)
     if path is None:
         pytest.skip(_NOT_THERE + (f"{name} {LEAST_NODE} or newer" if name == "node" else name))

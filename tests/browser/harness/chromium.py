@@ -1,9 +1,10 @@
 """The Chromium that is installed, without a window, through Playwright (whose own browsers are never downloaded)."""
 
 import contextlib
+import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
 
 from tests.browser.harness.available import needed
+from tests.browser.harness.screen import Screen
 
 PATIENCE = 30_000
 """Milliseconds after which a condition that a test waits for is given up; machines may be busy."""
@@ -18,19 +20,21 @@ PATIENCE = 30_000
 _ARGUMENTS = ("--disable-gpu", "--disable-quic", "--force-color-profile=srgb")
 
 
-def launching(*more: str, elsewhere: str = "") -> dict[str, Any]:
+def launching(*more: str, elsewhere: str = "", screen: Screen | None = None) -> dict[str, Any]:
     """Return how Playwright is to launch Chromium: no name leads out of this machine.
 
     Args:
         more: more arguments of Chromium.
+        screen: where to open a window; without, there is none.
         elsewhere: an address (`127.0.0.1:8000`) that every other host's name leads to; by default to none.
     """
     rules = f"MAP * {elsewhere or '~NOTFOUND'}, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     return {
         "executable_path": needed("chromium"),
-        "headless": True,
+        "headless": screen is None,
+        "env": {**os.environ, **(screen.environment if screen else {})},
         "chromium_sandbox": os.getuid() != 0,  # as root it does not run with it
-        "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *more],
+        "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *(["--ozone-platform=x11"] if screen else []), *more],
     }
 
 
@@ -53,8 +57,9 @@ class Pages:
         return page
 
     def _heard(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.complaints.append(f"{message.location.get('url', '')}: {message.text}")
+        where = message.location.get("url", "")
+        if message.type == "error" and not where.endswith("/favicon.ico"):  # which Chromium asks for by itself
+            self.complaints.append(f"{where}: {message.text}")
 
 
 @contextlib.contextmanager
@@ -80,6 +85,7 @@ class Profile:
     folder: Path
     extension: str
     """The address of the extension, ending in a slash."""
+    screen: Screen | None = None
 
     def open(self, path: str) -> Page:
         """Open a page: of the extension if it is a path, else the address."""
@@ -96,17 +102,22 @@ class Profile:
 
 @contextlib.contextmanager
 def chromium_profile(
-    playwright: Playwright, folder: Path, extension: Path, *, more: Sequence[str] = (), elsewhere: str = ""
+    playwright: Playwright, folder: Path, extension: Path, *, elsewhere: str = "", screen: Screen | None = None
 ) -> Iterator[Profile]:
     """Run Chromium on a profile, made if need be, with an unpacked extension; it has ended when this returns."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / "Local State").write_text(json.dumps({"internal_only_uis_enabled": True}))  # chrome://omnibox
     given = (f"--disable-extensions-except={extension}", f"--load-extension={extension}")
     # The first is off in builds under Google's name only, and said here for those.
-    options = launching("--disable-features=DisableLoadExtensionCommandLineSwitch", *given, *more, elsewhere=elsewhere)
-    options["ignore_default_args"] = ["--disable-extensions"]
+    options = launching(
+        "--disable-features=DisableLoadExtensionCommandLineSwitch", *given, elsewhere=elsewhere, screen=screen
+    )
+    options |= {"ignore_default_args": ["--disable-extensions"], "no_viewport": screen is not None}
     context = playwright.chromium.launch_persistent_context(folder, **options)
     try:
         context.set_default_timeout(PATIENCE)
         started = context.service_workers or [context.wait_for_event("serviceworker")]
-        yield Profile(context, folder, "/".join(started[0].url.split("/")[:3]) + "/")
+        yield Profile(context, folder, "/".join(started[0].url.split("/")[:3]) + "/", screen)
     finally:
         context.close()

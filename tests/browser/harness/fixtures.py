@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
 
     from tests.browser.harness.chromium import Pages
+    from tests.browser.harness.firefox import Firefox
 
 
 # Not for the whole session: while Playwright runs, this thread has an asyncio loop, and asyncio.run fails in it.
@@ -53,4 +54,23 @@ def chromium(chromium_browser: Browser) -> Iterator[Pages]:
 
     with pages_of(chromium_browser) as pages:
         yield pages
-    assert pages.complaints == []
+    if pages.complaints:
+        pytest.fail("the pages complained: " + "; ".join(pages.complaints))
+
+
+@pytest.fixture(scope="module")
+def firefox_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    """Give a Firefox that the tests of a module share."""
+    needed("firefox")
+    from tests.browser.harness.firefox import running_firefox
+
+    folder = tmp_path_factory.mktemp("firefox")
+    with running_firefox(folder / "profile", folder) as browser:
+        yield browser
+
+
+@pytest.fixture
+def firefox(firefox_browser: Firefox) -> Iterator[Firefox]:
+    """Give a new tab in a Firefox; see :class:`tests.browser.harness.firefox.Firefox`."""
+    with firefox_browser.new_tab():
+        yield firefox_browser

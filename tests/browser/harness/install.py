@@ -1,0 +1,41 @@
+"""Get what the browser tests need: `python -m tests.browser.harness.install`, which `make test-browser` begins with."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from tests.browser.harness.available import LEAST_NODE, PACKAGES, missing
+
+
+def main() -> int:
+    """Install what is missing where that can be done, else say what a person has to; returns the exit code."""
+    lacking = missing()
+    if lacking and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install([PACKAGES[name] for name in lacking])
+        lacking = missing()
+    if lacking:
+        print(_advice(lacking), file=sys.stderr)
+    return 1 if lacking else 0
+
+
+def _install(packages: list[str]) -> None:
+    print(f"Installing for the browser tests: {', '.join(packages)}.", flush=True)
+    options = ["-qq", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "--no-install-recommends", *packages]):
+        # What came of it is seen by whether the programs are there.
+        subprocess.run(["apt-get", *options, *command], env=environment, stdout=subprocess.DEVNULL)
+
+
+def _advice(lacking: list[str]) -> str:
+    names = [f"{name} {LEAST_NODE} or newer" if name == "node" else name for name in lacking]
+    packages = " ".join(PACKAGES[name] for name in lacking)
+    return (
+        f"The browser tests need {', '.join(names)}, missing here: "
+        f"install them, on Debian with 'sudo apt-get install {packages}', and run this again."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

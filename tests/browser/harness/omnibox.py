@@ -1,0 +1,65 @@
+"""The address bar of Chromium: typed into with real keys, and read through `chrome://omnibox`, which listens to it."""
+
+import json
+from dataclasses import dataclass
+
+from playwright.sync_api import Page
+
+from tests.browser.harness.chromium import Profile
+from tests.browser.harness.waiting import wait_for
+
+_LAST_ANSWER = """
+    () => {
+      const groups = document.querySelector("omnibox-output").shadowRoot.querySelectorAll("output-results-group");
+      const group = groups[groups.length - 1]?.shadowRoot;
+      if (!group) return null;
+      const text = (row, which) => row.querySelector(which)?.textContent.trim() ?? "";
+      const details = group.querySelector("output-results-details")?.shadowRoot?.textContent ?? group.textContent;
+      const rows = [...group.querySelector("tbody").querySelectorAll("tr")].map((row) => [
+        text(row, ".cell-provider-and-type .pair-item"),
+        text(row, ".cell-contents-and-description .contents"),
+        text(row, ".cell-fill-and-inline .pair-item"),
+      ]);
+      return [details.replace(/\\s+/g, " "), rows];
+    }
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row below the address bar: who suggests it, what it says, and what the bar holds while it is selected."""
+
+    provider: str
+    title: str
+    content: str
+
+
+class Omnibox:
+    """The address bar of the window that a profile has on a screen."""
+
+    def __init__(self, profile: Profile) -> None:
+        assert profile.screen is not None
+        self._screen = profile.screen
+        self._listening = profile.open("chrome://omnibox")
+        self._listening.locator("#connect-window-omnibox").check()
+        self._screen.focus("chromium")
+
+    def type(self, page: Page, text: str) -> None:
+        """Type into the address bar above a page, from its beginning."""
+        page.bring_to_front()
+        self._screen.press("ctrl+l")
+        self._screen.type(text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys in the address bar, by their X names."""
+        self._screen.press(*keys)
+
+    def rows(self, text: str) -> list[Row]:
+        """Return the rows for what was typed, when all that may add some have answered."""
+
+        def answer() -> list[Row]:
+            told = self._listening.evaluate(_LAST_ANSWER)
+            done = told and f"cursor position = {len(text)} " in told[0] and "all providers done = true" in told[0]
+            return [Row(*row) for row in told[1]] if done else []
+
+        return wait_for(answer, f"the rows for {json.dumps(text)}")

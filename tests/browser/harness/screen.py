@@ -1,0 +1,61 @@
+"""A screen that nobody sees (Xvfb) and the keyboard before it (xdotool), for what a browser draws around its pages."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.browser.harness.available import needed
+from tests.browser.harness.waiting import LONGEST, wait_for
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A running X server; ``environment`` leads a program to it."""
+
+    environment: dict[str, str]
+
+    def focus(self, window_class: str) -> None:
+        """Give the keyboard to the window of a program."""
+        find = ("search", "--onlyvisible", "--class", window_class)
+        window = wait_for(lambda: self._told(*find), f"a window of {window_class}").split()[-1]
+        self._told("windowfocus", "--sync", window)
+
+    def type(self, text: str) -> None:
+        """Type on the keyboard."""
+        self._told("type", "--delay", "15", text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys by their X names, such as `ctrl+l` and `Return`, one after the other."""
+        self._told("key", "--delay", "15", *keys)
+
+    def _told(self, *arguments: str) -> str:
+        environment = {**os.environ, **self.environment}
+        run = subprocess.run(
+            [needed("xdotool"), *arguments], env=environment, capture_output=True, text=True, timeout=LONGEST
+        )
+        return run.stdout.strip()
+
+
+@contextlib.contextmanager
+def running_screen() -> Iterator[Screen]:
+    """Run an X server on a display that is free; it has ended when this returns."""
+    reading, writing = os.pipe()
+    path = needed("Xvfb")
+    needed("xdotool")
+    process = subprocess.Popen(
+        [path, "-displayfd", str(writing), "-screen", "0", "1280x800x24", "-nolisten", "tcp", "-noreset"],
+        pass_fds=[writing],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as told:
+            display = told.readline().strip()
+        assert display, "Xvfb ended at its start"
+        yield Screen({"DISPLAY": f":{display}"})
+    finally:
+        process.kill()
+        process.wait(LONGEST)

@@ -1,0 +1,18 @@
+"""Waiting for a condition, never for a time."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+LONGEST = 60.0
+"""Seconds after which a condition is given up; machines may be busy."""
+
+
+def wait_for(find: Callable[[], Found], what: str, seconds: float = LONGEST) -> Found:
+    """Ask until the answer is true, and return it; fails with what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not (found := find()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+    return found
