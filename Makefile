@@ -3,24 +3,32 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-long test-kill lint bench lock notebooks schemas install clean
+.PHONY: help demo test test-browser test-long test-kill lint bench lock notebooks schemas install clean
 
 help:
-	@echo "make demo       set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
-	@echo "make test       set up and run the tests"
-	@echo "make test-long  the tests that take longer than a minute each"
-	@echo "make lint       ruff and the strict type check"
-	@echo "make bench      every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
-	@echo "make notebooks  execute analysis/notebooks anew and write the results into them (2 minutes)"
-	@echo "make lock       resolve the dependencies anew into requirements.lock"
-	@echo "make schemas    write docs/schema/ from the code"
-	@echo "make clean      remove what the other targets made"
+	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
+	@echo "make test          set up and run the tests"
+	@echo "make test-browser  install the browsers that tests need, where that can be done, and run the tests in them"
+	@echo "make test-long     the tests that take longer than a minute each"
+	@echo "make lint          ruff and the strict type check"
+	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
+	@echo "make notebooks     execute analysis/notebooks anew and write the results into them (2 minutes)"
+	@echo "make lock          resolve the dependencies anew into requirements.lock"
+	@echo "make schemas       write docs/schema/ from the code"
+	@echo "make clean         remove what the other targets made"
 
 demo: install
 	$(BIN)/fedping demo
 
+# What the tests are to be; .ci/run leaves those in browsers to `make test-browser`.
+TESTS ?= not long
+
 test: install
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "$(TESTS)"
+
+test-browser: install
+	$(BIN)/python -m tests.browser.harness.install
+	$(BIN)/python -m pytest -m "browser and not long"
 
 test-long: install
 	$(BIN)/python -m pytest -m long
