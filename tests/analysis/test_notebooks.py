@@ -1,4 +1,8 @@
-"""Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example."""
+"""Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example.
+
+What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. The
+others run every notebook on a study that is made in a second, and compare what does not depend on it.
+"""
 
 import re
 from pathlib import Path
@@ -7,10 +11,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from analysis.notebooks import fedping
+from analysis.notebooks import fedping, source
 from analysis.notebooks.run import executed, notebooks
+from experiments.simulate import experiment_from_toml, simulate
+from model_store.store import open_store
 from protocol.errors import FedpingError
-from tests.support.small_experiment import experiment_file
+from tests.support.small_experiment import contents, experiment_file
 
 NAMES = ["1_read_a_study", "2_mann_whitney", "3_update_quality", "4_power"]
 
@@ -32,6 +38,7 @@ def test_there_are_no_others() -> None:
     assert [path.stem for path in notebooks()] == NAMES
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_shows_again_what_is_committed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,34 +46,65 @@ def test_a_notebook_shows_again_what_is_committed(name: str, folder: Path, monke
     committed = read(name)
     made = executed(committed, folder)
     for cell, again in zip(code_cells(committed), code_cells(made), strict=True):
-        assert kinds(again) == kinds(cell), cell["source"]
-        assert "stderr" not in kinds(again), cell["source"]
-        for shown, shown_again in zip(texts(cell), texts(again), strict=True):
-            assert_same(shown, shown_again)
+        assert_shows_the_same(cell, again)
     assert any("image/png" in kinds(cell) for cell in code_cells(made))
 
 
+SMALLER = {
+    "4_power": [
+        ("STUDIES = np.random.default_rng(1), 1_000", "STUDIES = np.random.default_rng(1), 100"),
+        (
+            "2,8,32,128 --seeds 2 --iterations 8 --validation-searches 3000",
+            "2,4 --seeds 2 --iterations 2 --validation-searches 200",
+        ),
+    ]
+}
+"""What a notebook simulates, and how much less of it is enough to see that it runs."""
+
+CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
+"""How many cells of a notebook come to the same whatever study is read, after the one that names it."""
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["1_read_a_study", "3_update_quality"])
-def test_a_notebook_reads_another_study(name: str, tmp_path: Path, other_study: Path) -> None:
-    notebook = read(name)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, with nothing on stderr; every cell shows as many tables and figures as are committed in it."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    committed, notebook = read(name), read(name)
     (parameters,) = (cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", ()))
     parameters["source"] = (
         "from pathlib import Path\nfrom analysis.notebooks import Source\n"
         f"source = Source(Path({str(other_study / 'store')!r}), Path({str(other_study / 'landing')!r}), 'small')\n"
+        f"experiment = Path({str(other_study.parent / 'experiment.toml')!r})\n"
         "SIZE, DRAWS, SEED = 40, 5, 1"
     )
-    made = executed(notebook, tmp_path)
-    assert not (tmp_path / "example-study").exists()
+    for old, new in SMALLER.get(name, ()):
+        (cell,) = (cell for cell in code_cells(notebook) if old in cell["source"])
+        cell["source"] = cell["source"].replace(old, new)
+    made = executed(notebook, other_study.parent)
+    assert not (other_study.parent / "example-study").exists()
+    for number, (cell, again) in enumerate(zip(code_cells(committed), code_cells(made), strict=True)):
+        assert_shows_the_same(cell, again, texts_too=number <= CELLS_WITHOUT_A_STUDY.get(name, 0))
     said = " ".join(text for cell in code_cells(made) for text in texts(cell))
     assert "plain" in said or name != "1_read_a_study"
+
+
+def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here from smaller settings than the real one's, which have to be readable all the same."""
+    assert experiment_from_toml(source.EXPERIMENT)[1].name == "demo"
+    monkeypatch.setattr(source, "EXPERIMENT", experiment_file(tmp_path, clients=300, iterations=1, ticks=1))
+    made = source.example(tmp_path / "example")
+    before = contents(tmp_path / "example")
+    assert (made.store, made.landing) == (tmp_path / "example" / "store", tmp_path / "example" / "landing")
+    assert open_store(made.store).head("small", "main").iteration == 1
+    monkeypatch.setattr(source, "EXPERIMENT", tmp_path / "none.toml")
+    assert source.example(tmp_path / "example") == made
+    assert contents(tmp_path / "example") == before
 
 
 @pytest.fixture(scope="module")
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small study with other arms, of which one follows no line."""
-    from experiments.simulate import experiment_from_toml, simulate
-
     folder = tmp_path_factory.mktemp("other")
     simulate(*experiment_from_toml(experiment_file(folder, clients=1500)), folder / "out")
     return folder / "out"
@@ -79,6 +117,15 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 def kinds(cell: NotebookNode) -> list[str]:
     """Return what a cell shows: the names of streams and the types of data, in order."""
     return [kind for out in cell["outputs"] for kind in sorted(out["data"] if "data" in out else [out["name"]])]
+
+
+def assert_shows_the_same(committed: NotebookNode, made: NotebookNode, texts_too: bool = True) -> None:
+    """Compare what two executions of a cell show: tables and figures by number and kind, and texts if asked."""
+    assert kinds(made) == kinds(committed), committed["source"]
+    assert "stderr" not in kinds(made), committed["source"]
+    if texts_too:
+        for shown, shown_again in zip(texts(committed), texts(made), strict=True):
+            assert_same(shown, shown_again)
 
 
 def texts(cell: NotebookNode) -> list[str]:
