@@ -128,15 +128,25 @@ def accuracy(summary: Summary, variants: Sequence[str]) -> list[float]:
     return [float(value or 0) for value in found]
 
 
+@pytest.mark.long
 def test_five_clients_come_within_a_point_of_centralised_training(tmp_path: Path) -> None:
     """As in the paper's table, after ten rounds; on three times 1,000 digits that nobody trained on."""
-    changes = ("rounds=10", "evaluation.every=10")
+    assert behind_centralised(tmp_path, "rounds=10", "evaluation.every=10") < 0.01
+
+
+def test_five_clients_come_within_two_points_of_centralised_training_in_half_the_rounds(tmp_path: Path) -> None:
+    """On 1,000 digits, whose accuracy has a standard error of 0.7 points, so seed fixed."""
+    assert behind_centralised(tmp_path, "rounds=5", "evaluation.every=5", "seeds=1") < 0.02
+
+
+def behind_centralised(folder: Path, *changes: str) -> float:
+    """Return how far the test accuracies of five clients and of centralised training are from each other."""
     experiment = experiment_from_toml(PAPERS / "rodriguez_barroso_2020_table_4.toml", changes)
     names = ("centralised", "IID, 5 clients")
-    summary, _ = run(experiment, tmp_path / "out", *names)
+    summary, _ = run(experiment, folder / "out", *names)
     centralised, federated = accuracy(summary, names)
     assert centralised > 0.93
-    assert abs(federated - centralised) < 0.01
+    return abs(federated - centralised)
 
 
 def test_fed_gd_of_linear_regression_is_least_squares_and_one_round_is_near_it(tmp_path: Path) -> None:
