@@ -44,7 +44,7 @@ def ingest_of(settings: DashboardSettings) -> Ingest:
         return Ingest(state="absent")
     try:
         waiting = backlog(journal)
-        sums = totals(IngestSettings(store=settings.store, landing=settings.landing, journal=journal).counters)
+        sums = totals(_places(settings).counters)
     except OSError:
         return Ingest(state="unknown")
     return Ingest(
@@ -55,6 +55,15 @@ def ingest_of(settings: DashboardSettings) -> Ingest:
         landed=sums["landed"],
         rejected={key.partition(".")[2]: n for key, n in sums.items() if n and key.startswith("rejected.")},
     )
+
+
+def rejection_logs(settings: DashboardSettings) -> Path:
+    """Return the folder in which ingest's processes write why they refused what."""
+    return _places(settings).rejected
+
+
+def _places(settings: DashboardSettings) -> IngestSettings:
+    return IngestSettings(store=settings.store, landing=settings.landing, journal=settings.journal)
 
 
 def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:

@@ -34,7 +34,7 @@ def following(study: Study, head: Version, rng: np.random.Generator) -> Version:
     line = study.line(head.line)
     weights, m = np.array(head.weights), line.spec.m
     goal = np.array(line.spec.start) * (1 + np.sin(np.arange(m))) + 10
-    clients = int(rng.integers(800, 1200))
+    clients = int(1000 + rng.normal(0, 40))
     error = np.abs(goal) * 0.02 / np.sqrt(clients) + 0.02
     made = Aggregate(
         pings=clients + int(rng.integers(0, 400)),
@@ -66,7 +66,7 @@ def created_at(number: int) -> str:
 def _lineage(study: Study, head: Version, made: Aggregate, distance: float, rng: np.random.Generator) -> Lineage:
     arms = {
         arm.name: ArmSummary(
-            pings=(n := int(rng.integers(300, 1500))),
+            pings=(n := int(2500 * arm.share + rng.normal(0, 60) + 200)),
             examples=n - n // 20,
             loss=float(40 + 200 * (distance if arm.applies else 0.9) + rng.normal(0, 8)),
             rank_selected=float(rng.uniform(0.2, 0.5)),

@@ -1,0 +1,297 @@
+// The figures of the Live page: what each draws, says and lists.
+
+import { armColour, armDashes } from "/static/js/colours.js";
+import { el, svg } from "/static/js/dom.js";
+import { count, number, percent, signed } from "/static/js/format.js";
+import { linePlot } from "/static/js/plots.js";
+
+import { cut, heatMap, palette } from "./heat_map.js";
+import { SMOOTHED } from "./line.js";
+
+/** From how many standard errors on a sign is stable. */
+const STABLE_FROM = 2;
+
+const NARROW = 560;
+
+const waiting = (words) => [el("p", { class: "muted" }, words)];
+const NO_ROUND = "There is no round yet; the first one makes version 1.";
+
+const armLines = (line, values) =>
+  line.line.arms
+    .filter((arm) => values(arm.name).length)
+    .map((arm) => ({ name: arm.name, colour: armColour(arm.place), dashes: armDashes(arm.place) }));
+
+/** What all drawings share: the version that is looked at, and whether weights share a scale of colours. */
+export const view = { chosen: null, oneScale: false, onChoose: () => {} };
+
+export const loss = {
+  title: "Loss by arm",
+  describe: (line) => lossWords(line) || NO_ROUND,
+  draw(line, width) {
+    const series = armLines(line, (name) => line.loss.get(name).points).map((one) => ({ ...one, ...line.loss.get(one.name) }));
+    if (!series.length) return waiting(NO_ROUND);
+    return linePlot({ series, x: "iteration", y: "mean loss", zero: true, width });
+  },
+  note(line) {
+    const back = line.rollbacks.map((row) => `version ${row.version} repeats ${row.restored}`).slice(-5).join(", ");
+    const words = `Thin: as measured on the pings of each iteration before they train. Thick: mean of the last ${SMOOTHED}.`;
+    return back ? `${words} Rolled back: ${back}.` : words;
+  },
+  table(line) {
+    const arms = line.line.arms.map((arm) => arm.name);
+    return {
+      head: ["iteration", ...arms],
+      rows: rounds(line).map((row) => [row.version - 1, ...arms.map((name) => row.arms[name]?.loss ?? null)]),
+    };
+  },
+};
+
+export function lossWords(line) {
+  return line.line.arms
+    .map((arm) => [arm.name, line.loss.get(arm.name).smooth.at(-1)])
+    .filter(([, last]) => last)
+    .map(([name, [iteration, value]]) => `${name} ${number(value)} at iteration ${iteration} (mean of ${SMOOTHED})`)
+    .join("; ");
+}
+
+export const pings = {
+  title: "Pings by arm",
+  describe: (line) =>
+    line.line.arms.map((arm) => `${arm.name} ${count(line.pings.get(arm.name).at(-1)?.[1])}`).join("; ") + " in the last iteration",
+  draw(line, width) {
+    const series = armLines(line, (name) => line.pings.get(name)).map((one) => ({ ...one, points: line.pings.get(one.name) }));
+    return series.length ? linePlot({ series, x: "iteration", y: "pings", zero: true, width }) : waiting(NO_ROUND);
+  },
+  note: () => "Each document once, with and without a choice.",
+  table(line) {
+    const arms = line.line.arms.map((arm) => arm.name);
+    return {
+      head: ["iteration", ...arms],
+      rows: rounds(line).map((row) => [row.version - 1, ...arms.map((name) => row.arms[name]?.pings ?? null)]),
+    };
+  },
+};
+
+export const clients = {
+  title: "Clients whose updates made a version",
+  describe: (line) => `${count(line.clients.at(-1)?.[1])} in the last round; a step takes ${count(line.line.min_clients)}`,
+  draw(line, width) {
+    if (!line.clients.length) return waiting(NO_ROUND);
+    const rules = [{ name: "least", y: line.line.min_clients }];
+    return linePlot({ series: [{ name: "clients", points: line.clients }], rules, x: "iteration", y: "clients", zero: true, width });
+  },
+  note(line) {
+    const training = line.line.arms.filter((arm) => arm.submits).map((arm) => arm.name).join(", ");
+    return `Of the arms that train (${training}). Dashed: without ${count(line.line.min_clients)} there is no step.`;
+  },
+  table: (line) => ({ head: ["iteration", "clients"], rows: line.clients }),
+};
+
+export const leftOut = {
+  title: "Pings that rounds left out",
+  describe(line) {
+    const row = line.lastRound;
+    return row ? outcomes(row).map(([reason, n]) => `${reason} ${count(n)}`).join("; ") || "none in the last round" : NO_ROUND;
+  },
+  draw(line, width) {
+    const some = [...line.leftOut].filter(([, points]) => points.some(([, n]) => n > 0));
+    if (!line.clients.length) return waiting(NO_ROUND);
+    if (!some.length) return waiting("Rounds have used every ping of the arms that train.");
+    const series = some.map(([name, points]) => ({ name, points }));
+    const [legend, plot] = linePlot({ series, x: "iteration", y: "pings", zero: true, width });
+    return plot ? [legend, plot] : [el("p", { class: "note" }, some[0][0]), legend];
+  },
+  note: () => "By the first reason that applies. Arms that only report are not among them: their pings are measured, not merged.",
+  table(line) {
+    const reasons = [...new Set(line.rows.flatMap((row) => Object.keys(row.counts)))];
+    return {
+      head: ["iteration", ...reasons],
+      rows: rounds(line).map((row) => [row.version - 1, ...reasons.map((reason) => row.counts[reason] ?? 0)]),
+    };
+  },
+};
+
+const outcomes = (row) =>
+  Object.entries(row.counts).filter(([reason, n]) => n && reason !== "used" && reason !== "other_arm");
+
+const rounds = (line) => line.rows.filter((row) => row.clients !== null);
+
+export const weights = {
+  title: "Weights: change from version 0",
+  describe(line) {
+    const { names, start } = line.line.weights;
+    const change = line.newest.change;
+    const most = names
+      .map((name, k) => [name, change[k], start[k]])
+      .filter(([, by]) => by !== 0)
+      .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
+      .slice(0, 3)
+      .map(([name, by, from]) => `${name} ${signed(by)} to ${number(from + by)}`);
+    return most.length ? `Changed most by version ${line.newest.version}: ${most.join("; ")}` : "No weight has changed yet";
+  },
+  draw(line, width) {
+    const { names, start } = line.line.weights;
+    const colours = palette();
+    const rows = line.rows;
+    const limits = names.map((_, k) => rows.reduce((most, row) => Math.max(most, Math.abs(row.change[k])), 0));
+    const common = Math.max(...limits);
+    const share = (value, limit) => (limit ? Math.sign(value) * Math.sqrt(Math.abs(value) / limit) : 0);
+    const shown = rows.find((row) => row.version === view.chosen) ?? line.newest;
+    const parts = {
+      names,
+      versions: rows.map((row) => row.version),
+      colour: (k, j) => colours.diverging(share(rows[j].change[k], view.oneScale ? common : limits[k])),
+      words: (k, j) =>
+        `${names[k]}, version ${rows[j].version}: ${signed(rows[j].change[k])} from ${number(start[k])} to ${number(start[k] + rows[j].change[k])}`,
+      chosen: view.chosen,
+      onChoose: view.onChoose,
+    };
+    const bars = { width: width < NARROW ? width * 0.55 : Math.max(260, width * 0.32), draw: bar(shown, start, common) };
+    const head = el(
+      "p",
+      { class: "scale" },
+      "lower", el("i", { class: "diverging" }), "higher than in version 0",
+      el("span", {}, `· the bars: version ${shown.version}`),
+    );
+    if (width >= NARROW) return [head, ...heatMap({ ...parts, width, beside: bars })];
+    return [head, ...heatMap({ ...parts, width }), barsAlone(names, bars, width)];
+  },
+  note(line) {
+    const { names, of, chosen_at } = line.line.weights;
+    const scale = "Colours and bars grow with the square root of the change.";
+    if (chosen_at === null) return `${scale} Click on a version, or choose one below, to see where it came from.`;
+    return `${scale} The model has ${count(of)} weights; these are the ${names.length} that had changed most, in their first step sizes, by version ${chosen_at}.`;
+  },
+  table: (line) => ({
+    head: ["version", ...line.line.weights.names],
+    rows: line.rows.map((row) => [row.version, ...row.change]),
+  }),
+};
+
+/** A bar of the change, and the value that it led to. */
+const bar = (row, start, limit) => (k, top, height, left, width) => {
+  const change = row.change[k];
+  const texts = 104;
+  const half = Math.max(10, (width - texts) / 2);
+  const zero = left + half;
+  const length = limit ? Math.sqrt(Math.abs(change) / limit) * half : 0;
+  return [
+    svg("rect", {
+      x: change < 0 ? zero - length : zero, y: top + 3, width: length, height: height - 6,
+      fill: change < 0 ? "var(--cold)" : "var(--warm)",
+    }),
+    svg("line", { class: "zero", x1: zero, x2: zero, y1: top, y2: top + height }),
+    svg("text", { x: zero + half + 46, y: top + height / 2, dy: "0.35em", "text-anchor": "end" }, change ? signed(change, 3) : "0"),
+    svg("text", { class: "soft", x: zero + half + texts, y: top + height / 2, dy: "0.35em", "text-anchor": "end" }, `→ ${number(start[k] + change, 4)}`),
+  ];
+};
+
+function barsAlone(names, bars, width) {
+  const height = 17;
+  const left = Math.round(width * 0.4);
+  return el(
+    "div",
+    { class: "map" },
+    svg(
+      "svg",
+      { width, height: height * names.length + 6 },
+      names.flatMap((name, k) => [
+        svg("text", { x: left - 6, y: (k + 0.5) * height, dy: "0.35em", "text-anchor": "end" }, cut(name, left)),
+        ...bars.draw(k, k * height, height, left, width - left),
+      ]),
+    ),
+  );
+}
+
+export const rates = {
+  title: "Learning rates",
+  describe(line) {
+    const last = line.newest.rate.filter((value) => value !== null);
+    if (!last.length) return "None yet";
+    if (!line.line.rate.by_weight) return `${number(last[0])} at version ${line.newest.version}`;
+    return `at version ${line.newest.version} from ${number(Math.min(...last))} to ${number(Math.max(...last))}`;
+  },
+  draw(line, width) {
+    if (!line.line.rate.by_weight) {
+      if (!line.rate.length) return waiting(NO_ROUND);
+      return linePlot({ series: [{ name: "rate", points: line.rate }], x: "version", y: "rate", zero: true, width });
+    }
+    const { names } = line.line.weights;
+    const rows = line.rows;
+    const colours = palette();
+    const [low, high] = logRange(rows);
+    const share = (value) => (high > low ? (Math.log(value) - low) / (high - low) : 1);
+    const last = line.newest.rate;
+    return [
+      el("p", { class: "scale" }, number(Math.exp(low), 3), el("i", { class: "sequential" }), number(Math.exp(high), 3)),
+      ...heatMap({
+        names,
+        versions: rows.map((row) => row.version),
+        colour: (k, j) => (rows[j].rate[k] > 0 ? colours.sequential(0.08 + 0.92 * share(rows[j].rate[k])) : colours.neutral),
+        words: (k, j) => `${names[k]}, version ${rows[j].version}: ${number(rows[j].rate[k])}`,
+        chosen: view.chosen,
+        onChoose: view.onChoose,
+        width,
+        beside: { width: 62, draw: besideText((k) => number(last[k], 3)) },
+      }),
+    ];
+  },
+  note: (line) => `${line.line.rate.words}${line.line.rate.by_weight ? "; beside it the newest. Colours by the logarithm" : ""}.`,
+  table: (line) => ({
+    head: line.line.rate.by_weight ? ["version", ...line.line.weights.names] : ["version", "rate"],
+    rows: line.rows.map((row) => [row.version, ...row.rate]),
+  }),
+};
+
+function logRange(rows) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const row of rows) {
+    for (const value of row.rate) {
+      if (!(value > 0)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  return low <= high ? [Math.log(low), Math.log(high)] : [0, 0];
+}
+
+const besideText = (words) => (k, top, height, left, width) => [
+  svg("text", { x: left + width, y: top + height / 2, dy: "0.35em", "text-anchor": "end" }, words(k)),
+];
+
+export const signs = {
+  title: "Stability of the signs",
+  describe(line) {
+    const last = line.stable.at(-1);
+    return last ? `${percent(last[1] / 100, 0)} of the mean update's signs were stable at iteration ${last[0]}` : NO_ROUND;
+  },
+  draw(line, width) {
+    if (!line.stable.length) return waiting(NO_ROUND);
+    const { names } = line.line.weights;
+    const rows = rounds(line);
+    const colours = palette();
+    const last = rows.at(-1).away;
+    return [
+      ...linePlot({ series: [{ name: "stable", points: line.stable }], x: "iteration", y: "stable signs, %", zero: true, width, height: 150 }),
+      el("p", { class: "scale" }, "−4", el("i", { class: "diverging" }), "+4 standard errors from 0"),
+      ...heatMap({
+        names,
+        versions: rows.map((row) => row.version),
+        colour: (k, j) => colours.diverging((rows[j].away[k] ?? 0) / 4),
+        words: (k, j) => `${names[k]}, version ${rows[j].version}: ${away(rows[j].away[k])}`,
+        chosen: view.chosen,
+        onChoose: view.onChoose,
+        width,
+        beside: { width: 62, draw: besideText((k) => (last[k] === null ? "–" : signed(last[k], 2))) },
+      }),
+    ];
+  },
+  note: () =>
+    `A sign is stable if the mean update is ${STABLE_FROM} standard errors from 0, or if every update is 0. RProp uses nothing but signs: where few are stable, longer iterations help more than more of them.`,
+  table: (line) => ({
+    head: ["iteration", "stable, %", ...line.line.weights.names],
+    rows: rounds(line).map((row) => [row.version - 1, 100 * row.stable, ...row.away]),
+  }),
+};
+
+const away = (value) => (value === null ? "no update" : `${signed(value, 3)} standard errors from 0`);

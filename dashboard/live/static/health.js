@@ -1,0 +1,74 @@
+// What an operator wants to know first.
+
+import { el, fill } from "/static/js/dom.js";
+import { ago, count, duration, number, shownTime, signed } from "/static/js/format.js";
+
+const at = (id) => document.getElementById(id);
+
+/** Show the sentence, the advice and the numbers. */
+export function showHealth(line) {
+  const { kind, words } = line.verdict(Date.now());
+  const verdict = at("verdict");
+  if (verdict.textContent !== words) verdict.textContent = words;
+  verdict.dataset.kind = kind;
+  showAdvice(line.trouble ? [] : (line.now?.advice ?? []));
+  if (line.now && line.newest) fill(at("health"), tiles(line));
+}
+
+let told = "";
+
+function showAdvice(advice) {
+  const text = JSON.stringify(advice);
+  if (text === told) return;
+  told = text;
+  fill(at("advice"), advice.map(({ kind, sentence }) => el("p", { class: kind, role: kind === "alarm" ? "alert" : null }, sentence)));
+}
+
+function tiles(line) {
+  const { now, newest, lastRound } = line;
+  return [
+    tile("Newest version", count(newest.version), published(newest)),
+    tile("Rounds come every", duration(line.interval), due(line)),
+    tile(`Landed for version ${now.newest}`, count(now.landed.pings), `pings; a step takes ${count(line.line.min_clients)} clients`),
+    tile("In the journal", count(now.ingest.pending), "pings that have not landed yet"),
+    tile("Ingest", INGEST[now.ingest.state], accepted(now.ingest)),
+    lastRound && tile("Last round", count(lastRound.clients), `clients, ${count(lastRound.counts.used)} pings used`),
+    ...losses(line),
+  ];
+}
+
+const INGEST = { running: "running", stopped: "not running", absent: "not running", unknown: "unknown" };
+
+const tile = (name, value, ...small) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, ...small)));
+
+function published(row) {
+  const time = shownTime(el("time", { datetime: row.created }));
+  time.title = `${time.textContent} (${time.title})`;
+  time.textContent = ago(row.created);
+  return time;
+}
+
+function due(line) {
+  const late = line.lateness(Date.now());
+  if (late === null) return "as soon as there are two";
+  const seconds = line.interval * (1 - late);
+  if (seconds >= 0) return `the next is due in ${duration(seconds)}`;
+  return late > 2 ? "the next is overdue" : "the next is due now";
+}
+
+const accepted = ({ accepted: n, state }) =>
+  state === "absent" ? "never ran with this journal" : `${count(n)} pings since it was started`;
+
+/** The loss of the arms that apply the model, against the first that does not. */
+function losses(line) {
+  const last = (arm) => line.loss.get(arm.name).smooth.at(-1)?.[1];
+  const control = line.line.arms.find((arm) => !arm.applies && last(arm) !== undefined);
+  return line.line.arms
+    .filter((arm) => arm.applies && last(arm) !== undefined)
+    .slice(0, 3)
+    .map((arm) => {
+      const against = control && last(control) ? `${signed(100 * (last(arm) / last(control) - 1), 3)} % against ${control.name}` : "mean of five";
+      return tile(`Loss of ${arm.name}`, number(last(arm)), against);
+    });
+}
+

@@ -1,0 +1,134 @@
+// What the page knows of a line: rows as they come, and what is drawn from them, kept up row by row.
+
+/** How many iterations a smooth line is the mean of, as in the analysis. */
+export const SMOOTHED = 5;
+
+/** Rounds whose distances in time give the interval between rounds. */
+const PACED = 10;
+
+/** What becomes of pings that are no loss: those in the mean, and those of arms that only report. */
+const AS_MEANT = new Set(["used", "other_arm"]);
+
+export class Line {
+  constructor() {
+    this.line = null;
+    this.now = null;
+    this.trouble = "";
+    this.clear();
+  }
+
+  clear() {
+    this.rows = [];
+    this.complete = false;
+    this.loss = new Map();
+    this.pings = new Map();
+    this.clients = [];
+    this.stable = [];
+    this.rate = [];
+    this.leftOut = new Map();
+    this.rollbacks = [];
+  }
+
+  /** Take what a feed said. */
+  take(data) {
+    this.trouble = data.trouble ?? "";
+    if (this.trouble) return;
+    if (data.whole) {
+      this.clear();
+      this.line = data.line;
+      for (const arm of data.line.arms) {
+        this.loss.set(arm.name, { points: [], smooth: [] });
+        this.pings.set(arm.name, []);
+      }
+    }
+    for (const row of data.rows) this.add(row);
+    this.complete = data.complete;
+    this.now = data.now;
+  }
+
+  /** A row's losses and pings are of iteration `version - 1`, whose pings made the version. */
+  add(row) {
+    const iteration = row.version - 1;
+    this.rows.push(row);
+    if (row.origin === "rollback") this.rollbacks.push(row);
+    if (!this.line.rate.by_weight && row.rate[0] !== null) this.rate.push([row.version, row.rate[0]]);
+    if (row.clients === null) return;
+    for (const [name, arm] of Object.entries(row.arms)) {
+      this.pings.get(name)?.push([iteration, arm.pings]);
+      const of = this.loss.get(name);
+      if (!of || arm.loss === null) continue;
+      of.points.push([iteration, arm.loss]);
+      of.smooth.push([iteration, meanOfLast(of.points)]);
+    }
+    this.clients.push([iteration, row.clients]);
+    this.stable.push([iteration, 100 * row.stable]);
+    for (const [reason, pings] of Object.entries(row.counts)) {
+      if (AS_MEANT.has(reason)) continue;
+      if (!this.leftOut.has(reason)) this.leftOut.set(reason, []);
+      this.leftOut.get(reason).push([iteration, pings]);
+    }
+  }
+
+  get newest() {
+    return this.rows.at(-1) ?? null;
+  }
+
+  /** The newest row that a round made. */
+  get lastRound() {
+    return this.rows.findLast((row) => row.clients !== null) ?? null;
+  }
+
+  /** Seconds between rounds: the median of the newest; null of fewer than two. */
+  get interval() {
+    const times = this.rows
+      .slice(-PACED - 1)
+      .filter((row) => row.origin === "round")
+      .map((row) => Date.parse(row.created) / 1000);
+    const apart = times.slice(1).map((time, k) => time - times[k]);
+    return apart.length ? median(apart) : null;
+  }
+
+  /** Is it healthy? {kind: "good" | "still" | "bad", words} at a time in milliseconds. */
+  verdict(at) {
+    if (this.trouble) return { kind: "bad", words: sentence(this.trouble) };
+    if (!this.now) return { kind: "still", words: "Reading the versions …" };
+    if (!this.complete) return { kind: "still", words: `Reading the versions: ${this.rows.length} so far …` };
+    const alarms = this.now.advice.filter((one) => one.kind === "alarm").length;
+    if (alarms) return { kind: "bad", words: "Something cannot be read; it is said above." };
+    const { state } = this.now.ingest;
+    if (state !== "running") return { kind: "still", words: RESTING[state] };
+    const late = this.lateness(at);
+    if (late !== null && late > 2) {
+      return {
+        kind: "bad",
+        words: "No new version for more than twice as long as between the last ones: are rounds scheduled, and do enough clients send?",
+      };
+    }
+    return { kind: "good", words: "Ingest is running, and versions come." };
+  }
+
+  /** How old the newest version is, in intervals; null if they are not known. */
+  lateness(at) {
+    const interval = this.interval;
+    return interval ? (at - Date.parse(this.newest.created)) / 1000 / interval : null;
+  }
+}
+
+const RESTING = {
+  stopped: "At rest: ingest is not running.",
+  absent: "At rest: ingest never ran with this journal.",
+  unknown: "Whether ingest is running cannot be seen from here: its journal may not be read.",
+};
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
+
+const meanOfLast = (points) => {
+  const last = points.slice(-SMOOTHED);
+  return last.reduce((sum, [, value]) => sum + value, 0) / last.length;
+};
+
+const median = (values) => {
+  const sorted = [...values].sort((a, b) => a - b);
+  const half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+};

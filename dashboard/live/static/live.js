@@ -1,0 +1,58 @@
+// The Live page: follows a line, and draws it.
+
+import { figure } from "/static/js/figures.js";
+import { follow } from "/static/js/stream.js";
+
+import * as drawings from "./drawings.js";
+import { showHealth } from "./health.js";
+import { Line } from "./line.js";
+import { lineage } from "./lineage.js";
+import { showRefused } from "./refused.js";
+import { rollingBack } from "./rolling_back.js";
+import { Stopwatch } from "./stopwatch.js";
+
+const at = (id) => document.getElementById(id);
+const line = new Line();
+
+const stopwatch = new Stopwatch("fedping:draw");
+const figures = Object.entries({
+  loss: drawings.loss,
+  pings: drawings.pings,
+  weights: drawings.weights,
+  rates: drawings.rates,
+  signs: drawings.signs,
+  clients: drawings.clients,
+  "left-out": drawings.leftOut,
+}).map(([id, parts]) => figure(at(id), { ...parts, draw: stopwatch.timed(parts.draw) }));
+
+function draw() {
+  for (const one of figures) one.update(line);
+}
+
+const versions = lineage((version) => {
+  drawings.view.chosen = version;
+  if (line.newest) draw();
+});
+drawings.view.onChoose = versions.choose;
+rollingBack(versions.chosen);
+
+at("one-scale").addEventListener("change", (event) => {
+  drawings.view.oneScale = event.target.checked;
+  draw();
+});
+
+function take(data) {
+  const began = performance.now();
+  line.take(data);
+  showHealth(line);
+  showRefused(line);
+  at("drawings").hidden = at("lineage").hidden = !line.newest;
+  if (!line.newest) return;
+  if (data.trouble || (!data.whole && !data.rows.length)) return;
+  versions.grown(line.newest.version);
+  stopwatch.add(performance.now() - began);
+  draw();
+}
+
+follow("changes", { onChange: take });
+setInterval(() => showHealth(line), 1000);

@@ -1,0 +1,34 @@
+// How long a full drawing takes, as an entry of the browser's performance timeline.
+
+/** Measures from the first drawing of a frame until the browser has laid the frame out. */
+export class Stopwatch {
+  #name;
+  #began = null;
+  #before = 0;
+
+  constructor(name) {
+    this.#name = name;
+  }
+
+  /** Count some milliseconds before the frame, in which its data was taken, as part of the drawing. */
+  add(milliseconds) {
+    this.#before += milliseconds;
+  }
+
+  /** The same function, measured. */
+  timed(draw) {
+    return (...given) => {
+      if (this.#began === null) {
+        this.#began = performance.now();
+        setTimeout(() => this.#stop());
+      }
+      return draw(...given);
+    };
+  }
+
+  #stop() {
+    performance.measure(this.#name, { start: this.#began - this.#before, end: performance.now() });
+    this.#began = null;
+    this.#before = 0;
+  }
+}

@@ -1,0 +1,137 @@
+"""The addresses of the Live page."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+from msgspec import Struct
+from werkzeug.wrappers import Response as AnyResponse
+
+from dashboard.live.exports import rows_as_csv
+from dashboard.live.feed import LineFeed, Lines, whole_history
+from dashboard.live.history import KnownLine
+from dashboard.live.ingest import rejection_logs
+from dashboard.live.lineage import lineage_of
+from dashboard.live.overview import lines_in
+from dashboard.live.refused import WORDS, newest_refusals
+from dashboard.live.rolling_back import plan, roll_back
+from dashboard.services import Services
+from model_store import ModelStore, StoreError, open_store
+from protocol import __version__
+from protocol.clock import utc_now
+from protocol.errors import InvalidSettings
+from protocol.spec import Name
+
+T = TypeVar("T", bound=Struct)
+
+
+class Wish(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rollback is asked for: the version to repeat, and the newest as the plan had it."""
+
+    to: int
+    seen: str
+
+
+def blueprint(services: Services) -> Blueprint:
+    """Return the views."""
+    # "-" is no name of a study, while "static" could be one
+    views = Blueprint(
+        "live",
+        __name__,
+        url_prefix="/live",
+        template_folder="templates",
+        static_folder="static",
+        static_url_path="/-",
+    )
+    lines = Lines(services.settings)
+    root = services.settings.store
+
+    @views.get("/")
+    def overview() -> AnyResponse | str:
+        try:
+            found = lines_in(root)
+        except StoreError as error:
+            return render_template("live/overview.html", lines=[], trouble=str(error))
+        if len(found) == 1 and found[0].line:
+            return redirect(url_for("live.line", study=found[0].study, line=found[0].line))
+        return render_template("live/overview.html", lines=found, trouble="")
+
+    @views.get("/<study>/<line>/")
+    def line(study: str, line: str) -> str:
+        _known(open_store(root), study, line)
+        return render_template("live/line.html", study=study, line=line, reasons=WORDS)
+
+    @views.get("/<study>/<line>/changes")
+    def changes(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        return services.streams.answer(LineFeed(study, line, lines))
+
+    @views.get("/<study>/<line>/history.json")
+    def history(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        return _json(whole_history(lines, study, line))
+
+    @views.get("/<study>/<line>/history.csv")
+    def table(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        text = lines.of(study, line)[0].look(_as_csv)
+        named = {"Content-Disposition": f'attachment; filename="{study}-{line}.csv"'}
+        return Response(text, content_type="text/csv; charset=utf-8", headers={**_FRESH, **named})
+
+    @views.get("/<study>/<line>/versions/<int:number>.json")
+    def version(study: str, line: str, number: int) -> Response:
+        store = open_store(root)
+        _known(store, study, line)
+        return _json(lineage_of(store, study, line, number))
+
+    @views.get("/<study>/<line>/refused.json")
+    def refused(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        return _json({"newest": newest_refusals(rejection_logs(services.settings), study)})
+
+    @views.get("/<study>/<line>/rollback.json")
+    def rollback_plan(study: str, line: str) -> Response:
+        store = open_store(root)
+        _known(store, study, line)
+        return _json(plan(store, study, line, request.args.get("to", -1, type=int)))
+
+    @views.post("/<study>/<line>/rollback")
+    def rollback(study: str, line: str) -> Response:
+        store = open_store(root)
+        _known(store, study, line)
+        wish = _body(Wish)
+        made = roll_back(store, study, line, wish.to, wish.seen, created=utc_now(), code_version=__version__)
+        return _json({"published": made.iteration, "repeats": wish.to})
+
+    return views
+
+
+_FRESH = {"Cache-Control": "no-store"}
+
+
+def _known(store: ModelStore, study: str, line: str) -> None:
+    """Raise :class:`StoreError` if there is no such line; an address may say anything, such as '..' for a study."""
+    try:
+        store.study(msgspec.convert(study, Name)).line(line)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"'{study}' is no name of a study; go back to the start") from error
+    except InvalidSettings as error:
+        raise StoreError(str(error)) from error
+
+
+def _as_csv(known: KnownLine) -> str:
+    arms = [arm.name for arm in known.study.arms if arm.line == known.line.name]
+    return rows_as_csv(known.page(-1, lambda: False).rows, known.shown, arms)
+
+
+def _body(kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(request.get_data(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidSettings(f"the body is not what this address takes: {error}") from error
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), content_type="application/json", headers=_FRESH)

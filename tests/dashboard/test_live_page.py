@@ -1,0 +1,198 @@
+"""The addresses of the Live page, over a store of its own."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard.live.rolling_back import plan, roll_back
+from model_store import ModelStore, VersionConflict, open_store
+from protocol.errors import InvalidSettings
+from server_jobs.ingest.admission.rejection import Rejection
+from server_jobs.ingest.rejection_log import RejectionLog
+from tests.support.dashboard import csrf_token, dashboard_client
+from tests.support.versions import WHEN, after, small_study, version_0
+from tests.support.walks import walked_store
+
+PAGE = {"Accept": "text/html"}
+LINE = "/live/study/main"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    return walked_store(tmp_path / "store", small_study(), 4)
+
+
+@pytest.fixture
+def client(store: ModelStore, tmp_path: Path) -> FlaskClient:
+    return dashboard_client(tmp_path)
+
+
+def text_of(client: FlaskClient, path: str) -> str:
+    answer = client.get(path, headers=PAGE)
+    assert answer.status_code == 200
+    return answer.get_data(as_text=True)
+
+
+def wished(client: FlaskClient, to: int, seen: str) -> Any:
+    headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/")}
+    return client.post(f"{LINE}/rollback", json={"to": to, "seen": seen}, headers=headers)
+
+
+def test_one_line_is_opened_at_once_and_several_are_listed(client: FlaskClient, tmp_path: Path) -> None:
+    answer = client.get("/live/", headers=PAGE)
+    assert (answer.status_code, answer.location) == (302, f"{LINE}/")
+    other = small_study("another")
+    open_store(tmp_path / "store").create_study(other, (version_0(other),))
+    listed = text_of(client, "/live/")
+    assert "/live/another/main/" in listed
+    assert f"{LINE}/" in listed
+
+
+def test_without_a_store_or_a_study_the_page_says_what_to_do(tmp_path: Path) -> None:
+    client = dashboard_client(tmp_path)
+    assert "There is no model store at" in text_of(client, "/live/")
+    (tmp_path / "store").mkdir()
+    assert "fedping study create" in text_of(client, "/live/")
+
+
+def test_a_damaged_study_is_told_beside_the_others(client: FlaskClient, tmp_path: Path) -> None:
+    (tmp_path / "store" / "broken").mkdir()
+    (tmp_path / "store" / "broken" / "study.json").write_text("{")
+    listed = text_of(client, "/live/")
+    assert "broken/study.json cannot be read" in listed
+    assert f"{LINE}/" in listed
+
+
+def test_the_page_holds_no_script_or_style_of_its_own(client: FlaskClient) -> None:
+    page = text_of(client, f"{LINE}/")
+    scripts = [tag for tag in page.split("<script")[1:] if "src=" not in tag.partition(">")[0]]
+    assert [tag.partition(">")[0].strip() for tag in scripts] == ['type="application/json" id="refusals"']
+    assert "style=" not in page
+    assert "<style" not in page
+    for address in ("live.js", "live.css", "line.js", "heat_map.js"):
+        assert client.get(f"/live/-/{address}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/live/other/main/",
+        "/live/study/other/",
+        "/live/../main/",
+        "/live/study/other/changes",
+        "/live/study/other/history.json",
+        f"{LINE}/versions/99.json",
+        f"{LINE}/rollback.json?to=99",
+        f"{LINE}/rollback.json",
+    ],
+)
+def test_what_is_not_there_is_said_in_a_sentence(client: FlaskClient, path: str) -> None:
+    answer = client.get(path, headers={"Accept": "application/json"})
+    assert answer.status_code == 404
+    assert answer.get_json()["error"]
+
+
+def test_the_history_is_json_and_csv(client: FlaskClient, store: ModelStore) -> None:
+    told = client.get(f"{LINE}/history.json").get_json()
+    assert [row["version"] for row in told["rows"]] == [0, 1, 2, 3, 4]
+    assert told["weights"]["names"] == ["w0", "w1"]
+    assert told["min_clients"] == 1
+    rows = list(csv.DictReader(io.StringIO(client.get(f"{LINE}/history.csv").get_data(as_text=True))))
+    newest = store.head("study", "main")
+    assert len(rows) == 5
+    assert float(rows[4]["change.w0"]) == pytest.approx(newest.model[0] - 10, rel=1e-5)
+    assert float(rows[4]["treatment.loss"]) == newest.lineage.arms["treatment"].loss
+    assert int(rows[4]["pings.used"]) == newest.lineage.counts["used"]
+    assert rows[0]["treatment.loss"] == rows[0]["clients"] == ""
+    assert set(rows[0]) >= {"rate.w0", "away.w1", "control.pings", "pings.stale", "stable"}
+
+
+def test_a_page_that_asks_now_and_then_is_told_what_is_new(client: FlaskClient, store: ModelStore) -> None:
+    first = client.get(f"{LINE}/changes").get_json()
+    assert first["data"]["whole"]
+    assert client.get(f"{LINE}/changes?since={first['position']}").status_code == 204
+    version = after(store.head("study", "main"))
+    store.publish(version)
+    dashboard = dashboard_client(Path(store.where).parent)
+    more = dashboard.get(f"{LINE}/changes?since={first['position']}").get_json()["data"]
+    assert ([row["version"] for row in more["rows"]], more["whole"]) == ([5], False)
+
+
+def test_the_lineage_of_a_version(client: FlaskClient, store: ModelStore) -> None:
+    version = store.version("study", "main", 3)
+    told = client.get(f"{LINE}/versions/3.json").get_json()
+    assert told["digest"] == version.digest
+    assert told["parent_digest"] == store.version("study", "main", 2).digest
+    assert told["config_digest"] == version.lineage.config_digest
+    assert {one["reason"]: one["pings"] for one in told["counts"]} == version.lineage.counts
+    assert all(one["words"] for one in told["counts"])
+    assert "round" in told["made_by"]
+    first = client.get(f"{LINE}/versions/0.json").get_json()
+    assert (first["changes"], first["clients"], first["parent"]) == (None, None, None)
+
+
+def test_refusals_of_the_study_are_told(client: FlaskClient, tmp_path: Path) -> None:
+    log = RejectionLog(tmp_path / "landing" / ".rejected", "w")
+    log.add("study", Rejection("update_length", "for the sender", "m is 2"))
+    log.flush()
+    (entry,) = client.get(f"{LINE}/refused.json").get_json()["newest"]
+    assert (entry["reason"], entry["words"], entry["detail"]) == (
+        "update_length",
+        "an update of another model",
+        "m is 2",
+    )
+
+
+def test_a_rollback_publishes_what_its_plan_said(client: FlaskClient, store: ModelStore) -> None:
+    asked = client.get(f"{LINE}/rollback.json?to=2").get_json()
+    assert (asked["newest"], asked["next"], asked["to"]) == (4, 5, 2)
+    head, target = store.head("study", "main"), store.version("study", "main", 2)
+    differing = [k for k in range(2) if head.model[k] != target.model[k]]
+    assert [one["new"] for one in asked["changes"]["largest"]] == [target.model[k] for k in differing]
+    answer = wished(client, 2, asked["seen"])
+    assert (answer.status_code, answer.get_json()) == (200, {"published": 5, "repeats": 2})
+    newest = store.head("study", "main")
+    assert (newest.weights, newest.state) == (target.weights, target.state)
+    assert (newest.lineage.origin, newest.lineage.restored, newest.parent) == ("rollback", 2, 4)
+    assert "repeats version 2" in client.get(f"{LINE}/versions/5.json").get_json()["made_by"]
+
+
+def test_a_rollback_of_what_was_overtaken_publishes_nothing(client: FlaskClient, store: ModelStore) -> None:
+    seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
+    store.publish(after(store.head("study", "main")))
+    answer = wished(client, 2, seen)
+    assert answer.status_code == 409
+    assert "version 5 of line 'main' of study 'study' was published since you looked" in answer.get_json()["error"]
+    assert store.iterations("study", "main") == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_round_that_publishes_during_a_rollback_wins(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = plan(store, "study", "main", 1)
+    rival = after(store.head("study", "main"))
+    publish = ModelStore.publish
+
+    def second(self: ModelStore, version: Any) -> None:
+        monkeypatch.setattr(ModelStore, "publish", publish)
+        publish(self, rival)
+        publish(self, version)
+
+    monkeypatch.setattr(ModelStore, "publish", second)
+    with pytest.raises(VersionConflict, match="nothing was rolled back"):
+        roll_back(store, "study", "main", 1, asked["seen"], created=WHEN, code_version="test")
+    assert store.head("study", "main") == rival
+
+
+def test_rolling_back_to_the_newest_or_without_a_token_changes_nothing(client: FlaskClient, store: ModelStore) -> None:
+    with pytest.raises(InvalidSettings, match="nothing to roll back"):
+        plan(store, "study", "main", 4)
+    seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
+    assert client.post(f"{LINE}/rollback", json={"to": 2, "seen": seen}).status_code == 403
+    assert wished(client, 99, seen).status_code == 404
+    headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/")}
+    assert client.post(f"{LINE}/rollback", data="to=2", headers=headers).status_code == 400
+    assert client.get(f"{LINE}/rollback").status_code == 405
+    assert store.iterations("study", "main") == [0, 1, 2, 3, 4]
