@@ -1,0 +1,94 @@
+"""What the page's script makes of the rows, against the analysis, which reads the same versions."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from analysis.curves import arm_curves
+from analysis.rounds import round_traffic, smoothed
+from dashboard.live.feed import LineFeed, Lines
+from model_store.rollback import rollback
+from tests.browser.tools import node
+from tests.support.dashboard import dashboard_settings
+from tests.support.versions import small_study
+from tests.support.walks import INTERVAL, created_at, walked_store
+
+SCRIPT = Path("dashboard/live/static/line.js")
+
+TAKEN = """
+import { readFileSync } from "node:fs";
+import { Line } from "./line.mjs";
+const { changes, times } = JSON.parse(readFileSync(0, "utf8"));
+const line = new Line();
+const verdicts = [line.verdict(0)];
+for (const [k, change] of changes.entries()) {
+  line.take(change);
+  verdicts.push(line.verdict(times[k]));
+}
+console.log(JSON.stringify({
+  loss: Object.fromEntries(line.loss), pings: Object.fromEntries(line.pings), clients: line.clients,
+  stable: line.stable, versions: line.rows.map((row) => row.version), interval: line.interval, verdicts,
+}));
+"""
+
+
+def taken(folder: Path, changes: list[Any], times: list[float] | None = None) -> dict[str, Any]:
+    """Return what the script knows after it was told the changes, judged at those times (milliseconds since 1970)."""
+    program = node()
+    (folder / "line.mjs").write_text(SCRIPT.read_text())
+    (folder / "taken.mjs").write_text(TAKEN)
+    given = msgspec.json.encode({"changes": changes, "times": times or [0.0] * len(changes)})
+    run = subprocess.run([program, str(folder / "taken.mjs")], input=given, capture_output=True, timeout=60)
+    assert run.returncode == 0, run.stderr.decode()
+    return json.loads(run.stdout)
+
+
+def test_the_lines_are_those_of_the_analysis_however_the_rows_come(tmp_path: Path) -> None:
+    study = small_study()
+    store = walked_store(tmp_path / "store", study, 12)
+    rollback(store, "study", "main", 7, created=created_at(13), code_version="test")
+    feed = LineFeed("study", "main", Lines(dashboard_settings(tmp_path)))
+    whole = msgspec.to_builtins(feed.since(None).data)  # type: ignore[union-attr]
+    parts = [{**whole, "rows": whole["rows"][:5]}]
+    parts += [{"whole": False, "rows": [row], "complete": True, "now": whole["now"]} for row in whole["rows"][5:]]
+    found = taken(tmp_path, parts)
+    assert found == {**taken(tmp_path, [parts[0], whole]), "verdicts": found["verdicts"]}, "nor do rows come twice"
+    assert found["versions"] == store.iterations("study", "main")
+    for name, curve in arm_curves(store, "study", "main").items():
+        assert found["loss"][name]["points"] == [[i, v] for i, v in zip(curve.iterations, curve.loss, strict=True)]
+        smooth = [value for _, value in found["loss"][name]["smooth"]]
+        assert smooth == pytest.approx(smoothed(curve.loss))
+    traffic = round_traffic(store, "study", "main")
+    for name, pings in traffic.arms.items():
+        assert found["pings"][name] == [[i, n] for i, n in zip(traffic.iterations, pings, strict=True)]
+    assert found["interval"] == INTERVAL.astype("timedelta64[s]").astype(int)
+
+
+def moment(whole: dict[str, Any], state: str, alarm: bool = False, complete: bool = True) -> dict[str, Any]:
+    now = {**whole["now"], "ingest": {**whole["now"]["ingest"], "state": state}, "advice": []}
+    if alarm:
+        now["advice"] = [{"kind": "alarm", "sentence": "A file is damaged."}]
+    return {"whole": False, "rows": [], "complete": complete, "now": now}
+
+
+def test_the_verdict_says_what_is_wrong(tmp_path: Path) -> None:
+    walked_store(tmp_path / "store", small_study(), 3)
+    feed = LineFeed("study", "main", Lines(dashboard_settings(tmp_path)))
+    whole = msgspec.to_builtins(feed.since(None).data)  # type: ignore[union-attr]
+    newest = 1_767_225_600_000 + 3 * 1_800_000  # 2026-01-01 and three intervals
+    cases = [
+        ({**whole, **moment(whole, "running"), "whole": True, "rows": whole["rows"]}, newest + 1_800_000, "good"),
+        (moment(whole, "running"), newest + 3_700_000, "bad"),
+        (moment(whole, "stopped"), newest + 3_700_000, "still"),
+        (moment(whole, "running", alarm=True), newest, "bad"),
+        (moment(whole, "running", complete=False), newest, "still"),
+        ({"whole": False, "rows": [], "trouble": "there is no model store at x"}, newest, "bad"),
+        (moment(whole, "running"), newest, "good"),
+    ]
+    found = taken(tmp_path, [change for change, _, _ in cases], [at for _, at, _ in cases])
+    assert [one["kind"] for one in found["verdicts"]] == ["still", *(kind for _, _, kind in cases)]
+    assert found["verdicts"][6]["words"] == "There is no model store at x."
