@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +10,12 @@ import click
 
 from fedping.commands.round import engine_option, lines_of, master_option, run_line, show
 from fedping.options import json_option, landing_option, store_option
+from fedping.stopping import stopped_by_signals
 from protocol.errors import FedpingError
 
 if TYPE_CHECKING:
     from model_store.store import ModelStore
     from server_jobs.round import Engine
-    from server_jobs.schedule import WallClock
 
 
 @click.command()
@@ -55,7 +52,7 @@ def schedule(
     store = open_store(store_path)
     names = lines_of(store, study, lines)
     clock = WallClock()
-    with engine_named(engine_name, master) as engine, _stopped_by_signals(clock):
+    with engine_named(engine_name, master) as engine, stopped_by_signals(clock):
         run_schedule(
             lambda: _run_all(store, landing, study, names, engine, as_json), interval, clock, _tell, now_first=now_first
         )
@@ -80,18 +77,3 @@ def _trace() -> str:
 
 def _tell(text: str) -> None:
     click.echo(f"fedping: {text}", err=True)
-
-
-@contextmanager
-def _stopped_by_signals(clock: WallClock) -> Iterator[None]:
-    def stop(number: int, _: object) -> None:
-        if clock.stopping and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        clock.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
