@@ -7,7 +7,8 @@ it as to any address.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from analysis.curves import ArmCurve, arm_curves
 from client_sim.fleet.fleet import Fleet, join_study
 from client_sim.fleet.http import HttpTransport
 from client_sim.fleet.settings import FleetSettings
+from experiments.demo_rounds import playground
 from experiments.ingest_process import RunningIngest, ingest_process
 from model_store.store import ModelStore, open_store
 from model_store.version import ArmSummary
@@ -40,6 +42,8 @@ ROUND_STEPS = {
 class DemoSettings:
     """What to run, and the folder for all of it.
 
+    ``page`` has ingest serve the demo page, on ``port`` (None: a free one), and makes a study to try on it.
+
     Raises:
         InvalidSettings: fewer than one client or iteration, or a folder that holds something already.
     """
@@ -50,6 +54,8 @@ class DemoSettings:
     seed: int = 1
     engine: str = "spark"
     study_file: Path = STUDY
+    page: bool = False
+    port: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.clients, self.iterations) < 1:
@@ -101,12 +107,32 @@ class DemoOutcome:
     ingest_log: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunningDemo:
+    """A demo whose iterations are over, while its ingest and its engine are still there."""
+
+    outcome: DemoOutcome
+    ingest: RunningIngest
+    store: ModelStore
+    engine: Engine
+
+
 def run_demo(
     settings: DemoSettings, progress: Progress, on_iteration: Callable[[DemoIteration], None] = lambda row: None
 ) -> DemoOutcome:
-    """Run the journey and return its outcome; ``progress`` is kept up to date, ``on_iteration`` told of each iteration.
+    """Run the journey and return its outcome; see :func:`running_demo`."""
+    with running_demo(settings, progress, on_iteration) as demo:
+        return demo.outcome
 
-    However it ends, no process is left, and every file is whole.
+
+@contextmanager
+def running_demo(
+    settings: DemoSettings, progress: Progress, on_iteration: Callable[[DemoIteration], None] = lambda row: None
+) -> Iterator[RunningDemo]:
+    """Run the journey, yield it with everything still running, and stop that in order.
+
+    ``progress`` is kept up to date, ``on_iteration`` told of each iteration. However it ends, no process is left, and
+    every file is whole.
 
     Raises:
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
@@ -116,9 +142,14 @@ def run_demo(
     store_path, landing, log = settings.out / "store", settings.out / "landing", settings.out / "ingest.log"
     store = open_store(store_path, create=True)
     landing.mkdir(parents=True, exist_ok=True)
-    store.create_study(study, first_versions(study, created=utc_now(), code_version=__version__))
+    for each in (study, playground(study)) if settings.page else (study,):
+        store.create_study(each, first_versions(each, created=utc_now(), code_version=__version__))
     progress.stage = "starting ingest"
-    with ingest_process(store_path, landing, log) as ingest, engine_named(settings.engine) as engine:
+    options = ("--demo-page",) if settings.page else ()
+    with (
+        ingest_process(store_path, landing, log, *options, port=settings.port) as ingest,
+        engine_named(settings.engine) as engine,
+    ):
         with asyncio.Runner() as runner:
             fleet = _joined(runner, ingest, study, settings)
             progress.fleet = fleet
@@ -129,19 +160,20 @@ def run_demo(
                     on_iteration(row)
             finally:
                 runner.run(fleet.close())
+        progress.stage = "drawing the loss"
+        curves = arm_curves(store, study.name, line)
+        outcome = DemoOutcome(
+            study=study,
+            line=line,
+            iterations=tuple(progress.done),
+            curves=curves,
+            figure=_drawn(curves, study, settings.out / "loss.png"),
+            store=store_path,
+            landing=landing,
+            ingest_log=log,
+        )
+        yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
         progress.stage = "stopping Spark and ingest"
-    curves = arm_curves(store, study.name, line)
-    figure = _drawn(curves, study, settings.out / "loss.png")
-    return DemoOutcome(
-        study=study,
-        line=line,
-        iterations=tuple(progress.done),
-        curves=curves,
-        figure=figure,
-        store=store_path,
-        landing=landing,
-        ingest_log=log,
-    )
 
 
 def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, settings: DemoSettings) -> Fleet:

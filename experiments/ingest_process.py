@@ -48,18 +48,27 @@ class RunningIngest:
 
 
 @contextmanager
-def ingest_process(store: Path, landing: Path, log: Path) -> Iterator[RunningIngest]:
-    """Start ``fedping ingest`` on a free port of this machine, yield it when it is healthy, and stop it in order.
+def ingest_process(
+    store: Path, landing: Path, log: Path, *options: str, port: int | None = None
+) -> Iterator[RunningIngest]:
+    """Start ``fedping ingest`` on this machine, yield it when it is healthy, and stop it in order.
 
     It has a session of its own, so that Ctrl-C reaches it through us alone, after we have stopped sending to it; and it
     dies with this process, however that ends.
 
+    Args:
+        store: a model store that exists.
+        landing: where pings land.
+        log: the file for what it says.
+        options: more options of the command.
+        port: to listen on; None for a free one.
+
     Raises:
         FedpingError: it does not start; the sentence ends with what it said.
     """
-    port = _free_port()
+    port = port or _free_port()
     command = [sys.executable, "-m", "fedping", "ingest", "--port", str(port), "--compact-every", "1"]
-    command += ["--store", str(store), "--landing", str(landing)]
+    command += ["--store", str(store), "--landing", str(landing), *options]
     parent = os.getpid()
     with open(log, "wb") as said:
         process = subprocess.Popen(

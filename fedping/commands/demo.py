@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress
+    from experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
 
 
 @click.command()
@@ -27,7 +28,19 @@ if TYPE_CHECKING:
     help="An empty or new folder for all that it makes.  [default: demo-out/<date and time>]",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
-def demo(clients: int, iterations: int, seed: int, out: Path | None, engine: str) -> None:
+@click.option("--stay", is_flag=True, help="Then serve a page to try it on, with round after round, until Ctrl-C.")
+@click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
+@click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
+def demo(
+    clients: int,
+    iterations: int,
+    seed: int,
+    out: Path | None,
+    engine: str,
+    stay: bool,
+    every: str,
+    port: int | None,
+) -> None:
     """Run the whole journey here: ingest, a fleet of clients over HTTP, and a Spark round per iteration.
 
     Ctrl-C ends it at any moment and leaves no process behind.
@@ -35,27 +48,71 @@ def demo(clients: int, iterations: int, seed: int, out: Path | None, engine: str
     from rich.console import Console
 
     from experiments.demo import DemoSettings
+    from server_jobs.schedule import parse_every
 
+    interval = parse_every(every)
     folder = out or Path("demo-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    settings = DemoSettings(out=folder, clients=clients, iterations=iterations, seed=seed, engine=engine)
+    settings = DemoSettings(
+        out=folder, clients=clients, iterations=iterations, seed=seed, engine=engine, page=stay, port=port
+    )
     console = Console()
     console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}", highlight=False)
-    outcome = _watched(settings, console)
-    _print_outcome(outcome, console)
+    with ExitStack() as stack:
+        running = _watched(settings, console, stack)
+        _print_outcome(running.outcome, console, stay)
+        if stay:
+            _stay(running, interval, console)
+            stack.close()
+            console.print("Stopped; everything that was accepted is in Parquet.", highlight=False)
 
 
-def _watched(settings: DemoSettings, console: Console) -> DemoOutcome:
-    """Run the demo with a live table on a terminal, or a line an iteration elsewhere."""
-    from experiments.demo import Progress, run_demo
+def _watched(settings: DemoSettings, console: Console, stack: ExitStack) -> RunningDemo:
+    """Run the demo with a live table on a terminal, or a line an iteration elsewhere; what stays is the stack's."""
+    from experiments.demo import Progress, running_demo
 
     progress = Progress()
     if not console.is_terminal:
-        return run_demo(settings, progress, lambda row: console.print(_line(row), highlight=False, soft_wrap=True))
+        return _run(running_demo(settings, progress, lambda row: _print(console, _line(row))), settings, stack)
     from rich.live import Live
 
     view = _View(settings, progress)
     with Live(get_renderable=view, console=console, refresh_per_second=8, transient=False):
-        return run_demo(settings, progress)
+        return _run(running_demo(settings, progress), settings, stack)
+
+
+def _run(demo: AbstractContextManager[RunningDemo], settings: DemoSettings, stack: ExitStack) -> RunningDemo:
+    """Run the demo to the end of its iterations; stop what it has started, or leave that to the stack."""
+    if settings.page:
+        return stack.enter_context(demo)
+    with demo as running:
+        return running
+
+
+def _stay(running: RunningDemo, every: int, console: Console) -> None:
+    """Run rounds for the demo page until Ctrl-C."""
+    from experiments.demo_rounds import PLAYGROUND, keep_rounds, page_address
+    from fedping.stopping import stopped_by_signals
+    from server_jobs.schedule import WallClock
+
+    trained = running.outcome.study.name
+    _print(console, f"\nThe demo page, with a round every {every} s until Ctrl-C:")
+    _print(console, f"{'a model to teach from its start':<34} {page_address(running.ingest, PLAYGROUND, every)}")
+    _print(console, f"{'the one that has just been trained':<34} {page_address(running.ingest, trained, every)}\n")
+    clock = WallClock()
+    with stopped_by_signals(clock):
+        keep_rounds(
+            running.ingest,
+            running.store,
+            running.outcome.landing,
+            running.engine,
+            every=every,
+            clock=clock,
+            tell=lambda sentence: _print(console, sentence),
+        )
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 class _View:
@@ -99,7 +156,7 @@ def _line(row: DemoIteration) -> str:
     return f"version {row.iteration:>3}: {row.pings:,} pings; loss by arm: {losses}"
 
 
-def _print_outcome(outcome: DemoOutcome, console: Console) -> None:
+def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -126,6 +183,8 @@ def _print_outcome(outcome: DemoOutcome, console: Console) -> None:
         "see the versions": f"{command} store history {line} {store}",
         "what was learned": f"{command} store diff {line} 0 {store}",
     }
+    if not stays:
+        where["try it in a browser"] = f"{command} demo --stay"
     for what, path in where.items():
         console.print(f"{what:<34} {path}", highlight=False, soft_wrap=True)
 

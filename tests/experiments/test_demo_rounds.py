@@ -1,0 +1,128 @@
+"""The demo that stays: its page, and the rounds that people's choices make, until Ctrl-C."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import requests
+
+from client_sim.fleet.fleet import join_study
+from client_sim.fleet.http import HttpTransport
+from client_sim.fleet.settings import FleetSettings
+from experiments.demo import STUDY
+from experiments.demo_rounds import MIN_CLIENTS, PLAYGROUND, keep_rounds, page_address, playground
+from experiments.ingest_process import RunningIngest
+from model_store.store import open_store
+from protocol.errors import FedpingError
+from protocol.study import study_from_toml
+from server_jobs.optimize import first_versions
+from server_jobs.round import engine_named
+from tests.support.processes import left_over, new_mark, wait_until
+from tests.support.versions import WHEN
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_playground_is_the_same_study_with_rounds_of_few_clients() -> None:
+    study = study_from_toml(STUDY)
+    made = playground(study)
+    assert (made.name, made.arms) == (PLAYGROUND, study.arms)
+    assert [line.spec for line in made.lines] == [line.spec for line in study.lines]
+    assert [line.pipeline.min_clients for line in made.lines] == [MIN_CLIENTS]
+    assert made.lines[0].pipeline.optimizer == study.lines[0].pipeline.optimizer
+
+
+def test_the_address_names_the_study_and_how_often_rounds_run(tmp_path: Path) -> None:
+    address = page_address(RunningIngest("http://127.0.0.1:99", tmp_path), "demo", 20)
+    assert address == "http://127.0.0.1:99/demo/?study=demo&every=20"
+
+
+async def _search(address: str, clients: int) -> int:
+    fleet = await join_study(HttpTransport(address), PLAYGROUND, FleetSettings(clients=clients, seed=77))
+    try:
+        return (await fleet.run_iteration()).pings.accepted
+    finally:
+        await fleet.close()
+
+
+def test_rounds_follow_choices_until_ctrl_c_and_nothing_is_left_or_lost(tmp_path: Path) -> None:
+    mark, out = new_mark(), tmp_path / "out"
+    command = [sys.executable, "-m", "fedping", "demo", "--clients", "500", "--iterations", "1", "--engine", "numpy"]
+    started = subprocess.Popen(
+        [*command, "--stay", "--every", "1s", "--out", str(out)],
+        cwd=ROOT,
+        env={**os.environ, **mark, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert started.stdout is not None
+    said: list[str] = []
+    while not (found := re.search(r"(http://127\.0\.0\.1:\d+)/demo/\?study=playground&every=1\b", "".join(said))):
+        line = started.stdout.readline()
+        assert line, said
+        said.append(line)
+    try:
+        assert requests.get(f"{found[1]}/demo/", timeout=10).ok
+        accepted = asyncio.run(_search(found[1], 60))
+        newest = f"{found[1]}/models/{PLAYGROUND}/main/latest.json"
+        assert wait_until(lambda: requests.get(newest, timeout=10).json()["iteration"] >= 1, 30)
+    finally:
+        os.killpg(started.pid, signal.SIGINT)  # a terminal sends it to the whole group
+        rest, _ = started.communicate(timeout=60)
+    assert started.returncode == 0, rest
+    assert f"{PLAYGROUND}/main: published version 1 from" in rest
+    assert rest.rstrip().endswith("everything that was accepted is in Parquet.")
+    assert left_over(mark) == []
+    landed = sum(pq.read_metadata(p).num_rows for p in (out / "landing" / f"study={PLAYGROUND}").rglob("*.parquet"))
+    assert landed == accepted > 0
+
+
+class _Turns:
+    """A clock on which rounds come at once, so many of them."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+    def now(self) -> float:
+        return 0.0
+
+    def wait_until(self, when: float) -> bool:
+        self.turns -= 1
+        return self.turns >= 0
+
+
+def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ingest does not answer; then it does and a foreign file lies in the way; then there is nothing to do."""
+    study = playground(study_from_toml(STUDY))
+    store = open_store(tmp_path / "store", create=True)
+    store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    landing = tmp_path / "landing"
+    folder = landing / f"study={PLAYGROUND}" / "line=main" / "iteration=0"
+    folder.mkdir(parents=True)
+    (folder / "1-foreign.parquet").write_bytes(b"not parquet")
+    away = FedpingError("ingest is away")
+    turns = iter([away, away, None, None, "mended"])
+
+    def flush(_: RunningIngest) -> None:
+        turn = next(turns)
+        if isinstance(turn, FedpingError):
+            raise turn
+        if turn == "mended":
+            (folder / "1-foreign.parquet").unlink()
+
+    monkeypatch.setattr(RunningIngest, "flush", flush)
+    told: list[str] = []
+    ingest = RunningIngest("http://127.0.0.1:1", tmp_path / "log")
+    with engine_named("numpy") as engine:
+        keep_rounds(ingest, store, landing, engine, every=1, clock=_Turns(5), tell=told.append)
+    assert told[0] == "ingest is away"
+    assert "1-foreign.parquet" in told[1]
+    assert len(told) == 2
