@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -12,9 +15,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def status(first: str) -> Iterator[Callable[[str], None]]:
-    """Show a line beside a spinner on a terminal's stderr; yield a function that replaces the line."""
+    """Show a line beside a spinner on a terminal's stderr; yield a function that replaces the line.
+
+    With ``FEDPING_PROGRESS=lines`` each is a line of its own on stderr instead, for a program that shows them.
+    """
     from rich.console import Console
 
+    if os.environ.get("FEDPING_PROGRESS") == "lines":
+        click.echo(first, err=True)
+        yield lambda text: click.echo(text, err=True)
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None
