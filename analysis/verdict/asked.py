@@ -15,7 +15,7 @@ from protocol.study import Study
 DEFAULT_METRICS = tuple(metric.name for metric in METRICS[:2])
 
 
-class Asked(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to a study, as it is written down: every name still a name.
 
     Attributes:

@@ -1,0 +1,165 @@
+"""A question to a study as the fields of a form, as the query of an address, and as options of `fedping analyze`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from analysis.statistics.correction import CORRECTIONS
+from analysis.verdict import Asked, all_pairs, words_of
+from protocol.digest import digest_of
+from protocol.errors import InvalidSettings
+from protocol.study import Study
+
+FIELDS = (
+    "metrics",
+    "guardrails",
+    "pairs",
+    "alpha",
+    "correction",
+    "from-iteration",
+    "to-iteration",
+    "since",
+    "until",
+    "interim",
+    "planned-clients",
+    "enrolled",
+)
+"""The names of a question's fields: those of the command's options, without the dashes in front."""
+
+_LISTS = frozenset({"metrics", "guardrails", "pairs"})
+_LEAST = {"planned-clients": 2, "enrolled": 1}
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+
+
+def given_fields(values: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the fields that a form or an address gives; a repeated one, such as ticked boxes, is joined by commas."""
+    return {name: ",".join(values[name]).strip() for name in FIELDS if name in values}
+
+
+def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
+    """Return the question that the fields of a form or an address ask.
+
+    Raises:
+        InvalidSettings: a field is not of its kind. What the question means is judged by
+            :func:`analysis.verdict.plan_of`.
+    """
+    asked = Asked(**dict(_read(fields)))
+    every = tuple(":".join(pair) for pair in all_pairs(study))
+    return msgspec.structs.replace(asked, pairs=None) if asked.pairs == every else asked
+
+
+def fields_of(asked: Asked) -> dict[str, str]:
+    """Return the fields that ask a question; metrics always, everything else where it is not the default."""
+    found = {"metrics": ",".join(asked.metrics)}
+    for name in FIELDS[1:]:
+        value = getattr(asked, name.replace("-", "_"))
+        if value != _DEFAULTS[name]:
+            found[name] = _written(name, value)
+    return found
+
+
+def query_of(asked: Asked) -> str:
+    """Return the query of the address that asks a question."""
+    return urlencode(fields_of(asked), safe=",:")
+
+
+def options_of(asked: Asked) -> list[str]:
+    """Return the options that ask `fedping analyze` a question."""
+    given = fields_of(asked)
+    interim = ["--interim"] if given.pop("interim", None) else []
+    return [f"--{name}={value}" for name, value in given.items()] + interim
+
+
+def key_of(asked: Asked) -> str:
+    """Return a short name of a question: equal questions, equal names."""
+    return digest_of(asked)[:12]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a question is about, whatever levels and corrections it asks for: looks at one subject are counted."""
+
+    metrics: frozenset[str]
+    pairs: frozenset[frozenset[str]]
+    window: tuple[int | None, ...]
+
+
+def subject_of(asked: Asked, study: Study) -> Subject:
+    """Return what a question is about."""
+    pairs = asked.pairs or [":".join(pair) for pair in all_pairs(study)]
+    return Subject(
+        frozenset(asked.metrics),
+        frozenset(frozenset(name.strip() for name in pair.split(":")) for pair in pairs),
+        (asked.from_iteration, asked.to_iteration, asked.since, asked.until),
+    )
+
+
+_DEFAULTS: dict[str, Any] = {name: getattr(Asked(), name.replace("-", "_")) for name in FIELDS}
+
+
+def _read(fields: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name in FIELDS:
+        given = fields.get(name)
+        if name in _LISTS and given is not None:
+            yield name, words_of(given)
+        elif given:
+            yield name.replace("-", "_"), _value(name, given)
+
+
+def _value(name: str, given: str) -> Any:
+    match name:
+        case "alpha":
+            return _number(given)
+        case "correction":
+            return _correction(given)
+        case "since" | "until":
+            return _time(name, given)
+        case "interim":
+            return given not in ("0", "no", "false")
+        case _:
+            return _integer(name, given)
+
+
+def _number(given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidSettings(f"the level alpha is a number such as 0.05, not '{given}'") from None
+
+
+def _integer(name: str, given: str) -> int:
+    words = name.replace("-", " ")
+    least = _LEAST.get(name, 0)
+    digits = given.replace(",", "")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) >= least):
+        raise InvalidSettings(f"'{words}' is a whole number from {least} on, not '{given}'")
+    return int(digits)
+
+
+def _correction(given: str) -> str:
+    if given not in CORRECTIONS:
+        raise InvalidSettings(f"there is no correction '{given}'; there are {', '.join(CORRECTIONS)}")
+    return given
+
+
+def _time(name: str, given: str) -> int:
+    for form in _TIMES:
+        try:
+            return round(datetime.strptime(given, form).replace(tzinfo=UTC).timestamp() * 1000)
+        except ValueError:
+            continue
+    raise InvalidSettings(f"'{name}' is a time such as 2018-06-20T12:00 (UTC), not '{given}'")
+
+
+def _written(name: str, value: Any) -> str:
+    if name in _LISTS:
+        return ",".join(value)
+    if name in ("since", "until"):
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
+    return "1" if value is True else str(value)

@@ -1,0 +1,169 @@
+"""All counts of all studies: asked for, counted one at a time by processes of their own, kept.
+
+Nothing is kept in memory: several servers may be of one folder, and come and go. What is kept is every count, because
+how often somebody has looked belongs to the result.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from analysis.verdict import Asked
+from dashboard.results.asking import key_of, options_of
+from dashboard.results.count import ASKED, LANDED, WAITING, Count, UnknownCount, read_count
+from dashboard.results.landed import Folders, Landed
+from experiments.run_folder import write_whole_bytes
+from experiments.run_process import ENDED, STDERR, STOP, Ended, alone, start
+from model_store.store import open_store
+from protocol import __version__
+from protocol.errors import FedpingError
+from protocol.study import Study
+
+PATIENCE = 5.0
+"""Seconds after which a count that does not heed the wish to stop is killed; it has nothing to put in order."""
+
+QUIET = ("nice", "-n", "10", "env", "FEDPING_PROGRESS=lines")
+"""In front of the command: it leaves the machine to whoever takes pings, and says what it does in lines."""
+
+_ID = re.compile(r"[0-9]{13}-[0-9a-f]{12}")
+_LOCK = ".lock"
+
+Command = Callable[[str, Asked], Sequence[str]]
+
+
+class Counts:
+    """The counts below a folder, ``<folder>/<study>/<count>``.
+
+    Args:
+        folder: of them; made when first needed.
+        store: the model store.
+        landing: where pings land.
+        command: returns the command line that counts a study by a question; `fedping analyze` if None. With another,
+            the next count is started by whoever asks for it, not by the one before.
+    """
+
+    def __init__(self, folder: Path, store: Path, landing: Path, command: Command | None = None) -> None:
+        self.folder, self.store, self.landing = folder, store, landing
+        self.folders = Folders()
+        self._command = command or self._analyze
+        self._then = self._next() if command is None else ()
+
+    def of(self, study: str, key: str | None = None) -> list[Count]:
+        """Return the counts of a study, or of one question to it, newest first."""
+        found = (path.name for path in (self.folder / study).glob("*") if _ID.fullmatch(path.name))
+        names = [name for name in found if key is None or name.endswith(key)]
+        return [count for name in sorted(names, reverse=True) if (count := self._known(study, name)) is not None]
+
+    def count(self, study: str, id: str) -> Count:
+        """Return one count.
+
+        Raises:
+            UnknownCount: there is none of that name.
+        """
+        if not _ID.fullmatch(id):
+            raise UnknownCount(f"there is no count '{id[:80]}' of study '{study}'; leave it out to see the newest")
+        return read_count(self.folder / study / id)
+
+    def ask(self, study: Study, asked: Asked) -> Count:
+        """Have a question counted, now or when it is its turn; return the count that will answer it.
+
+        One that waits or runs answers it, and so does one that is done if nothing has changed since: it would be the
+        same again, and no other look.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone(self.folder / _LOCK):
+            landed = self._landed(study, asked)
+            for before in self.of(study.name, key_of(asked)):
+                if not before.is_over or (before.state == "done" and before.landed == landed):
+                    return before
+            folder = self._new_folder(study.name, asked)
+        self.start_waiting()
+        return read_count(folder)
+
+    def stop(self, study: str, id: str) -> None:
+        """Stop a count, which takes a moment, or have it wait no longer; nothing happens to one that is over.
+
+        Raises:
+            UnknownCount: there is none of that name.
+        """
+        count = self.count(study, id)
+        with alone(self.folder / _LOCK):
+            if not read_count(count.folder).is_over:
+                (count.folder / STOP).touch()
+                (count.folder / WAITING).unlink(missing_ok=True)
+
+    def start_waiting(self) -> None:
+        """Start the count that has waited longest, if none is running."""
+        if not self.folder.is_dir():
+            return
+        with alone(self.folder / _LOCK):
+            everything = sorted((count for study in self._studies() for count in self.of(study)), key=lambda c: c.id)
+            if any(count.state == "counting" for count in everything):
+                return
+            for count in everything:
+                if count.state == "waiting":
+                    self._start(count)
+                    return
+
+    def ahead(self, count: Count) -> int:
+        """Return how many counts come before one that waits."""
+        others = (other for study in self._studies() for other in self.of(study) if not other.is_over)
+        return sum(other.state == "counting" or other.id < count.id for other in others if other.id != count.id)
+
+    def _known(self, study: str, name: str) -> Count | None:
+        try:
+            return read_count(self.folder / study / name)
+        except UnknownCount:  # it is being made
+            return None
+
+    def _studies(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+    def _start(self, count: Count) -> None:
+        study = count.folder.parent.name
+        try:
+            landed = self._landed(open_store(self.store).study(study), count.asked)
+            write_whole_bytes(count.folder / LANDED, msgspec.json.encode(landed))
+            command = [*QUIET, *self._command(study, count.asked)]
+            start(count.folder, command, patience=PATIENCE, then=self._then)
+        except FedpingError as error:  # the store is gone since it was asked
+            write_whole_bytes(count.folder / STDERR, str(error).encode())
+            write_whole_bytes(count.folder / ENDED, msgspec.json.encode(Ended(error.exit_code, datetime.now(UTC))))
+        (count.folder / WAITING).unlink(missing_ok=True)
+
+    def _analyze(self, study: str, asked: Asked) -> list[str]:
+        places = [f"--store={self.store.absolute()}", f"--landing={self.landing.absolute()}"]
+        return [sys.executable, "-m", "fedping", "analyze", study, "--json", *places, *options_of(asked)]
+
+    def _next(self) -> tuple[str, ...]:
+        """Return what a count that is over leaves to be done: it starts the next, though no server may be there."""
+        return "dashboard.results.next", *(str(path.absolute()) for path in (self.folder, self.store, self.landing))
+
+    def _landed(self, study: Study, asked: Asked) -> Landed:
+        store = open_store(self.store)
+        newest = {line.name: store.iterations(study.name, line.name) for line in study.lines}
+        return Landed(
+            files=self.folders.files(self.landing, study, asked.window),
+            versions={line: numbers[-1] for line, numbers in newest.items() if numbers},
+            code=__version__,
+        )
+
+    def _new_folder(self, study: str, asked: Asked) -> Path:
+        now = time.time_ns() // 1_000_000
+        while True:
+            folder = self.folder / study / f"{now:013d}-{key_of(asked)}"
+            try:
+                folder.mkdir(parents=True)
+                break
+            except FileExistsError:
+                now += 1
+        (folder / WAITING).touch()
+        write_whole_bytes(folder / ASKED, msgspec.json.encode(asked))
+        return folder

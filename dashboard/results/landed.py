@@ -1,0 +1,155 @@
+"""What had landed when a study was counted, and how much has landed since."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import Struct
+
+from analysis.study import Window
+from protocol.digest import digest_of
+from protocol.landing import iterations, partition
+from protocol.study import Study
+
+SETTLED_NS = 1_000_000_000
+"""How old a folder's time stamp is before it is trusted: stamps are coarser than two files may follow each other."""
+
+FILES_A_LOOK = 256
+"""Footers that one look reads at most, so that it is over soon; the next look goes on."""
+
+FRESH_S = 2.0
+
+Files = Mapping[str, tuple[str, ...]]
+"""Names of landed files by their partition's path below the landing folder."""
+
+
+class Landed(Struct, frozen=True, dict=True):
+    """The landed files of a window, the newest version of every line, and the code that counts."""
+
+    files: dict[str, tuple[str, ...]]
+    versions: dict[str, int]
+    code: str
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256: equal inputs, equal counts."""
+        return digest_of(self)
+
+
+@dataclass(frozen=True)
+class Since:
+    """Pings that landed after a count; ``complete`` is False while there may be more of them."""
+
+    pings: int
+    complete: bool
+
+
+@dataclass
+class Folders:
+    """The landed files of partitions, listed again only when a folder has changed."""
+
+    _known: dict[Path, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+
+    def files(self, landing: Path, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
+        """Return the files of a study's window; empty partitions are left out."""
+        found = {
+            str(folder.relative_to(landing)): self._names(folder) for folder in _partitions(landing, study, window)
+        }
+        return {folder: names for folder, names in found.items() if names}
+
+    def _names(self, folder: Path) -> tuple[str, ...]:
+        try:
+            changed = folder.stat().st_mtime_ns
+            known = self._known.get(folder)
+            if known is not None and known[0] == changed:
+                return known[1]
+            names = tuple(sorted(filter(_is_landed, os.listdir(folder))))
+        except FileNotFoundError:
+            return ()
+        if time.time_ns() - changed > SETTLED_NS:
+            self._known[folder] = (changed, names)
+        return names
+
+
+@dataclass
+class Watch:
+    """Looks at what landed after counts; any number of threads may ask, and the folders are read every two seconds."""
+
+    landing: Path
+    clock: Callable[[], float] = time.monotonic
+    folders: Folders = field(default_factory=Folders)
+    _seen: dict[tuple[str, str, Window], tuple[float, Since]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def since(self, count: str, study: Study, window: Window, landed: Callable[[], Files]) -> Since:
+        """Return how many pings of a window landed after a count.
+
+        Args:
+            count: which one; what it counted never changes.
+            study: its study.
+            window: which pings.
+            landed: returns the files that had landed when it was counted.
+        """
+        with self._lock:
+            key = (study.name, count, window)
+            known = self._seen.get(key)
+            if known is not None and self.clock() - known[0] < FRESH_S:
+                return known[1]
+            found = self._look(study, window, landed())
+            self._seen[key] = (self.clock(), found)
+            return found
+
+    def _look(self, study: Study, window: Window, before: Files) -> Since:
+        pings = read = 0
+        for file in new_files(self.folders.files(self.landing, study, window), before):
+            missed = rows.cache_info().misses
+            pings += rows(self.landing / file, window.since, window.until)
+            read += rows.cache_info().misses - missed
+            if read >= FILES_A_LOOK:
+                return Since(pings, complete=False)
+        return Since(pings, complete=True)
+
+
+def new_files(now: Files, before: Files) -> Iterator[str]:
+    """Yield the paths of files that are there now and were not before."""
+    for folder, names in now.items():
+        known = before.get(folder, ())
+        if names != known:
+            yield from (f"{folder}/{name}" for name in sorted(set(names) - set(known)))
+
+
+@functools.lru_cache(maxsize=65_536)
+def rows(file: Path, since: int | None, until: int | None) -> int:
+    """Return how many pings of a landed file were received in a span (milliseconds since 1970); 0 if it is gone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        if since is None and until is None:
+            return int(pq.read_metadata(file).num_rows)
+        received = pq.read_table(file, columns=["received_at"])["received_at"].cast(pa.int64())
+    except (OSError, pa.ArrowInvalid):  # the count itself tells of a file that cannot be read
+        return 0
+    inside = pc.and_(
+        pc.greater_equal(received, since if since is not None else -(2**62)),
+        pc.less(received, until if until is not None else 2**62),
+    )
+    return int(pc.sum(inside).as_py() or 0)
+
+
+def _partitions(landing: Path, study: Study, window: Window) -> Iterator[Path]:
+    for line in [*(line.name for line in study.lines), None]:
+        for iteration in iterations(landing, study.name, line):
+            if line is None or window.holds(iteration):
+                yield partition(landing, study.name, line, iteration)
+
+
+def _is_landed(name: str) -> bool:
+    return name.endswith(".parquet") and not name.startswith((".", "_"))

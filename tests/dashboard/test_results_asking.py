@@ -1,0 +1,103 @@
+"""A question goes into an address and comes back as it was, and into the options of `fedping analyze`."""
+
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.study import METRICS
+from analysis.verdict import Asked, plan_of
+from dashboard.results.asking import asked_by, fields_of, given_fields, key_of, options_of, query_of, subject_of
+from protocol.errors import InvalidSettings
+from protocol.study import Arm, Study
+
+STUDY = Study(name="three", arms=tuple(Arm(name=name, share=0.3) for name in ("new", "old", "older")))
+PAIRS = ("new:old", "new:older", "old:older")
+NAMES = [metric.name for metric in METRICS]
+
+whole = st.none() | st.integers(0, 10**6)
+seconds = st.none() | st.integers(0, 4 * 10**9).map(lambda second: 1000 * second)
+questions = st.builds(
+    Asked,
+    metrics=st.lists(st.sampled_from(NAMES), unique=True).map(tuple),
+    guardrails=st.lists(st.sampled_from(NAMES), unique=True).map(tuple),
+    pairs=st.none() | st.lists(st.sampled_from(PAIRS), max_size=2, unique=True).map(tuple),
+    alpha=st.floats(1e-6, 0.5),
+    correction=st.sampled_from(["bonferroni", "holm"]),
+    from_iteration=whole,
+    to_iteration=whole,
+    since=seconds,
+    until=seconds,
+    interim=st.booleans(),
+    planned_clients=st.none() | st.integers(2, 10**7),
+    enrolled=st.none() | st.integers(1, 10**7),
+)
+
+
+def read(query: str) -> Asked:
+    return asked_by(given_fields(parse_qs(query, keep_blank_values=True)), STUDY)
+
+
+@given(questions)
+def test_the_address_of_a_question_asks_it(asked: Asked) -> None:
+    assert read(query_of(asked)) == asked
+    assert key_of(read(query_of(asked))) == key_of(asked)
+
+
+@given(questions, questions)
+def test_other_questions_have_other_addresses_and_keys(one: Asked, other: Asked) -> None:
+    same = one == other
+    assert (query_of(one) == query_of(other)) == same
+    assert (key_of(one) == key_of(other)) == same
+
+
+@given(questions)
+def test_the_command_is_given_the_same_question(asked: Asked) -> None:
+    """Run the command's own parser on the options, up to where it asks the analysis."""
+    from fedping.commands.analyze import analyze
+    from fedping.counting import milliseconds
+
+    values = analyze.make_context("analyze", ["three", *options_of(asked)]).params
+    for name in ("alpha", "correction", "from_iteration", "to_iteration", "interim", "planned_clients", "enrolled"):
+        assert values[name] == getattr(asked, name)
+    assert milliseconds(values["since"]) == asked.since
+    assert milliseconds(values["until"]) == asked.until
+    assert [word for word in values["metrics"].split(",") if word] == list(asked.metrics)
+    assert [word for word in values["guardrails"].split(",") if word] == list(asked.guardrails)
+
+
+def test_ticked_boxes_are_joined_and_all_pairs_are_no_choice() -> None:
+    fields = given_fields({"metrics": ["", "loss", "rank_selected"], "pairs": ["", *PAIRS], "count": ["7"]})
+    asked = asked_by(fields, STUDY)
+    assert asked == Asked(metrics=("loss", "rank_selected"))
+    assert fields_of(asked) == {"metrics": "loss,rank_selected"}
+
+
+def test_nothing_ticked_is_nothing_asked() -> None:
+    asked = asked_by(given_fields({"metrics": [""], "pairs": [""]}), STUDY)
+    with pytest.raises(InvalidSettings, match="nothing to compare"):
+        plan_of(STUDY, asked)
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "sentence"),
+    [
+        ("alpha", "five", "a number such as 0.05, not 'five'"),
+        ("from-iteration", "-3", "'from iteration' is a whole number from 0 on, not '-3'"),
+        ("planned-clients", "1", "'planned clients' is a whole number from 2 on"),
+        ("since", "yesterday", "'since' is a time such as"),
+        ("correction", "none", "there is no correction 'none'; there are bonferroni, holm"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_told(field: str, given: str, sentence: str) -> None:
+    with pytest.raises(InvalidSettings, match=sentence):
+        asked_by({field: given}, STUDY)
+
+
+def test_looks_at_one_subject_differ_in_strictness_alone() -> None:
+    subject = subject_of(Asked(), STUDY)
+    assert subject_of(Asked(alpha=0.01, guardrails=("rank_selected",), correction="holm"), STUDY) == subject
+    assert subject_of(Asked(pairs=("old:new", "older:new", "old:older")), STUDY) == subject
+    assert subject_of(Asked(pairs=("old:new",)), STUDY) != subject
+    assert subject_of(Asked(until=5), STUDY) != subject

@@ -1,0 +1,159 @@
+"""Counts are processes, one at a time, whose folders tell how they are; looks are counted from what is kept."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from analysis.verdict import Asked
+from dashboard.feeds import Change
+from dashboard.results.asking import key_of
+from dashboard.results.count import Count
+from dashboard.results.counts import Counts
+from dashboard.results.feed import CountFeed
+from dashboard.results.landed import Watch
+from dashboard.results.looks import looks_at
+from model_store.store import open_store
+from protocol.landing import partition, write_landed
+from protocol.study import Study
+from tests.support.landed import landed_table
+from tests.support.processes import left_over, new_mark, wait_until
+from tests.support.versions import small_study, version_0
+
+LEVELS = [Asked(alpha=alpha) for alpha in (0.05, 0.01, 0.001)]
+
+STAND_IN = """
+import sys, time
+from pathlib import Path
+go = Path(sys.argv[1])
+print("counting the landed pings", file=sys.stderr, flush=True)
+while not go.exists():
+    time.sleep(0.02)
+if said := go.read_text():
+    sys.exit(f"fedping: {said}")
+print('{"arms": {}}')
+"""
+"""Counts until a file is there, then fails with the sentence in it, if any."""
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hold that no process is left."""
+    mark = new_mark()
+    for name, value in mark.items():
+        monkeypatch.setenv(name, value)
+    yield
+    assert left_over(mark, seconds=10) == []
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """A study in a store, with ten landed pings."""
+    study = small_study()
+    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
+    land(tmp_path, 10, stamp=1)
+    return study
+
+
+@pytest.fixture
+def counts(tmp_path: Path, mark: None) -> Counts:
+    """Counts by a command that waits for a file named by its question's level."""
+
+    def command(_: str, asked: Asked) -> list[str]:
+        return [sys.executable, "-c", STAND_IN, str(tmp_path / f"go-{asked.alpha}")]
+
+    return Counts(tmp_path / "results", tmp_path / "store", tmp_path / "landing", command)
+
+
+def land(folder: Path, pings: int, stamp: int) -> None:
+    write_landed(partition(folder / "landing", "study", "main", 0), landed_table(pings, stamp), stamp)
+
+
+def finish(counts: Counts, count: Count, sentence: str = "") -> Count:
+    """Let a count end, start the next, and return how it is."""
+    (counts.store.parent / f"go-{count.asked.alpha}").write_text(sentence)
+    assert wait_until(lambda: counts.count("study", count.id).is_over)
+    counts.start_waiting()
+    return counts.count("study", count.id)
+
+
+def test_one_counts_while_others_wait_for_their_turn(counts: Counts, study: Study) -> None:
+    first, second, third = (counts.ask(study, asked) for asked in LEVELS)
+    assert [counts.count("study", one.id).state for one in (first, second, third)] == ["counting", "waiting", "waiting"]
+    assert [counts.ahead(one) for one in (second, third)] == [1, 2]
+    assert wait_until(lambda: counts.count("study", first.id).said == "counting the landed pings")
+    assert counts.ask(study, LEVELS[2]).id == third.id, "it waits already"
+    counts.stop("study", second.id)
+    done = finish(counts, first)
+    assert (done.state, done.printed) == ("done", b'{"arms": {}}\n')
+    assert [counts.count("study", one.id).state for one in (second, third)] == ["stopped", "counting"]
+    failed = finish(counts, third, "the disk is on fire")
+    assert (failed.state, failed.said) == ("failed", "the disk is on fire")
+    assert [one.id for one in counts.of("study")] == [third.id, second.id, first.id]
+
+
+def test_a_running_count_is_stopped_and_may_be_asked_for_again(counts: Counts, study: Study) -> None:
+    asked = counts.ask(study, LEVELS[0])
+    assert counts.count("study", asked.id).state == "counting"
+    counts.stop("study", asked.id)
+    assert wait_until(lambda: counts.count("study", asked.id).is_over)
+    assert counts.count("study", asked.id).state == "stopped"
+    again = counts.ask(study, LEVELS[0])
+    assert again.id != asked.id
+    assert finish(counts, again).state == "done"
+
+
+def test_the_same_pings_are_counted_once_and_more_of_them_are_another_look(
+    counts: Counts, study: Study, tmp_path: Path
+) -> None:
+    first = finish(counts, counts.ask(study, LEVELS[0]))
+    assert counts.ask(study, LEVELS[0]).id == first.id
+    assert looks_at(first, counts.of("study"), study).sentences == []
+    stricter = finish(counts, counts.ask(study, LEVELS[1]))
+    said = looks_at(first, counts.of("study"), study)
+    assert (said.number, said.total, said.others) == (1, 1, 1), "another level, but the same pings"
+    land(tmp_path, 7, stamp=2)
+    second = finish(counts, counts.ask(study, LEVELS[0]))
+    assert second.id != first.id
+    everything = counts.of("study")
+    assert [(looks.number, looks.total) for looks in (looks_at(one, everything, study) for one in (first, second))] == [
+        (1, 2),
+        (2, 2),
+    ]
+    assert "look 2 of 2 at these comparisons" in looks_at(second, everything, study).sentences[0]
+    assert looks_at(stricter, everything, study).number == 1
+    interim = replace(LEVELS[0], interim=True)
+    look = finish(counts, counts.ask(study, interim))
+    after = counts.of("study")
+    assert looks_at(look, after, study).total == 1, "an interim look may be repeated"
+    assert looks_at(second, after, study) == looks_at(second, everything, study)
+
+
+def test_the_feed_tells_each_state_once_and_goes_on_where_it_was(counts: Counts, study: Study, tmp_path: Path) -> None:
+    def feed(shown: str | None = None) -> CountFeed:
+        watch = Watch(tmp_path / "landing", clock=iter(range(0, 1000, 10)).__next__)
+        return CountFeed("study", key_of(LEVELS[0]), shown, study, counts, watch)
+
+    def told(change: Change | None) -> Change:
+        assert change is not None
+        return change
+
+    nothing = told(feed().since(None))
+    assert nothing.data["newest"] is None
+    count = counts.ask(study, LEVELS[0])
+    assert wait_until(lambda: counts.count("study", count.id).said)
+    counting = told(feed().since(nothing.position))
+    assert (counting.data["newest"]["state"], counting.data["newest"]["said"]) == (
+        "counting",
+        "counting the landed pings",
+    )
+    assert feed().since(counting.position) is None
+    finish(counts, count)
+    done = told(feed(count.id).since(counting.position))
+    assert done.data["newest"]["state"] == "done"
+    assert done.data["landed_since"] == {"pings": 0, "complete": True}
+    land(tmp_path, 12_345, stamp=3)
+    assert told(feed(count.id).since(done.position)).data["landed_since"]["pings"] == 12_345
+    assert told(feed(count.id).since("of another server")).data["newest"]["id"] == count.id
