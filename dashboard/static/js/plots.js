@@ -81,24 +81,74 @@ export function linePlot({ series, x, y, log = false, zero = false, rules = [], 
 
 const whole = (value) => (Number.isInteger(value) ? String(value) : "");
 
+const NARROW = 520;
+const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
+
 /**
  * Effects with their intervals: a dot and a whisker each, on one axis with the line of no effect.
+ *
+ * A dot is filled if the effect is `sure` (or nothing says), else hollow. A bound that is null is open: the whisker
+ * ends in an arrow at the edge. Where the page is narrow, names stand above their whiskers instead of beside them.
  * @param {object} of
- * @param {{name: string, value: number, low: number, high: number, colour?: string}[]} of.rows
+ * @param {{name: string, value: number, low: number | null, high: number | null, sure?: boolean, colour?: string}[]} of.rows
  * @param {string} of.x words of the axis
+ * @param {string} [of.left] words left of the line of no effect, such as "better"
+ * @param {string} [of.right]
+ * @param {number} [of.zero] where no effect is
  * @param {number} of.width
  */
-export function intervals({ rows, x, width }) {
-  const left = Math.min(width * 0.42, 12 + 6.6 * Math.max(...rows.map((row) => row.name.length)));
+export function intervals({ rows, x, left, right, zero = 0, width }) {
+  const narrow = width < NARROW;
+  const domain = reach(rows, zero);
+  const ends = rows.map((row) => ({ ...row, from: row.low ?? domain[0], to: row.high ?? domain[1] }));
+  const colour = (row) => row.colour ?? "var(--ink)";
+  const beside = Math.min(width * 0.4, 18 + 6.6 * Math.max(...rows.map((row) => row.name.length)));
+  const value = (row) => signedTo(row.value, domain);
+  const open = (side, edge, text) =>
+    Plot.text(ends.filter((row) => row[side] === null), { y: "name", x: edge, text: () => text, fill: colour, fontSize: 14 });
+  const side = (words, anchor, dx) =>
+    words && Plot.text([words], { x: zero, frameAnchor: "top", textAnchor: anchor, dx, dy: -16, fill: "var(--soft)", text: (w) => w });
   return Plot.plot({
-    ...options(width, 56 + 30 * rows.length),
-    marginLeft: left,
-    x: { label: x, grid: true, nice: true, tickFormat: (v) => number(v, 3) },
-    y: { label: null, domain: rows.map((row) => row.name), tickSize: 0, type: "band" },
+    ...options(width, 66 + (narrow ? 50 : 42) * rows.length),
+    marginTop: 28,
+    marginLeft: narrow ? 8 : beside,
+    marginRight: 12,
+    marginBottom: 38,
+    x: { label: x, labelAnchor: "center", labelArrow: "none", domain, ticks: Math.max(3, Math.min(7, Math.round(width / 90))), tickFormat: (v) => number(v, 3) },
+    y: { label: null, domain: rows.map((row) => row.name), tickSize: 0, type: "band", axis: null },
     marks: [
-      Plot.ruleX([0], { stroke: "var(--soft)", strokeDasharray: "4 3" }),
-      Plot.ruleY(rows, { y: "name", x1: "low", x2: "high", stroke: (row) => row.colour ?? "var(--ink)", strokeWidth: 2 }),
-      Plot.dot(rows, { y: "name", x: "value", fill: (row) => row.colour ?? "var(--ink)", r: 4.5 }),
-    ],
+      Plot.axisX({ label: x, labelAnchor: "center", labelArrow: "none", tickSize: 4, tickFormat: (v) => number(v, 3), ticks: Math.max(3, Math.min(7, Math.round(width / 90))) }),
+      !narrow && Plot.axisY({ label: null, tickSize: 0, lineWidth: beside / 11 }),
+      Plot.gridX({ strokeOpacity: 0.12 }),
+      Plot.ruleX([zero], { stroke: "var(--soft)", strokeWidth: 1.5 }),
+      side(left && `← ${left}`, "end", -7),
+      side(right && `${right} →`, "start", 7),
+      Plot.ruleY(ends, { y: "name", x1: "from", x2: "to", stroke: colour, strokeWidth: 2.4 }),
+      open("low", domain[0], "◂"),
+      open("high", domain[1], "▸"),
+      Plot.dot(ends, {
+        y: "name", x: "value", r: 5.5, strokeWidth: 2, stroke: colour,
+        fill: (row) => (row.sure === false ? "var(--paper)" : colour(row)),
+      }),
+      narrow && Plot.text(ends, { y: "name", frameAnchor: "left", textAnchor: "start", dy: -17, text: "name", fontSize: 12, ...HALO }),
+      narrow
+        ? Plot.text(ends, { y: "name", frameAnchor: "right", textAnchor: "end", dy: -17, text: value, fontWeight: 600, fontSize: 12, ...HALO })
+        : Plot.text(ends, { y: "name", x: "value", dy: -14, text: value, fontWeight: 600, fontSize: 12, ...HALO }),
+    ].filter(Boolean),
   });
+}
+
+/** The axis: all that is finite, the line of no effect, and room for words on both sides of that. */
+function reach(rows, zero) {
+  const all = [zero, ...rows.flatMap((row) => [row.value, row.low, row.high])].filter((v) => v != null && Number.isFinite(v));
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const span = high - low || Math.abs(zero) || 1;
+  return [Math.min(low - 0.05 * span, zero - 0.2 * span), Math.max(high + 0.05 * span, zero + 0.2 * span)];
+}
+
+/** A value with its sign and as many places as the axis can tell apart. */
+function signedTo(value, [low, high]) {
+  const places = Math.max(0, Math.min(6, 3 - Math.floor(Math.log10(high - low)) - 1));
+  const text = Math.abs(value).toFixed(places);
+  return (Number(text) === 0 ? "" : value < 0 ? "−" : "+") + text;
 }

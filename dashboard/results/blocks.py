@@ -1,0 +1,98 @@
+"""The document of an analysis as the page lays it out: goals apart from guardrails, a block a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from analysis.statistics import Estimate
+from analysis.verdict.words import interval_text, p_text
+
+Document: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A comparison: what was found, in words, and its numbers as text.
+
+    ``tag`` is the finding in a word or two, ``tone`` how it is coloured besides: better, worse, or nothing.
+    """
+
+    first: str
+    second: str
+    sentence: str
+    tag: str
+    tone: str
+    means: str
+    difference: str
+    anytime: str | None
+    p: str
+    p_bonferroni: str
+    p_holm: str
+    superiority: str
+    shift: str
+    pings: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A metric with all its comparisons; ``better`` is the direction that is: less or more."""
+
+    name: str
+    title: str
+    better: str
+    rows: tuple[Row, ...]
+
+
+def blocks_of(document: Document, role: str) -> list[Block]:
+    """Return the blocks of the metrics that are a ``goal``, or a ``guardrail``."""
+    found: dict[str, list[Row]] = {}
+    for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
+        if one["role"] == role:
+            found.setdefault(one["metric"], []).append(_row(one, sentence))
+    metrics = document["metrics"]
+    return [Block(name, metrics[name]["title"], metrics[name]["better"], tuple(rows)) for name, rows in found.items()]
+
+
+def _row(one: Document, sentence: str) -> Row:
+    clients, tag = one["per_client"], _tag(one)
+    superiority = _estimate(clients["superiority"])
+    return Row(
+        first=one["pair"][0],
+        second=one["pair"][1],
+        sentence=sentence,
+        tag=tag[0],
+        tone=tag[1],
+        means=" against ".join(f"{mean:.3f}" for mean in clients["means"]),
+        difference=interval_text(_estimate(clients["difference"])),
+        anytime=interval_text(_estimate(one["anytime_valid"])) if one["anytime_valid"] else None,
+        p=p_text(clients["log10_p"]),
+        p_bonferroni=p_text(clients["log10_p_bonferroni"]),
+        p_holm=p_text(clients["log10_p_holm"]),
+        superiority=f"{superiority.value:.4f} [{superiority.low:.4f}, {superiority.high:.4f}]",
+        shift=interval_text(_estimate(clients["hodges_lehmann"])),
+        pings=interval_text(_estimate(one["per_ping"]["difference"])),
+    )
+
+
+def _tag(one: Document) -> tuple[str, str]:
+    """Return a finding in a word or two, and its tone."""
+    sure, worse = one["finding"] != "inconclusive", one["worse"]
+    if one["role"] == "guardrail":
+        if worse:
+            return "broken", "worse"
+        return ("held, better", "better") if sure else ("no harm shown", "")
+    if not sure:
+        return "inconclusive", ""
+    return ("worse", "worse") if worse else ("better", "better")
+
+
+def _estimate(given: Document) -> Estimate:
+    low, high = given["low"], given["high"]
+    return Estimate(
+        given["value"],
+        float("-inf") if low is None else low,
+        float("inf") if high is None else high,
+        given["confidence"],
+    )

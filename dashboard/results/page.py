@@ -1,0 +1,128 @@
+"""What the page of a study shows: a question, its newest count, what became of the last try, and the looks so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from markupsafe import Markup
+
+from analysis.study import METRICS
+from analysis.verdict import Asked, all_pairs
+from dashboard.results.asking import asked_by, fields_of, key_of, query_of
+from dashboard.results.blocks import Block, blocks_of
+from dashboard.results.count import Count
+from dashboard.results.counts import Counts
+from dashboard.results.looks import looks_at
+from protocol.study import Study
+
+
+@dataclass(frozen=True)
+class Page:
+    """See the module.
+
+    Attributes:
+        study: the study.
+        fields: what the form holds.
+        asked: the question; None if the fields are none that can be meant.
+        count: the count that is shown; None if the question has not been counted.
+        latest: the newest count of the question, whatever became of it.
+        history: all counts of the study that are done, newest first.
+        document: that of the count.
+        goals: its blocks.
+        guardrails: its other blocks.
+        looks: sentences about how often the study was looked at.
+        usual: how many seconds the last count took.
+    """
+
+    study: Study
+    fields: Mapping[str, str]
+    asked: Asked | None
+    count: Count | None = None
+    latest: Count | None = None
+    history: tuple[Count, ...] = ()
+    document: Mapping[str, Any] | None = None
+    goals: tuple[Block, ...] = ()
+    guardrails: tuple[Block, ...] = ()
+    looks: tuple[str, ...] = ()
+    usual: float | None = None
+
+    @property
+    def query(self) -> str:
+        """The query of this page's address, without the count."""
+        return "" if self.asked is None else query_of(self.asked)
+
+    @property
+    def embedded(self) -> Markup:
+        """The document within a page: as it was printed, arms in their order, and no sign that could end a script."""
+        text = self.count.printed.decode() if self.count else "null"
+        return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+    @property
+    def clients_so_far(self) -> tuple[int, int]:
+        """The least and the most compared clients of two arms together."""
+        comparisons = self.document["comparisons"] if self.document else ()
+        found = [sum(one["per_client"]["n"]) for one in comparisons] or [0]
+        return min(found), max(found)
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no later count of the question is done."""
+        later = [one for one in self.history if self.count and one.key == self.count.key]
+        return not later or later[0] == self.count
+
+    @property
+    def metrics(self) -> list[tuple[str, str, bool, bool]]:
+        """For the form: every metric's name and title, whether it is compared, whether it is a guardrail."""
+        chosen, guardrails = (self.fields.get(name, "").split(",") for name in ("metrics", "guardrails"))
+        return [(one.name, one.title, one.name in chosen, one.name in guardrails) for one in METRICS]
+
+    @property
+    def pairs(self) -> list[tuple[str, str, bool]]:
+        """For the form: the arms of every pair, in the direction that is asked for, and whether it is."""
+        given = self.fields.get("pairs")
+        chosen = None if given is None else given.split(",")
+        found = []
+        for first, second in all_pairs(self.study):
+            turned = chosen is not None and f"{second}:{first}" in chosen
+            pair = (second, first) if turned else (first, second)
+            found.append((*pair, chosen is None or ":".join(pair) in chosen))
+        return found
+
+
+def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | None = None) -> Page:
+    """Return the page of a question, or of one of its counts.
+
+    Args:
+        counts: those that are kept.
+        study: the study.
+        fields: the question; empty for that of ``id``.
+        id: the count to show; the newest that is done if None.
+
+    Raises:
+        InvalidSettings: a field is not of its kind.
+        UnknownCount: there is no count ``id``.
+    """
+    everything = counts.of(study.name)
+    chosen = counts.count(study.name, id) if id else None
+    asked = chosen.asked if chosen else asked_by(fields, study)
+    mine = [one for one in everything if one.key == key_of(asked)]
+    history = tuple(one for one in everything if one.state == "done")
+    count = chosen or next((one for one in mine if one.state == "done"), None)
+    made = Page(study, fields_of(asked), asked, latest=mine[0] if mine else None, history=history)
+    if history:
+        made = replace(made, usual=history[0].seconds)
+    return made if count is None or count.state != "done" else _shown(made, count)
+
+
+def _shown(page: Page, count: Count) -> Page:
+    document = count.document
+    return replace(
+        page,
+        count=count,
+        document=document,
+        goals=tuple(blocks_of(document, "goal")),
+        guardrails=tuple(blocks_of(document, "guardrail")),
+        looks=tuple(looks_at(count, page.history, page.study).sentences),
+    )

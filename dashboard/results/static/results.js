@@ -1,0 +1,182 @@
+// The results of a study: effects as dots with whiskers, exposure over time, and how a count goes.
+
+import { fill } from "/static/js/dom.js";
+import { figure } from "/static/js/figures.js";
+import { count, duration } from "/static/js/format.js";
+import { intervals } from "/static/js/plots.js";
+import { follow } from "/static/js/stream.js";
+
+import { timePlot } from "./time.js";
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+const HOURS_AT_MOST = 96;
+
+const source = document.getElementById("document");
+const counting = document.getElementById("counting");
+function draw(found) {
+  for (const card of document.querySelectorAll("[data-metric]")) effect(card.querySelector(".effect"), card.dataset.metric, found);
+  exposure(document.getElementById("exposure"), found);
+  traffic(document.getElementById("traffic"), found);
+}
+
+/** The differences of one metric: every pair on one axis, with the interval that decides. */
+function effect(element, name, found) {
+  const metric = found.metrics[name];
+  const rows = found.comparisons.filter((one) => one.metric === name).map((one) => {
+    const estimate = one.anytime_valid ?? one.per_client.difference;
+    return { name: `${one.pair[0]} − ${one.pair[1]}`, ...estimate, sure: one.finding !== "inconclusive", pair: one.pair };
+  });
+  const [left, right] = metric.better === "less" ? ["better", "worse"] : ["worse", "better"];
+  const kind = found.interim ? "at any look" : "of means over clients";
+  figure(element, {
+    level: 3,
+    title: metric.title[0].toUpperCase() + metric.title.slice(1),
+    describe: () => rows.map((row) => spoken(row, metric)).join(" "),
+    draw: (_, width) => intervals({ rows, x: `difference ${kind}`, left, right, width }),
+    note: () =>
+      `First arm minus second. Intervals are ${Number((100 * found.confidence).toPrecision(4))} % each` +
+      `${found.interim ? " and hold at every look" : ""}; a filled dot is a difference that is shown.`,
+    table: () => ({
+      head: ["first", "second", "difference", "low", "high", "finding"],
+      rows: rows.map((row) => [...row.pair, row.value, row.low, row.high, row.sure ? "shown" : "inconclusive"]),
+    }),
+  }).update(found);
+}
+
+function spoken({ pair, value, low, high, sure }, metric) {
+  const side = value === 0 ? "the same as" : value < 0 ? "less than" : "more than";
+  const bounds = low === null ? "with no bound yet" : `between ${told(low)} and ${told(high)}`;
+  const better = sure ? ` Shown: ${pair[0]} is ${(value < 0) === (metric.better === "less") ? "better" : "worse"}.` : " Inconclusive.";
+  return `${pair[0]} is ${told(Math.abs(value))} ${side} ${pair[1]}, ${bounds}.${better}`;
+}
+
+const told = (value) => value.toFixed(3).replace("-", "minus ");
+
+/** An arm's columns by hour, or by day (UTC) where there are too many hours to tell apart. */
+function byTime(arm, step) {
+  const sums = new Map();
+  arm.from_ms.forEach((at, i) => {
+    const start = Math.floor(at / step) * step;
+    const sum = sums.get(start) ?? { pings: 0, exposed: 0 };
+    sums.set(start, { pings: sum.pings + arm.pings[i], exposed: sum.exposed + arm.newly_exposed[i] });
+  });
+  return sums;
+}
+
+function stepOf(found) {
+  const hours = Object.values(found.arms).flatMap((arm) => arm.by_hour.from_ms);
+  const [first, last] = [Math.min(...hours), Math.max(...hours)];
+  return { first, last, step: (last - first) / HOUR_MS > HOURS_AT_MOST ? DAY_MS : HOUR_MS };
+}
+
+function exposure(element, found) {
+  const { first, last, step } = stepOf(found);
+  const series = Object.entries(found.arms).map(([name, arm]) => {
+    let sum = 0;
+    const points = [];
+    const sums = byTime(arm.by_hour, step);
+    for (let at = Math.floor(first / step) * step; at <= last; at += step) {
+      sum += sums.get(at)?.exposed ?? 0;
+      points.push([at + step, sum]);
+    }
+    return { name, points };
+  });
+  figure(element, {
+    level: 3,
+    title: "Exposed clients so far",
+    describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.exposed)}.`).join(" "),
+    draw: (_, width) => timePlot({ series, y: "clients with a selection", width }),
+    note: () => `By the ${words(step)} of a client's first selection in the window (${found.window}); UTC.`,
+    table: () => table(series, "clients"),
+  }).update(found);
+}
+
+function traffic(element, found) {
+  const { first, last, step } = stepOf(found);
+  const series = Object.entries(found.arms).map(([name, arm]) => {
+    const sums = byTime(arm.by_hour, step);
+    const points = [];
+    for (let at = Math.floor(first / step) * step; at <= last; at += step) points.push([at, sums.get(at)?.pings ?? 0]);
+    return { name, points };
+  });
+  figure(element, {
+    level: 3,
+    title: `Pings by ${words(step)}`,
+    describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.pings)} pings.`).join(" "),
+    draw: (_, width) => timePlot({ series, y: "pings", width }),
+    note: () => "By the time of receipt, UTC; each document once.",
+    table: () => table(series, "pings"),
+  }).update(found);
+}
+
+const words = (step) => (step === HOUR_MS ? "hour" : "day");
+
+const table = (series, unit) => ({
+  head: ["time (UTC)", ...series.map((one) => `${one.name}, ${unit}`)],
+  rows: series[0].points.map(([at], i) => [
+    new Date(at).toISOString().slice(0, 16).replace("T", " "),
+    ...series.map((one) => one.points[i][1]),
+  ]),
+});
+
+/** Show how a count goes; the page is made anew when it is over. */
+function watch(card) {
+  const { feed, shown, latest, state, usual, pinned } = card.dataset;
+  const began = { at: null };
+  const following = follow(feed, {
+    onChange({ newest, landed_since: since }) {
+      const over = newest && !["waiting", "counting"].includes(newest.state);
+      const changed = newest && (newest.id !== latest || (over && newest.state !== state));
+      if (changed && !(pinned && over && newest.id === latest)) {
+        following.stop();
+        location.reload();
+        return;
+      }
+      if (newest && !over) progress(newest);
+      if (since && shown) landed(since);
+    },
+  });
+
+  function progress(newest) {
+    began.at = newest.started ? Date.parse(newest.started) : null;
+    const ahead = newest.ahead === 1 ? "one count is" : `${newest.ahead} counts are`;
+    const doing = newest.state === "waiting" ? `Waiting for its turn${newest.ahead ? `: ${ahead} ahead` : ""}` : sentence(newest.said);
+    fill(document.getElementById("doing"), doing || "Beginning to count");
+  }
+
+  function landed({ pings, complete }) {
+    const place = document.getElementById("since");
+    if (!place) return;
+    const text = pings
+      ? `${complete ? "" : "More than "}${count(pings)} pings have landed since.`
+      : "Nothing has landed in the window since it was counted.";
+    if (place.textContent.trim() !== text) fill(place, text);
+    document.getElementById("again").classList.toggle("primary", pings > 0);
+  }
+
+  setInterval(() => {
+    const place = document.getElementById("elapsed");
+    if (!place || began.at === null) return;
+    const last = usual ? `; the last count took ${duration(Number(usual))}` : "";
+    place.textContent = `${duration(Math.max(1, (Date.now() - began.at) / 1000))}${last}`;
+  }, 1000);
+}
+
+const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
+
+/** The planned clients are those of an interim look: the field is shown for one alone. */
+function interimFields() {
+  const box = document.getElementById("interim");
+  const planned = document.getElementById("planned-clients");
+  if (!box || !planned) return;
+  const show = () => {
+    planned.disabled = !box.checked;
+  };
+  box.addEventListener("change", show);
+  show();
+}
+
+if (source) draw(JSON.parse(source.textContent));
+if (!counting.dataset.idle) watch(counting);
+interimFields();

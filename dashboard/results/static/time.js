@@ -1,0 +1,27 @@
+// Lines by name over time.
+
+import { armColour, armDashes } from "/static/js/colours.js";
+import { number } from "/static/js/format.js";
+import { legend, options } from "/static/js/plots.js";
+
+/**
+ * @param {object} of
+ * @param {{name: string, points: [number, number][]}[]} of.series points [milliseconds since 1970, value]
+ * @param {string} of.y words of the axis
+ * @param {number} of.width
+ */
+export function timePlot({ series, y, width }) {
+  const marks = series.flatMap(({ points }, place) => [
+    Plot.lineY(points, { x: ([at]) => new Date(at), y: "1", stroke: armColour(place), strokeDasharray: armDashes(place) ?? undefined, strokeWidth: 2 }),
+    points.length === 1 && Plot.dot(points, { x: ([at]) => new Date(at), y: "1", fill: armColour(place), r: 3.5 }),
+  ]);
+  return [
+    legend(series),
+    Plot.plot({
+      ...options(width),
+      x: { type: "utc", label: null, ticks: Math.max(2, Math.min(8, Math.round(width / 90))) },
+      y: { label: y, grid: true, zero: true, nice: true, tickFormat: (v) => number(v, 3) },
+      marks: [Plot.ruleY([0], { stroke: "var(--faint)" }), ...marks.filter(Boolean)],
+    }),
+  ];
+}

@@ -1,0 +1,164 @@
+"""The addresses of the Results page; docs/reference.md lists them."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as AnyResponse
+
+from analysis.study.window import window_folders
+from analysis.verdict import all_pairs, plan_of
+from dashboard.results.asking import asked_by, given_fields, key_of, query_of
+from dashboard.results.count import Count, UnknownCount
+from dashboard.results.counts import Counts
+from dashboard.results.feed import CountFeed, landed_since
+from dashboard.results.landed import Watch
+from dashboard.results.page import Page, page_of
+from dashboard.results.tables import comparisons_csv, sizes_csv
+from dashboard.services import Services
+from dashboard.settings import DashboardSettings
+from model_store.store import StoreError, open_store
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.study import Study
+
+FOLDER = "results"
+"""Where counts are kept, below the folder of the runs."""
+
+
+def blueprint(services: Services) -> Blueprint:
+    """Return the page."""
+    pages = Blueprint(
+        "results",
+        __name__,
+        url_prefix="/results",
+        template_folder="templates",
+        static_folder="static",
+        static_url_path="/page/static",
+    )
+    results = Results(services)
+    pages.add_url_rule("/", "index", results.index)
+    pages.add_url_rule("/<study>/", "study", results.study)
+    pages.add_url_rule("/<study>/feed", "feed", results.feed)
+    pages.add_url_rule("/<study>/count", "count", results.ask, methods=["POST"])
+    pages.add_url_rule("/<study>/stop", "stop", results.stop, methods=["POST"])
+    pages.add_url_rule("/<study>/document.json", "document", results.document)
+    pages.add_url_rule("/<study>/comparisons.csv", "comparisons", results.comparisons)
+    pages.add_url_rule("/<study>/sizes.csv", "sizes", results.sizes)
+    return pages
+
+
+class Results:
+    """The views."""
+
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._services = services
+        self._counts = Counts(settings.runs / FOLDER, settings.store, settings.landing)
+        self._watch = Watch(settings.landing)
+
+    def index(self) -> AnyResponse | str:
+        """Lead to the only study, or list them."""
+        try:
+            studies = open_store(self._settings.store).studies()
+        except StoreError as error:
+            return render_template("results/index.html", studies=[], sentence=str(error))
+        if len(studies) == 1:
+            return redirect(url_for("results.study", study=studies[0]))
+        newest = {study: self._newest(study) for study in studies}
+        return render_template("results/index.html", studies=newest, sentence=None)
+
+    def study(self, study: str) -> AnyResponse | str:
+        """Show a question and its newest count; without a question, lead to the one that was counted last."""
+        about = self._study(study)
+        fields, id = given_fields(request.args.to_dict(flat=False)), request.args.get("count")
+        if not fields and id is None:
+            newest = self._newest(study)
+            if newest is not None:
+                return redirect(self._address(study, query_of(newest.asked)))
+        try:
+            all_pairs(about)
+        except InvalidSettings as error:
+            return render_template("results/index.html", studies=[], sentence=str(error))
+        return self._render(page_of(self._counts, about, fields, id), pinned=id is not None)
+
+    def ask(self, study: str) -> AnyResponse | tuple[str, int]:
+        """Have a question counted; what it cannot mean is told above the form, which keeps what was entered."""
+        about, fields = self._study(study), given_fields(request.form.to_dict(flat=False))
+        try:
+            asked = asked_by(fields, about)
+            plan_of(about, asked)
+            window_folders(self._settings.landing, about, asked.window)
+        except FedpingError as error:
+            return self._render(Page(about, fields, None), wrong=str(error)), 400
+        self._counts.ask(about, asked)
+        return redirect(self._address(study, query_of(asked)), 303)
+
+    def stop(self, study: str) -> AnyResponse:
+        """Stop a count."""
+        self._study(study)
+        count = self._counts.count(study, request.form.get("count", ""))
+        self._counts.stop(study, count.id)
+        return redirect(self._address(study, query_of(count.asked)), 303)
+
+    def feed(self, study: str) -> Response:
+        """Tell how the count of a question goes, and what has landed since the count that is shown."""
+        about, shown = self._study(study), request.args.get("shown") or None
+        if shown is not None:
+            key = self._counts.count(study, shown).key
+        else:
+            key = key_of(asked_by(given_fields(request.args.to_dict(flat=False)), about))
+        return self._services.streams.answer(CountFeed(study, key, shown, about, self._counts, self._watch))
+
+    def document(self, study: str) -> Response:
+        """Return the document as `fedping analyze --json` printed it, bit for bit."""
+        return _file(self._chosen(study).printed, "application/json", f"{study}.json")
+
+    def comparisons(self, study: str) -> Response:
+        """Return the comparisons as CSV."""
+        return _file(comparisons_csv(self._chosen(study).document).encode(), "text/csv", f"{study}-comparisons.csv")
+
+    def sizes(self, study: str) -> Response:
+        """Return the sizes of the arms as CSV."""
+        return _file(sizes_csv(self._chosen(study).document).encode(), "text/csv", f"{study}-sizes.csv")
+
+    @property
+    def _settings(self) -> DashboardSettings:
+        return self._services.settings
+
+    def _study(self, name: str) -> Study:
+        """Return a study that the store lists: a name of an address is never a path."""
+        store = open_store(self._settings.store)
+        studies = store.studies()
+        if name not in studies:
+            raise StoreError(f"there is no study '{name[:80]}'; there is {', '.join(studies) or 'none'}")
+        return store.study(name)
+
+    def _newest(self, study: str) -> Count | None:
+        return next((one for one in self._counts.of(study) if one.state == "done"), None)
+
+    def _chosen(self, study: str) -> Count:
+        """Return the count that an address of data names by a question, or by its own name."""
+        fields = given_fields(request.args.to_dict(flat=False))
+        count = page_of(self._counts, self._study(study), fields, request.args.get("count")).count
+        if count is None:
+            raise UnknownCount(f"this question to study '{study}' has not been counted; count it on its page")
+        return count
+
+    def _address(self, study: str, query: str) -> str:
+        return f"{url_for('results.study', study=study)}?{query}"
+
+    def _render(self, page: Page, *, pinned: bool = False, wrong: str | None = None) -> str:
+        since = None if page.count is None else landed_since(self._watch, page.study, page.count)
+        return render_template(
+            "results/study.html",
+            page=page,
+            pinned=pinned,
+            wrong=wrong,
+            since=since,
+            studies=open_store(self._settings.store).studies(),
+            query_of=query_of,
+        )
+
+
+def _file(data: bytes, kind: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'inline; filename="{name}"', "Cache-Control": "no-store"}
+    return Response(data, content_type=f"{kind}; charset=utf-8", headers=headers)
