@@ -1,0 +1,176 @@
+"""A form filled with an experiment's tables, and the tables read out of a form that was filled in.
+
+What is left empty is left out of the file, so that the file says what somebody meant and the defaults remain defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, fields_of
+from dashboard.runs.form.schema import laboratory_nodes
+from dashboard.runs.toml import value_text
+from experiments.laboratory.settings.merging import Raw, nested, toml_value
+
+ON = "on"
+_VARIANTS = "variants"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting that a variant changes: its dotted name, and the value as TOML."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A variant in the form."""
+
+    name: str
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What a form shows: the fields' values by name, the variants, and the settings that no field is for."""
+
+    values: Mapping[str, str]
+    arms: Sequence[Arm] = ()
+    unplaced: Sequence[str] = field(default_factory=tuple)
+
+
+def filled_form(tables: Mapping[str, Any]) -> Filled:
+    """Return the form of an experiment's tables, which need not be right."""
+    nodes = laboratory_nodes()
+    values = {each.name: ON for each in fields_of(nodes) if each.widget == "flag" and each.default == "true"}
+    unplaced = list(_fill({key: value for key, value in tables.items() if key != _VARIANTS}, nodes, values))
+    variants = tables.get(_VARIANTS, ())
+    arms: list[Arm] = []
+    if isinstance(variants, list | tuple) and all(isinstance(each, Mapping) for each in variants):
+        arms = [_arm(each) for each in variants]
+    elif variants:
+        unplaced.append(_VARIANTS)
+    return Filled(values, arms, unplaced)
+
+
+def tables_of(form: Mapping[str, str], arms: Sequence[Arm]) -> Raw:
+    """Return the tables that a filled-in form describes, not yet judged.
+
+    Raises:
+        InvalidSettings: one setting of a variant is inside another that is no table.
+    """
+    tables = _read(laboratory_nodes(), form)
+    if "users" in tables.get("data", {}):
+        tables.pop("partition", None)  # made users are everyone for themselves
+    variants = [_variant(arm) for arm in arms]
+    name = {"name": tables.pop("name")} if "name" in tables else {}
+    return {**name, **tables, **({_VARIANTS: variants} if variants else {})}
+
+
+def _fill(table: Mapping[str, Any], nodes: Sequence[Node], values: dict[str, str]) -> Iterator[str]:
+    """Write what a table says into ``values``; yield the settings in it that no node is for, by dotted name."""
+    yield from sorted(table.keys() - {node.key for node in nodes})
+    for node in nodes:
+        value = table.get(node.key)
+        if isinstance(node, Field):
+            if value is not None:
+                values[node.name] = _text(node, value)
+        elif value is not None and not isinstance(value, Mapping):
+            yield node.key
+        else:
+            fill = (
+                _fill(value or {}, node.children, values)
+                if isinstance(node, Table)
+                else _fill_choice(value, node, values)
+            )
+            yield from (f"{node.key}.{inner}" for inner in fill)
+
+
+def _fill_choice(table: Mapping[str, Any] | None, choice: Choice, values: dict[str, str]) -> Iterator[str]:
+    if table is None:
+        table = {} if choice.tag is None else {choice.tag: choice.default, **choice.settled}
+        option: Option | None = next(each for each in choice.options if each.value == choice.default)
+    else:
+        option = _chosen(table, choice)
+    if option is None:
+        yield choice.tag or next(iter(table), "")
+        return
+    values[choice.name] = option.value
+    yield from _fill({key: value for key, value in table.items() if key != choice.tag}, option.children, values)
+
+
+def _chosen(table: Mapping[str, Any], choice: Choice) -> Option | None:
+    """Return the option that a table has made."""
+    if choice.tag is not None:
+        wanted = table.get(choice.tag, choice.default)
+        return next((each for each in choice.options if each.value == wanted), None)
+    if choice.optional:
+        return choice.options[-1]
+    sources = {option.children[0].key: option for option in choice.options}
+    return next((option for key, option in sources.items() if key in table), choice.options[0])
+
+
+def _text(node: Field, value: Any) -> str:
+    if node.widget == "flag" and isinstance(value, bool):
+        return ON if value else ""
+    return value if isinstance(value, str) and node.widget != "toml" else value_text(value)
+
+
+def _read(nodes: Sequence[Node], form: Mapping[str, str]) -> Raw:
+    found: Raw = {}
+    for node in nodes:
+        value = _value(node, form)
+        if value is not None:
+            found[node.key] = value
+    return found
+
+
+def _value(node: Node, form: Mapping[str, str]) -> Any:
+    """Return what a form says of a setting or a table; None if nothing."""
+    if isinstance(node, Field):
+        return _setting(node, form.get(node.name))
+    if isinstance(node, Table):
+        return _read(node.children, form) or None
+    chosen = form.get(node.name, node.default)
+    option = next((each for each in node.options if each.value == chosen), None)
+    if option is None:
+        return {node.tag: chosen} if node.tag else None
+    if node.optional and option is node.options[0]:
+        return None
+    inside = _read(option.children, form)
+    if node.tag is None:
+        return inside
+    return None if not inside and node.rare and chosen == node.default else {node.tag: chosen, **inside}
+
+
+def _setting(node: Field, text: str | None) -> Any:
+    if node.widget == "flag":
+        given = text == ON
+        return None if given == (node.default == "true") else given
+    if text is None or not text.strip():
+        return None
+    if node.widget in ("text", "select"):
+        return text.strip()
+    return toml_value(" ".join(text.split()))
+
+
+def _arm(variant: Mapping[str, Any]) -> Arm:
+    rest = {key: value for key, value in variant.items() if key != "name"}
+    return Arm(str(variant.get("name", "")), tuple(Difference(*each) for each in _leaves(rest, "")))
+
+
+def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value_text(value)
+
+
+def _variant(arm: Arm) -> Raw:
+    changes = {each.key: toml_value(each.value.strip()) for each in arm.differences if each.key}
+    return {**({"name": arm.name.strip()} if arm.name.strip() else {}), **nested(changes)}

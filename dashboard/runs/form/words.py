@@ -1,0 +1,144 @@
+"""What types cannot say of the laboratory's settings: labels, an order for people, what is rarely needed.
+
+Whatever is not named here appears all the same, by its own name and in the last group.
+"""
+
+from __future__ import annotations
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "What is learned, and from what": ("model", "data", "partition"),
+    "How": ("training", "sampling", "server", "lateness"),
+    "How long, where, and how it is judged": (
+        "rounds", "seeds", "where", "engine", "evaluation", "early_stopping", "name",
+    ),
+}  # fmt: skip
+"""The cards of the form, with the tables and settings of each."""
+
+LABELS: dict[str, str] = {
+    "model": "Model",
+    "data": "Data",
+    "partition": "Who has which examples",
+    "training": "What a client does",
+    "server": "What the server does",
+    "server.optimizer": "Optimizer",
+    "server.aggregate": "What stands for the updates of a round",
+    "server.staleness": "Late pings",
+    "server.weighting": "One vote is",
+    "server.min_clients": "Least clients of a round",
+    "sampling": "Who takes part in a round",
+    "lateness": "Slow clients",
+    "rounds": "Rounds",
+    "seeds": "Seeds",
+    "where": "Where it runs",
+    "engine": "Engine of the rounds",
+    "evaluation": "Evaluation",
+    "evaluation.every": "Every … rounds",
+    "evaluation.local": "Also on each client's own test examples",
+    "early_stopping": "Early stopping",
+    "name": "Name",
+    "model.l2": "L2 penalty",
+    "model.integer": "Whole numbers as weights",
+    "data.name": "Data set",
+    "data.file": "File",
+    "data.users": "Made users",
+    "data.test": "Share for the test",
+    "data.validation": "Share for validation",
+    "data.population": "How users search",
+    "data.groups": "Groups of users",
+    "data.standardise": "Standardise",
+    "training.sign": "Send the signs only",
+    "training.proximal": "Proximal term μ (FedProx)",
+    "partition.alpha": "α",
+}
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "training": {
+        "gradient": "one gradient (FedSGD, FedGD)",
+        "local": "steps of its own (FedAvg, FedGD+; FedProx with a proximal term)",
+    },
+    "partition": {
+        "iid": "at random, evenly",
+        "shards": "by label: shards",
+        "labels": "by label: so many labels each",
+        "dirichlet": "by label: shares of Dirichlet(α)",
+        "key": "by nature: a user's, a country's",
+        "power_law": "at random, sizes by a power law",
+        "random_sizes": "at random, in random sizes",
+        "fixed_size": "at random, so many each",
+    },
+    "sampling": {
+        "all": "everybody",
+        "uniform": "so many, at random",
+        "bernoulli": "each by a coin",
+        "by_size": "in proportion to their examples",
+        "stratified": "from each stratum its share",
+        "cluster": "everybody of some clusters",
+    },
+    "server.aggregate": {
+        "mean": "their mean",
+        "mean_of_signs": "the mean of their signs (majority)",
+        "recluster": "centroids, clustered again",
+    },
+    "where": {
+        "memory": "local: in memory, in this one process",
+        "files": "local: through Parquet files, as they land",
+        "http": "distributed: over HTTP to an ingest, which lands them in Parquet",
+    },
+    "engine": {"numpy": "NumPy", "spark": "Spark"},
+    "server.weighting": {"client": "a client's", "ping": "a ping's", "examples": "an example's"},
+}
+"""Words for values; others stand as they are in the file."""
+
+OF_A_FILE = ("file", "target", "features", "client", "choice", "kind")
+OF_USERS = ("users", "judges", "population", "groups")
+"""Which settings of [data] belong to which source; the others are of data sets and files."""
+
+RARE = frozenset({
+    "partition.least", "training.sign", "server.staleness", "server.aggregate", "server.min_clients", "lateness",
+    "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
+    "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
+    "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",
+    "evaluation.task", "evaluation.metric", "evaluation.baseline_iterations", "evaluation.baselines", "engine",
+    "data.client", "data.choice", "data.kind", "name",
+})  # fmt: skip
+"""What stays folded until somebody asks for it."""
+
+EXAMPLES: dict[str, str] = {
+    "data.file": "/home/me/rows.csv",
+    "data.features": '["length", "recency"]',
+    "seeds": "5, or [7, 11]",
+    "model.step": "{ start = 0.1, min = 1e-6, max = 50.0 }",
+    "model.constraints": '[{ constraint = "non_negative" }]',
+    "data.groups": "[{ share = 0.3, population = { … } }, …]",
+    "lateness.shares": "[0.6, 0.3, 0.1]",
+    "evaluation.metric": "accuracy",
+}
+
+HELPS: dict[str, str] = {
+    "name": "The file's own if left out.",
+    "seeds": "How many repetitions, or a list of seeds. Variants are paired seed by seed.",
+    "data.file": "A path on the machine that runs the dashboard: CSV, Parquet or Arrow.",
+    "data.target": "The column that is to be predicted.",
+    "data.features": "The columns to predict from; all others if left out.",
+    "data.client": "The column that says whose a row is, for a partition by nature.",
+    "data.choice": "The column that says which choice a row is a candidate of.",
+    "data.kind": "Whether the target is a class or a number, if that cannot be seen.",
+    "data.users": "How many. Each round brings them new searches, of which they learn once (thesis 7.3).",
+    "data.test": "Of every client's examples.",
+    "data.validation": "Of every client's examples; early stopping needs some.",
+    "model.function": (
+        "Python of yours as module:function, on Python's path or in the folder that the dashboard was started in. It "
+        "is run on the machine of the dashboard."
+    ),
+}
+"""Help where a docstring has none for a form."""
+
+
+def label(path: str) -> str:
+    """Return the words for a setting or a table."""
+    return LABELS.get(path) or path.rpartition(".")[2].replace("_", " ").capitalize()
+
+
+def option(path: str, value: str) -> str:
+    """Return the words for a value of a setting."""
+    return OPTIONS.get(path, {}).get(value, value.replace("_", " "))

@@ -1,0 +1,163 @@
+"""Is a description right? Judged by the code of the command that will run it, as far as that can be told at once."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from dashboard.runs.presets import EXPERIMENTS
+from experiments.laboratory.choices import check_choices
+from experiments.laboratory.settings import Setup, experiment_of
+from experiments.laboratory.settings.merging import CHOICES, nested
+from protocol.errors import InvalidSettings
+
+NAME = "experiment"
+"""What an experiment is called that does not say so itself."""
+
+_VARIANT = re.compile(r"^variant '(?P<name>.*?)': (?P<rest>.*)$", re.DOTALL)
+_PLACES = (
+    re.compile(r"'(?P<key>[\w-]+)' in \[(?P<table>[\w.]+)\]"),
+    re.compile(r"\[(?P<table>[\w.]+)\] needs the setting '(?P<key>[\w-]+)'"),
+    re.compile(r"\[(?P<table>[\w.]+)\] has no setting '(?P<key>[\w-]+)'"),
+    re.compile(r"^(?:the setting )?'(?P<key>[\w-]+)' is "),
+    re.compile(r"\[(?P<table>data)\] has '(?P<key>[\w-]+)'"),
+)
+_OF_MODEL = (
+    re.compile(r"the setting '(?P<key>[\w-]+)' of the model '"),
+    re.compile(r"the model '[^']*' (?:needs the|has no) setting '(?P<key>[\w-]+)'"),
+)
+_NOT_THERE = re.compile(r"^there is no (?P<what>data set|model) '")
+_TABLE = re.compile(r"\[(?P<table>[a-z_.]+)\]")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A description that can be run: what it is, and how many trainings it has."""
+
+    kind: Literal["laboratory", "study"]
+    name: str
+    variants: tuple[str, ...] = ()
+    seeds: int = 1
+    beside: Mapping[str, bytes] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a description cannot be run, and where it says so, if that can be told.
+
+    ``path`` is the dotted name of a setting or a table, ``variant`` the name of the variant that says it.
+    """
+
+    sentence: str
+    path: str | None = None
+    variant: str | None = None
+
+
+def judge(text: str) -> Judged | Problem:
+    """Return what a description comes to, or what is wrong with it."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return Problem(f"this is not valid TOML: {error}")
+    try:
+        return _study(text, tables) if "study" in tables else _laboratory(tables)
+    except InvalidSettings as error:
+        return problem_of(str(error), tables)
+
+
+def _laboratory(tables: Mapping[str, Any]) -> Judged:
+    if "model" not in tables:
+        raise InvalidSettings(
+            'this describes nothing to run: it has neither a [model], as laboratory experiments have, nor study = "..."'
+        )
+    experiment = experiment_of(tables, name=NAME, folder=Path())
+    for name, setup in experiment.variants.items():
+        try:
+            _check(setup)
+        except InvalidSettings as error:
+            raise InvalidSettings(f"variant '{name}': {error}" if tables.get("variants") else str(error)) from error
+    return Judged("laboratory", experiment.name, tuple(experiment.variants), len(experiment.seeds))
+
+
+def _check(setup: Setup) -> None:
+    check_choices(setup.model, setup.data.name)
+    if setup.data.file is None:
+        return
+    file = Path(setup.data.file)
+    if not file.is_absolute():
+        raise InvalidSettings(f"'file' in [data] is '{file}'; give its whole path, such as /home/me/{file.name}")
+    if not file.exists():
+        raise InvalidSettings(f"'file' in [data] is '{file}', which is not there; check the path")
+
+
+def _study(text: str, tables: Mapping[str, Any]) -> Judged:
+    """Return what the experiment of a study comes to; a study that is shipped is put beside it."""
+    from experiments.simulate.settings import experiment_from_toml
+
+    beside = _beside(tables.get("study"))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"{NAME}.toml"
+        file.write_text(text, encoding="utf-8")
+        for name, content in beside.items():
+            (Path(folder) / name).write_bytes(content)
+        try:
+            _, study = experiment_from_toml(file)
+        except InvalidSettings as error:
+            raise InvalidSettings(
+                str(error).replace(f"the experiment file {file}: ", "").replace(f"{folder}/", "")
+            ) from error
+    return Judged("study", study.name, tuple(arm.name for arm in study.arms), 1, beside)
+
+
+def _beside(study: Any) -> Mapping[str, bytes]:
+    if not isinstance(study, str) or Path(study).is_absolute():
+        return {}
+    shipped = EXPERIMENTS / study
+    if "/" in study or not shipped.is_file():
+        raise InvalidSettings(
+            f"'study' is '{study}', which is not shipped with fedping; give the whole path of your study's file"
+        )
+    return {study: shipped.read_bytes()}
+
+
+def problem_of(sentence: str, tables: Mapping[str, Any]) -> Problem:
+    """Return where the file that ``sentence`` is about says what is wrong: in a variant, or for all of them."""
+    of_variant = _VARIANT.match(sentence)
+    if of_variant is None:
+        return Problem(sentence, _path(sentence))
+    path = _path(of_variant["rest"])
+    if path is not None and not _says(of_variant["name"], path, tables):
+        return Problem(of_variant["rest"], path)
+    return Problem(sentence, path, of_variant["name"])
+
+
+def _says(variant: str, path: str, tables: Mapping[str, Any]) -> bool:
+    """Return whether a variant itself says something of a setting, or of the table that it is missing from."""
+    changes: Mapping[str, Any] = next((each for each in tables.get("variants", ()) if each.get("name") == variant), {})
+    found: Any = nested({key: value for key, value in changes.items() if key != "name"})
+    *tables_of_it, setting = path.split(".")
+    for step in tables_of_it:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        return False
+    choice = CHOICES.get(tables_of_it[-1]) if tables_of_it else None
+    return setting in found or choice in found
+
+
+def _path(sentence: str) -> str | None:
+    for pattern in _OF_MODEL:
+        if found := pattern.search(sentence):
+            return f"model.{found['key']}"
+    for pattern in _PLACES:
+        if found := pattern.search(sentence):
+            table = found.groupdict().get("table")
+            return f"{table}.{found['key']}" if table else found["key"]
+    if found := _NOT_THERE.match(sentence):
+        return "model.name" if found["what"] == "model" else "data.name"
+    found = _TABLE.search(sentence)
+    return found["table"] if found else None

