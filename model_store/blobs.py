@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -47,21 +49,19 @@ class LocalBlobs:
     def create(self, key: str, data: bytes) -> bool:
         """See :meth:`Blobs.create`."""
         path = self.root / key
-        hidden = self._write_hidden(path, data)
-        try:
-            os.link(hidden, path)
-        except FileExistsError:
-            return False
-        finally:
-            hidden.unlink(missing_ok=True)
+        with _hidden(path, data) as hidden:
+            try:
+                os.link(hidden, path)
+            except FileExistsError:
+                return False
         sync_folder(path.parent)
         return True
 
     def replace(self, key: str, data: bytes) -> None:
         """See :meth:`Blobs.replace`."""
         path = self.root / key
-        hidden = self._write_hidden(path, data)
-        os.replace(hidden, path)
+        with _hidden(path, data) as hidden:
+            os.replace(hidden, path)
         sync_folder(path.parent)
 
     def read(self, key: str) -> bytes | None:
@@ -78,8 +78,12 @@ class LocalBlobs:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def _write_hidden(self, path: Path, data: bytes) -> Path:
-        hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+
+@contextmanager
+def _hidden(path: Path, data: bytes) -> Iterator[Path]:
+    """Yield a hidden, flushed file of some bytes beside a path; it is gone at the end, and after Ctrl-C at any step."""
+    hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+    try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(hidden, "xb") as sink:
@@ -87,9 +91,10 @@ class LocalBlobs:
                 sink.flush()
                 os.fsync(sink.fileno())
         except OSError as error:
-            hidden.unlink(missing_ok=True)
             raise FedpingError(
                 f"cannot write {path} in the model store: {error.strerror}; free space or correct the permissions, "
                 "then run the same command again"
             ) from error
-        return hidden
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)

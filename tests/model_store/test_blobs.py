@@ -51,3 +51,20 @@ def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(FedpingError, match="No space left on device; free space"):
         LocalBlobs(tmp_path).create("k", b"1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "step"), [("create", "fsync"), ("create", "link"), ("replace", "fsync"), ("replace", "replace")]
+)
+def test_control_c_in_a_write_leaves_the_old_and_nothing_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, step: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    blobs = LocalBlobs(tmp_path)
+    blobs.replace("a/old.json", b"old")
+    monkeypatch.setattr(os, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(blobs, operation)("a/old.json" if operation == "replace" else "a/new.json", b"new")
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / "a").iterdir()] == [("old.json", b"old")]
