@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from experiments.demo import DemoSettings, Progress, run_demo
 from experiments.ingest_process import ingest_process
 from model_store.store import open_store
 from protocol.errors import FedpingError, InvalidSettings
-from tests.support.processes import left_over, new_mark
+from tests.support.processes import left_over, marked, new_mark, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,12 +62,30 @@ def test_the_command_runs_spark_rounds_and_tells_where_everything_lies(tmp_path:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 3.5, 6.0, 11.0])
+@pytest.mark.parametrize("moment", ["ingest starts", "Spark starts", "the first version is published"])
+def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path, moment: str) -> None:
+    def reached(mark: dict[str, str]) -> bool:
+        if moment == "the first version is published":
+            return (tmp_path / "out/store/demo/main/versions/1.json").exists()
+        word = {"ingest starts": " ingest ", "Spark starts": "/bin/java -cp"}[moment]
+        return any(word in command for command in marked(mark).values())
+
+    check_interrupted(tmp_path / "out", lambda mark: wait_until(lambda: reached(mark)))
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("after", [0.3, 0.6, 1.0, 1.5, 2.0, 2.5, 3.5, 4.5, 6.0, 8.0, 11.0])
 def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_path: Path, after: float) -> None:
+    check_interrupted(tmp_path / "out", lambda _: time.sleep(after) or True, before_its_first_word=after < 1)
+
+
+def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_its_first_word: bool = False) -> None:
+    """Interrupt a demo when a function of its processes' mark returns True, as a terminal does."""
     mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "800", "--iterations", "200"]
     started = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "out")],
+        [*command, "--out", str(out)],
         cwd=ROOT,
         env={**os.environ, **mark},
         start_new_session=True,
@@ -74,13 +93,16 @@ def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_pat
         stderr=subprocess.STDOUT,
         text=True,
     )
-    time.sleep(after)
-    os.killpg(started.pid, signal.SIGINT)  # a terminal sends it to the whole group, the JVM included
+    reached = when(mark)
+    still_running = started.poll() is None
+    os.killpg(started.pid, signal.SIGINT)  # to the whole group, the JVM included
     said, _ = started.communicate(timeout=90)
-    assert started.returncode in (130, -signal.SIGINT), said
-    assert "Traceback" not in said or after < 1
     assert left_over(mark) == []
-    check_whole(tmp_path / "out")
+    assert reached, said
+    assert still_running, said
+    assert started.returncode in (130, -signal.SIGINT), said
+    assert "Traceback" not in said or before_its_first_word
+    check_whole(out)
 
 
 def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
