@@ -3,6 +3,7 @@
  * A client of a study: it enrols itself, keeps the newest model of its arm, ranks pages, and reports what it learned.
  *
  * @import { Environment } from "./delivery/environment.js"
+ * @import { Outcome } from "./delivery/poller.js"
  * @import { Mode } from "./delivery/sender.js"
  * @import { ClientStorage } from "./delivery/storage.js"
  * @import { Page } from "./models/pages.js"
@@ -80,7 +81,7 @@ export class Client {
       most: mostPings,
       maySend: this.#maySend,
     });
-    this.#poller = new Poller({ ...shared, task: () => this.#refresh(), every: everyMinutes * MINUTE });
+    this.#poller = new Poller({ ...shared, task: () => this.#turn(), every: everyMinutes * MINUTE });
   }
 
   /** The name of the client's arm; null if it is not enrolled, or not yet. */
@@ -218,11 +219,29 @@ export class Client {
 
   /** Ask for the newest model now. Whether one was there. */
   async fetchModel() {
-    return !this.#isPrivate() && (await this.#membership.refresh()).ok;
+    return (await this.refresh()).ok;
+  }
+
+  /**
+   * Ask for the newest model now; if none was there, the seconds after which ingest wants to be asked again. For those
+   * who choose the moments themselves and do not {@link start} the client, since their timers do not last.
+   *
+   * @returns {Promise<Outcome>}
+   */
+  async refresh() {
+    return this.#isPrivate() ? { ok: false, retryAfter: null } : this.#membership.refresh();
+  }
+
+  /**
+   * Find the study, the id and the model that are kept, and ask nobody. Returns when they were fetched, milliseconds since
+   * 1970; -Infinity for never.
+   */
+  async recall() {
+    return this.#isPrivate() ? -Infinity : this.#membership.recall();
   }
 
   /** A turn of the poller: what another tab has fetched meanwhile need not be fetched again. */
-  async #refresh() {
+  async #turn() {
     if (this.#isPrivate()) {
       return { ok: /** @type {const} */ (true) };
     }

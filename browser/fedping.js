@@ -6,11 +6,17 @@
  *
  * The shared core (models, loss, update, enrolment) computes the same bits as the Python of this project does: it has no
  * transcendental function, sums in plain loops, and rounds by floor(x + 0.5).
+ *
+ * @typedef {import("./delivery/environment.js").Environment} Environment
+ * @typedef {import("./models/pages.js").Page} Page
+ * @typedef {import("./study/learning.js").Shown} Shown
+ * @typedef {import("./study/ping.js").Observed} Observed
+ * @typedef {import("./study/ping.js").Ping} Ping
  */
 
 export { Client } from "./client.js";
 export { Backoff } from "./delivery/backoff.js";
-export { browserEnvironment } from "./delivery/environment.js";
+export { browserEnvironment, uniform, uuid } from "./delivery/environment.js";
 export { KEEPALIVE_BYTES } from "./delivery/sender.js";
 export { extensionStorage, memoryStorage, webStorage } from "./delivery/storage.js";
 export { decayed, storedScores } from "./models/decay.js";

@@ -11,6 +11,12 @@
  * @property {(key: string, value: any) => void | Promise<void>} set
  * @property {(key: string) => void | Promise<void>} remove
  * @property {(prefix: string) => string[] | Promise<string[]>} keys Those that begin so.
+ *
+ * @typedef {object} ExtensionArea
+ * @property {(keys: any) => Promise<any>} get
+ * @property {(items: any) => Promise<void>} set
+ * @property {(key: any) => Promise<void>} remove
+ * @property {() => Promise<string[]>} [getKeys]
  */
 
 /**
@@ -48,7 +54,7 @@ export function webStorage(area) {
 /**
  * In `browser.storage.local` of an extension, or another area of it.
  *
- * @param {{ get(keys: any): Promise<any>, set(items: any): Promise<void>, remove(key: any): Promise<void> }} area
+ * @param {ExtensionArea} area
  * @returns {ClientStorage}
  */
 export function extensionStorage(area) {
@@ -56,8 +62,17 @@ export function extensionStorage(area) {
     get: async (key) => (await area.get(key))[key],
     set: (key, value) => area.set({ [key]: value }),
     remove: (key) => area.remove(key),
-    keys: async (prefix) => Object.keys(await area.get(null)).filter((key) => key.startsWith(prefix)),
+    keys: async (prefix) => (await allKeys(area)).filter((key) => key.startsWith(prefix)),
   };
+}
+
+/**
+ * The keys alone where the browser gives them (Chromium 130, Firefox 143), since an extension may keep much else.
+ *
+ * @param {ExtensionArea} area
+ */
+async function allKeys(area) {
+  return area.getKeys ? area.getKeys() : Object.keys(await area.get(null));
 }
 
 /**

@@ -147,6 +147,21 @@ test("a ping tells of the version that ranked, also when a newer one has come si
   assert.equal(client.compose(client.rank(PAGES, 6, NOW), { chosen: 1 })?.ping.payload.model_version, 4);
 });
 
+test("who chooses the moments himself recalls what is kept without asking anybody, and hears when to ask again", async () => {
+  const storage = watchedStorage();
+  const first = clientIn({ storage });
+  assert.equal(await first.client.recall(), -Infinity);
+  assert.equal(first.browser.requests.length, 0);
+  assert.deepEqual(await first.client.refresh(), { ok: true });
+  const second = clientIn({ storage });
+  assert.equal(await second.client.recall(), second.browser.environment.now());
+  assert.deepEqual([second.client.version, second.client.arm], [first.client.version, first.client.arm]);
+  assert.equal(second.browser.requests.length, 0);
+  second.browser.answer = () => new Response(null, { status: 503, headers: { "Retry-After": "600" } });
+  assert.deepEqual(await second.client.refresh(), { ok: false, retryAfter: 600 });
+  assert.equal(second.browser.timers.size, 0);
+});
+
 test("in a private window nothing is fetched, kept or sent, and pages are ranked all the same", async () => {
   const storage = watchedStorage();
   const { client, browser } = clientIn({ isPrivate: () => true, storage });
@@ -154,6 +169,7 @@ test("in a private window nothing is fetched, kept or sent, and pages are ranked
   assert.equal(client.report(client.rank(PAGES), { chosen: 0 }), null);
   assert.equal(client.compose(client.rank(PAGES), { chosen: 0 }), null);
   assert.equal(await client.fetchModel(), false);
+  assert.equal(await client.recall(), -Infinity);
   await client.deliver();
   await browser.pass(DAY);
   assert.equal(browser.requests.length, 0);

@@ -42,10 +42,18 @@ function fakeExtensionArea() {
   };
 }
 
+/** The same, of a browser that gives keys alone. */
+function fakeExtensionAreaWithKeys() {
+  const area = fakeExtensionArea();
+  const get = (/** @type {any} */ keys) => (keys === null ? Promise.reject(new Error("all values were read")) : area.get(keys));
+  return { ...area, get, getKeys: async () => Object.keys(await area.get(null)) };
+}
+
 const STORAGES = {
   memory: memoryStorage,
   web: () => webStorage(/** @type {any} */ (new FakeArea())),
   extension: () => extensionStorage(fakeExtensionArea()),
+  "extension with keys": () => extensionStorage(fakeExtensionAreaWithKeys()),
   forgiving: () => forgiving(memoryStorage()),
 };
 
