@@ -1,0 +1,56 @@
+// @ts-check
+/** How the extension's pages ask the background script, and draw what it answers. */
+
+import { api } from "./api.js";
+
+/**
+ * @param {import("./worker.js").Message} message
+ * @returns {Promise<any>}
+ * @throws {Error} What the user can do something about, in a sentence.
+ */
+export async function ask(message) {
+  const answer = await api.runtime.sendMessage(message);
+  if (answer?.problem !== undefined) {
+    throw new Error(answer.problem);
+  }
+  return answer?.value;
+}
+
+/**
+ * The element of a page that has an id.
+ *
+ * @param {string} id
+ * @returns {any}
+ */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+/**
+ * A new element.
+ *
+ * @param {string} name
+ * @param {Record<string, any>} [properties]
+ * @param {...(Node | string)} children
+ */
+export function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+/**
+ * Do what the user asked for, and say what came of it.
+ *
+ * @param {HTMLElement} where
+ * @param {() => Promise<string>} action Returns what to say.
+ */
+export async function told(where, action) {
+  try {
+    where.textContent = await action();
+    where.classList.remove("problem");
+  } catch (error) {
+    where.textContent = /** @type {Error} */ (error).message;
+    where.classList.add("problem");
+  }
+}

@@ -1,0 +1,278 @@
+// @ts-check
+/**
+ * The user's own pages: read from the browser once, kept, and changed with every visit, so that a key stroke asks the
+ * browser for nothing.
+ *
+ * Nothing here relies on the background script living on. What it misses while it is away or is ended in the middle of,
+ * {@link Library.catchUp} finds by comparing what is kept with what the browser has.
+ *
+ * @import { Api } from "../api.js"
+ * @import { Page } from "../fedping.js"
+ * @import { Entry } from "./entries.js"
+ */
+
+import { entryOf, isListed, pageOf, restored } from "./entries.js";
+import { PageIndex } from "./page_index.js";
+import { Shelf } from "./shelf.js";
+
+/** How many pages of a history are read, the newest; all bookmarks come on top. */
+export const MOST_PAGES = 10_000;
+
+/** How many pages are read, or scored, in one go, between which other work has its turn. */
+const SLICE = 500;
+
+export class Library {
+  #index = new PageIndex();
+  #shelf;
+  /** @type {Set<string>} */
+  #bookmarks = new Set();
+  /** @type {Promise<void> | null} */
+  #catchingUp = null;
+  #scoring = 0;
+
+  /**
+   * @param {object} settings
+   * @param {Api} settings.api
+   * @param {(pages: Page[]) => ArrayLike<number>} settings.score The scores of pages now.
+   */
+  constructor({ api, score }) {
+    this.api = api;
+    this.score = score;
+    this.#shelf = new Shelf(api.storage.local);
+    /** @type {string | null} What the kept scores are scores of. */
+    this.frame = null;
+    /** @type {{ done: number, of: number } | null} How far reading has come; null when nothing is being read. */
+    this.reading = null;
+  }
+
+  get size() {
+    return this.#index.size;
+  }
+
+  /** Take up what is kept. */
+  async open() {
+    const { entries, frame } = await this.#shelf.load();
+    entries.forEach((entry) => this.#index.put(entry));
+    this.#bookmarks = new Set(entries.filter(({ bookmarked }) => bookmarked).map(({ url }) => url));
+    this.#index.reorder();
+    this.frame = frame;
+  }
+
+  /**
+   * The first pages, by their kept scores, that match what was typed.
+   *
+   * @param {string} typed
+   * @param {number} most
+   */
+  matching(typed, most) {
+    return this.#index.matching(typed, most).map(pageOf);
+  }
+
+  /**
+   * Score all pages anew, a slice at a time.
+   *
+   * @param {string} frame What they are scores of.
+   */
+  async rescore(frame) {
+    const turn = (this.#scoring += 1);
+    const { entries } = this.#index;
+    for (let from = 0; from < entries.length; from += SLICE) {
+      this.#scoreThese(entries.slice(from, from + SLICE));
+      await pause();
+      if (turn !== this.#scoring) {
+        return; // another has begun since
+      }
+    }
+    this.#index.reorder();
+    this.frame = frame;
+    await this.#shelf.saveScores(this.#index.entries, frame);
+  }
+
+  /**
+   * A page was visited, or one of its visits removed.
+   *
+   * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime?: number }} item
+   */
+  async visited(item) {
+    if (isListed(item.url)) {
+      await this.#keep(await this.#read([item]));
+    }
+  }
+
+  /**
+   * Pages are no longer in the history, or not with all visits.
+   *
+   * @param {{ allHistory: boolean, urls?: string[] }} removed
+   */
+  async removed({ allHistory, urls = [] }) {
+    const gone = allHistory ? this.#index.entries.map(({ url }) => url) : urls.filter((url) => this.#index.get(url));
+    const left = await Promise.all(gone.map((url) => this.#afterRemoval(url, allHistory)));
+    left.filter((entry) => entry !== null).forEach((entry) => this.#index.put(entry));
+    this.#index.remove(gone.filter((_, i) => left[i] === null));
+    await this.#keep(
+      left.filter((entry) => entry !== null),
+      gone,
+    );
+  }
+
+  /** Bookmarks have changed. */
+  async bookmarksChanged() {
+    const titles = await this.#readBookmarks();
+    const changed = this.#index.entries.filter((entry) => entry.bookmarked !== titles.has(entry.url));
+    const fresh = [...titles.keys()].filter((url) => isNew(this.#index.get(url), titles.get(url) ?? ""));
+    const gone = changed.filter(({ url, visits }) => !titles.has(url) && visits.length === 0).map(({ url }) => url);
+    this.#index.remove(gone);
+    const marked = changed
+      .filter(({ url }) => this.#index.get(url))
+      .map((entry) => ({ ...entry, bookmarked: !entry.bookmarked }));
+    await this.#keep([...marked, ...fresh.map((url) => unvisited(url, titles.get(url) ?? ""))], gone);
+  }
+
+  /** Compare what is kept with what the browser has, and read what differs. A second call waits for the first. */
+  catchUp() {
+    this.#catchingUp ??= this.#compare().finally(() => {
+      this.#catchingUp = this.reading = null;
+    });
+    return this.#catchingUp;
+  }
+
+  /**
+   * Read what differs of the pages visited since a moment. Titles are often not known yet when their page is visited.
+   *
+   * @param {number} since Milliseconds since 1970.
+   */
+  async lookAgain(since) {
+    const items = await this.api.history.search({ text: "", startTime: since, maxResults: SLICE });
+    await this.#readAll(items.filter((/** @type {any} */ item) => this.#differs(item)));
+  }
+
+  async #compare() {
+    await this.bookmarksChanged();
+    const items = await this.api.history.search({ text: "", startTime: 0, maxResults: MOST_PAGES });
+    const there = new Set(items.map((/** @type {any} */ item) => item.url));
+    const missing = this.#index.entries.filter(({ url, visits }) => visits.length > 0 && !there.has(url));
+    // A history that is longer than what is read of it may still have those that are missing; they are too old to list.
+    const urls = missing.filter(({ bookmarked }) => items.length < MOST_PAGES || !bookmarked).map(({ url }) => url);
+    if (items.length < MOST_PAGES) {
+      await this.removed({ allHistory: false, urls });
+    } else {
+      this.#index.remove(urls);
+      await this.#shelf.save(this.#index.entries, urls);
+    }
+    await this.#readAll(items.filter((/** @type {any} */ item) => this.#differs(item)));
+  }
+
+  /** @param {any} item */
+  #differs(item) {
+    return isListed(item.url) && differs(item, this.#index.get(item.url));
+  }
+
+  /** @param {any[]} items */
+  async #readAll(items) {
+    for (let from = 0; from < items.length; from += SLICE) {
+      this.reading = { done: from, of: items.length };
+      await this.#keep(await this.#read(items.slice(from, from + SLICE)));
+    }
+  }
+
+  /**
+   * Pages as the browser has them now.
+   *
+   * @param {any[]} items
+   * @returns {Promise<Entry[]>}
+   */
+  #read(items) {
+    return Promise.all(
+      items.map(async (item) => {
+        const visits = await this.api.history.getVisits({ url: item.url });
+        return entryOf(item, visits, this.#bookmarks.has(item.url), this.#index.get(item.url));
+      }),
+    );
+  }
+
+  /**
+   * What is left of a page after visits were removed; null for nothing.
+   *
+   * @param {string} url
+   * @param {boolean} all Whether the whole history was.
+   */
+  async #afterRemoval(url, all) {
+    const before = /** @type {Entry} */ (this.#index.get(url));
+    const visits = all ? [] : await this.api.history.getVisits({ url });
+    if (visits.length > 0) {
+      return entryOf({ url, title: before.title, visitCount: visits.length }, visits, before.bookmarked, before);
+    }
+    return before.bookmarked ? unvisited(url, before.title) : null;
+  }
+
+  /** @returns {Promise<Map<string, string>>} The titles of all bookmarks by their addresses. */
+  async #readBookmarks() {
+    /** @type {Map<string, string>} */
+    const titles = new Map();
+    const pending = await this.api.bookmarks.getTree();
+    while (pending.length > 0) {
+      const { url, title, children = [] } = pending.pop();
+      pending.push(...children);
+      if (isListed(url)) {
+        titles.set(url, title ?? "");
+      }
+    }
+    this.#bookmarks = new Set(titles.keys());
+    return titles;
+  }
+
+  /**
+   * Score pages, list them, and keep the parts they are in.
+   *
+   * @param {Entry[]} entries
+   * @param {string[]} [gone] Other addresses whose parts have changed.
+   */
+  async #keep(entries, gone = []) {
+    this.#scoreThese(entries);
+    entries.forEach((entry) => this.#index.put(entry));
+    await this.#shelf.save(this.#index.entries, [...gone, ...entries.map(({ url }) => url)]);
+  }
+
+  /** @param {Entry[]} entries */
+  #scoreThese(entries) {
+    const scores = this.score(entries);
+    entries.forEach((entry, i) => (entry.score = scores[i]));
+  }
+}
+
+/**
+ * A bookmark that was never visited.
+ *
+ * @param {string} url
+ * @param {string} title
+ */
+function unvisited(url, title) {
+  return { ...restored([url, title, 0, 0, 0, []]), bookmarked: true };
+}
+
+/**
+ * Whether a bookmark is to be listed that is not listed so: the titles of pages that were visited are their own.
+ *
+ * @param {Entry | undefined} entry
+ * @param {string} title
+ */
+function isNew(entry, title) {
+  return entry === undefined || (entry.visits.length === 0 && entry.title !== title);
+}
+
+/**
+ * Whether the browser knows more of a page, or other things.
+ *
+ * @param {any} item
+ * @param {Entry | undefined} entry
+ */
+function differs({ title, visitCount, lastVisitTime }, entry) {
+  const same =
+    entry?.visitCount === visitCount && entry?.lastVisit === lastVisitTime && (!title || title === entry?.title);
+  return !same;
+}
+
+/** Let other work have its turn. */
+function pause() {
+  return new Promise((resolve) => setTimeout(resolve, 0));
+}

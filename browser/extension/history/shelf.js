@@ -1,0 +1,120 @@
+// @ts-check
+/**
+ * Where pages and their scores are kept, in extension storage: in parts, so that a visit rewrites little.
+ *
+ * Scores are kept apart from pages, so that a new model does not rewrite the pages. A background script may be ended at
+ * any moment; parts that come apart by that are told by their lengths, and their pages are scored anew.
+ *
+ * @import { Entry } from "./entries.js"
+ */
+
+import { kept, restored } from "./entries.js";
+
+const PARTS = 128;
+const PAGES = "pages/";
+const SCORES = "scores/";
+const FRAME = "scores/of";
+
+const NAMES = Array.from({ length: PARTS }, (_, part) => part);
+
+export class Shelf {
+  /** @param {{ get(keys: any): Promise<any>, set(items: any): Promise<void>, remove(keys: any): Promise<void> }} area */
+  constructor(area) {
+    this.area = area;
+  }
+
+  /**
+   * All pages, with their scores where they have any, and what those are scores of.
+   *
+   * @returns {Promise<{ entries: Entry[], frame: string | null }>}
+   */
+  async load() {
+    const all = await this.area.get([
+      FRAME,
+      ...NAMES.map((part) => PAGES + part),
+      ...NAMES.map((part) => SCORES + part),
+    ]);
+    const entries = NAMES.flatMap((part) => {
+      const pages = all[PAGES + part] ?? [];
+      const scores = all[SCORES + part] ?? [];
+      const known = pages.length === scores.length;
+      return pages.map((/** @type {any} */ page, /** @type {number} */ i) =>
+        restored(page, known ? (scores[i] ?? NaN) : NaN),
+      );
+    });
+    return { entries, frame: all[FRAME] ?? null };
+  }
+
+  /**
+   * Keep the parts that some pages are in.
+   *
+   * @param {readonly Entry[]} entries All pages.
+   * @param {Iterable<string>} changed The addresses of those that have changed, or are no longer there.
+   */
+  async save(entries, changed) {
+    const parts = new Set([...changed].map(partOf));
+    if (parts.size > 0) {
+      const shares = sharesOf(entries, parts);
+      await this.area.set(Object.fromEntries([...pagesOf(shares), ...scoresOf(shares)]));
+    }
+  }
+
+  /**
+   * Keep the scores of all pages.
+   *
+   * @param {readonly Entry[]} entries All pages.
+   * @param {string} frame What they are scores of.
+   */
+  async saveScores(entries, frame) {
+    const shares = sharesOf(entries, new Set(NAMES));
+    await this.area.set({ ...Object.fromEntries(scoresOf(shares)), [FRAME]: frame });
+  }
+
+  /** Forget all pages. */
+  async clear() {
+    await this.area.remove([FRAME, ...NAMES.flatMap((part) => [PAGES + part, SCORES + part])]);
+  }
+}
+
+/**
+ * @param {readonly Entry[]} entries
+ * @param {Set<number>} parts
+ */
+function sharesOf(entries, parts) {
+  /** @type {Map<number, Entry[]>} */
+  const shares = new Map([...parts].map((part) => [part, []]));
+  for (const entry of entries) {
+    shares.get(partOf(entry.url))?.push(entry);
+  }
+  return shares;
+}
+
+/** @param {Map<number, Entry[]>} shares */
+function pagesOf(shares) {
+  return [...shares].map(([part, entries]) => [PAGES + part, entries.map(kept)]);
+}
+
+/**
+ * No score is null, which JSON has and NaN it has not.
+ *
+ * @param {Map<number, Entry[]>} shares
+ */
+function scoresOf(shares) {
+  return [...shares].map(([part, entries]) => [
+    SCORES + part,
+    entries.map(({ score }) => (Number.isNaN(score) ? null : score)),
+  ]);
+}
+
+/**
+ * The part that a page is in (FNV-1a).
+ *
+ * @param {string} url
+ */
+function partOf(url) {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < url.length; i += 1) {
+    hash = Math.imul(hash ^ url.charCodeAt(i), 0x01000193);
+  }
+  return (hash >>> 0) % PARTS;
+}

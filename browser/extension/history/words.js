@@ -1,0 +1,115 @@
+// @ts-check
+/**
+ * Words of titles and addresses, and whether what was typed begins them.
+ *
+ * Every word typed has to begin a word of the title or the address: `git iss` finds "Issues · github.com". Capital
+ * letters and accents make no difference. Scripts that do not put spaces between words match anywhere.
+ */
+
+const ASCII = /^[\x00-\x7f]*$/;
+const NO_SPACES =
+  /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
+const LONGEST = 500;
+
+/**
+ * Small letters without accents.
+ *
+ * @param {string} text
+ */
+function folded(text) {
+  return (ASCII.test(text) ? text : text.normalize("NFKD").replace(/\p{M}/gu, "")).toLowerCase();
+}
+
+/**
+ * The words of a text.
+ *
+ * @param {string} text
+ * @returns {string[]}
+ */
+export function wordsOf(text) {
+  const plain = folded(text);
+  return plain.split(ASCII.test(plain) ? /[^a-z0-9]+/ : /[^\p{L}\p{N}]+/u).filter((word) => word !== "");
+}
+
+/**
+ * An address as people read it: without scheme, `www.` and escapes.
+ *
+ * @param {string} url
+ */
+export function readable(url) {
+  const bare = url.replace(/^[a-z]+:\/\/(www\.)?/, "").replace(/\/$/, "");
+  try {
+    return bare.includes("%") ? decodeURIComponent(bare) : bare;
+  } catch {
+    return bare; // an escape that is none
+  }
+}
+
+/**
+ * What of a page is searched: its words, each after a space.
+ *
+ * @param {string} title
+ * @param {string} url
+ */
+export function searchText(title, url) {
+  return ` ${wordsOf(readable(url).slice(0, LONGEST)).join(" ")} ${wordsOf(title.slice(0, LONGEST)).join(" ")}`;
+}
+
+/**
+ * What a search text has to contain, all of it.
+ *
+ * @param {string} typed
+ * @returns {string[]}
+ */
+export function needlesOf(typed) {
+  const needles = wordsOf(typed).map((word) => (NO_SPACES.test(word) ? word : ` ${word}`));
+  return [...new Set(needles)].sort((a, b) => b.length - a.length); // the rarest first
+}
+
+/**
+ * A text in pieces, of which those that match what was typed are marked: `[["GitHub", true], [" Issues", false]]`.
+ *
+ * @param {string} text
+ * @param {string} typed
+ * @returns {[string, boolean][]}
+ */
+export function marked(text, typed) {
+  const sought = wordsOf(typed);
+  /** @type {[string, boolean][]} */
+  const pieces = [];
+  const add = (/** @type {string} */ piece, /** @type {boolean} */ isMarked) => {
+    const last = pieces.at(-1);
+    if (last && last[1] === isMarked) {
+      last[0] += piece;
+    } else if (piece !== "") {
+      pieces.push([piece, isMarked]);
+    }
+  };
+  for (const [, gap, word] of text.matchAll(/([^\p{L}\p{N}\p{M}]*)([\p{L}\p{N}\p{M}]*)/gu)) {
+    const [from, to] = found(word, sought);
+    add(gap + word.slice(0, from), false);
+    add(word.slice(from, to), true);
+    add(word.slice(to), false);
+  }
+  return pieces;
+}
+
+/**
+ * Where the longest word sought is in a word of a text; nowhere is at its beginning, with length 0.
+ *
+ * @param {string} word
+ * @param {string[]} sought
+ * @returns {[number, number]}
+ */
+function found(word, sought) {
+  const plain = folded(word);
+  let best = /** @type {[number, number]} */ ([0, 0]);
+  for (const each of sought) {
+    const at = NO_SPACES.test(each) ? plain.indexOf(each) : plain.startsWith(each) ? 0 : -1;
+    if (at >= 0 && each.length > best[1] - best[0]) {
+      // Where folding has changed the length, places no longer agree, and the whole word is marked.
+      best = plain.length === word.length ? [at, at + each.length] : [0, word.length];
+    }
+  }
+  return best;
+}

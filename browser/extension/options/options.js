@@ -1,0 +1,115 @@
+// @ts-check
+/** The settings: whether to take part, in which study, and what would be sent. */
+
+import { api, originNamesInstallation } from "../api.js";
+import { ask, byId, told } from "../ask.js";
+import { LACKS_PERMISSION, agree, decline, outcome } from "../consent.js";
+import { hostPattern, serverAddress, studyName } from "../taking_part/settings.js";
+import { drawWouldSend } from "../would_send.js";
+
+const message = byId("message");
+
+/** @param {any} state */
+function draw(state) {
+  byId("on").checked = state.on;
+  byId("consent").checked = state.consent === "given";
+  byId("version").textContent = state.version < 0 ? "start values" : String(state.version);
+  byId("arm").textContent = state.arm ?? "none";
+  byId("outbox").textContent = String(state.waiting);
+  byId("pages").textContent = state.reading
+    ? `${state.pages}; your history is being read: ${state.reading.done} of ${state.reading.of}`
+    : String(state.pages);
+  byId("fetch").disabled = !state.takesPart;
+  byId("waiting").hidden = state.waiting === 0;
+}
+
+/** @param {any} state */
+async function drawAll(state) {
+  draw(state);
+  const waiting = await ask({ ask: "waiting" });
+  byId("waiting-json").textContent = JSON.stringify(waiting, null, 2);
+  await drawWouldSend();
+}
+
+/**
+ * @param {() => Promise<any>} action Returns the state.
+ * @param {(state: any) => string} say
+ */
+function does(action, say) {
+  return told(message, async () => {
+    try {
+      const state = await action();
+      await drawAll(state);
+      return say(state);
+    } catch (error) {
+      await drawAll(await ask({ ask: "state" })); // a tick that was not to be goes back
+      throw error;
+    }
+  });
+}
+
+/** Save the study. In Firefox the browser asks besides whether the server may be reached; that has to come first. */
+async function save() {
+  const [ingest, study] = [serverAddress(byId("ingest").value), studyName(byId("study").value)];
+  const asks = ingest !== "" && originNamesInstallation(api);
+  if (asks && !(await api.permissions.request({ origins: [hostPattern(ingest)] }))) {
+    throw new Error("Without the browser's permission to reach the server nothing can be sent; nothing was saved.");
+  }
+  const state = await ask({ ask: "study", ingest, study });
+  byId("ingest").value = state.ingest;
+  byId("study").value = state.study;
+  return state;
+}
+
+/** @param {any} state */
+function saved(state) {
+  if (!state.ingest || !state.study) {
+    return "Saved. Without a server and a study, pages are ranked by the start values and nothing is sent.";
+  }
+  if (state.consent !== "given") {
+    return "Saved. Nothing is fetched or sent before you agree to this study.";
+  }
+  if (state.lacksPermission) {
+    return LACKS_PERMISSION;
+  }
+  if (!state.on) {
+    return "Saved. The extension is switched off, so nothing is sent.";
+  }
+  return state.arm === null ? NOT_REACHED : `Saved. You take part in the study “${state.study}”.`;
+}
+
+const NOT_REACHED =
+  "Saved. The server has not answered with such a study, or it does not take this browser; it will be asked again. Until then pages are ranked by the start values.";
+
+/** @param {any} state */
+function switched(state) {
+  return state.on
+    ? "Switched on."
+    : "Switched off. Nothing is fetched or sent; your random number, the model and messages that waited are deleted.";
+}
+
+/** @param {any} state */
+function fetched({ version, arm }) {
+  if (arm === null) {
+    return NOT_REACHED.replace("Saved. ", "");
+  }
+  return version < 0 ? "This browser's group has no model of its own." : `Version ${version} is the newest.`;
+}
+
+byId("study-form").addEventListener("submit", (/** @type {Event} */ event) => {
+  event.preventDefault();
+  void does(save, saved);
+});
+byId("consent").addEventListener("change", (/** @type {any} */ event) => {
+  void does(event.target.checked ? agree : decline, outcome);
+});
+byId("on").addEventListener("change", (/** @type {any} */ event) => {
+  void does(() => ask({ ask: "on", on: event.target.checked }), switched);
+});
+byId("fetch").addEventListener("click", () => void does(() => ask({ ask: "fetch" }), fetched));
+
+const state = await ask({ ask: "state" });
+byId("ingest").value = state.ingest;
+byId("study").value = state.study;
+await drawAll(state);
+setInterval(async () => draw(await ask({ ask: "state" })), 2000); // as long as the page is open

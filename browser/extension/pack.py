@@ -1,0 +1,96 @@
+"""Put the extension's files and the module's into one folder that either browser can load, and into zips beside it.
+
+    python browser/extension/pack.py [OUT]
+
+OUT is ``build/extension`` unless given. Beside it: a zip of the folder, and one for the store of each browser, whose
+manifest leaves out what is for the other alone. The same files give the same bytes.
+"""
+
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+EXTENSION = Path(__file__).resolve().parent
+MODULE = EXTENSION.parent
+MODULE_PARTS = ("fedping.js", "client.js", "delivery", "models", "study")
+EXTENSION_KINDS = {".js", ".json", ".html", ".css", ".svg", ".png"}
+OF_THE_OTHER = {
+    "firefox": [("key",), ("minimum_chrome_version",), ("background", "service_worker")],
+    "chromium": [("key",), ("browser_specific_settings",), ("background", "scripts")],
+}
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+
+
+def packed_files() -> dict[str, Path]:
+    """Return where each file of the packed folder comes from.
+
+    The extension's own ``fedping.js`` leads to the module above it; in the packed folder the module is in its place.
+    """
+    files = {path.relative_to(EXTENSION).as_posix(): path for path in EXTENSION.rglob("*") if _belongs(path)}
+    for part in MODULE_PARTS:
+        whole = MODULE / part
+        for path in sorted(whole.rglob("*.js")) if whole.is_dir() else [whole]:
+            name = path.relative_to(MODULE).as_posix()
+            if name in files and name != "fedping.js":
+                sys.exit(f"both the module and the extension have {name}; rename the extension's")
+            files[name] = path
+    return dict(sorted(files.items()))
+
+
+def _belongs(path: Path) -> bool:
+    return path.is_file() and path.suffix in EXTENSION_KINDS
+
+
+def manifest_for(browser: str, manifest: bytes) -> bytes:
+    """Return the manifest without what is for the other browser, nor the key, which stores give themselves."""
+    given = json.loads(manifest)
+    for *outer, name in OF_THE_OTHER[browser]:
+        holder = given
+        for step in outer:
+            holder = holder[step]
+        del holder[name]
+    return (json.dumps(given, indent=2) + "\n").encode()
+
+
+def pack(out: Path) -> list[Path]:
+    """Write the folder anew and the zips beside it; return the paths of the zips."""
+    files = {name: source.read_bytes() for name, source in packed_files().items()}
+    shutil.rmtree(out, ignore_errors=True)
+    for name, data in files.items():
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    manifest = files["manifest.json"]
+    version = json.loads(manifest)["version"]
+    whole = _zipped(out.parent / f"fedping-extension-{version}.zip", files)
+    of_stores = [
+        _zipped(
+            out.parent / f"fedping-extension-{version}-{browser}.zip",
+            {**files, "manifest.json": manifest_for(browser, manifest)},
+        )
+        for browser in OF_THE_OTHER
+    ]
+    return [whole, *of_stores]
+
+
+def _zipped(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _EARLIEST), data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def main() -> None:
+    """Pack, and say where it lies."""
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else MODULE.parent / "build" / "extension"
+    if out.exists() and any(out.iterdir()) and not (out / "manifest.json").is_file():
+        sys.exit(f"{out} is not a folder that this made; give another, or empty it")
+    print(f"{out}: load this folder in a browser")
+    for archive in pack(out):
+        print(archive)
+
+
+if __name__ == "__main__":
+    main()

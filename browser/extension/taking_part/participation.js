@@ -1,0 +1,231 @@
+// @ts-check
+/**
+ * Taking part in a study, or not: the client of the study that is set, if the user has agreed and the switch is on; and
+ * else the product's own ranking, with which nothing is fetched, kept or sent.
+ *
+ * The module's client is not started: its timers would end with the background script. Alarms are in their place, and
+ * when to fetch next is kept in storage.
+ *
+ * @import { Api } from "../api.js"
+ * @import { Environment, Observed, Page, Shown } from "../fedping.js"
+ * @import { Settings } from "./settings.js"
+ *
+ * @typedef {Shown & { study: string }} Listed A list as it was shown, and the study it was ranked for; "" for none.
+ */
+
+import {
+  Client,
+  NO_VERSION,
+  PRODUCT_SPEC,
+  extensionStorage,
+  ranked,
+  roleIn,
+  scoresFor,
+  startWeights,
+} from "../fedping.js";
+import { originNamesInstallation } from "../api.js";
+import { Schedule } from "./schedule.js";
+import { hostPattern, keepSettings, readSettings, studyOf, takesPart, withConsent } from "./settings.js";
+
+export const CLIENT_VERSION = "fedping-extension-1";
+
+/** What Firefox asks its user about besides, and lets them withdraw in its own settings; the manifest has the same. */
+export const DATA_COLLECTION = Object.freeze(["browsingActivity", "technicalAndInteraction"]);
+
+const DELIVER = "deliver";
+const DELIVER_MINUTES = 5;
+const DAY = 86_400_000;
+const NO_ROLE = roleIn(null, null);
+const START = Object.freeze({ version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) });
+
+export class Participation {
+  /** @type {Settings} */
+  #settings = /** @type {any} */ (null);
+  /** @type {Client | null} */
+  #client = null;
+  #stopping = new AbortController();
+  /** @type {Schedule} */
+  #schedule;
+
+  /**
+   * @param {object} settings
+   * @param {Api} settings.api
+   * @param {Environment} settings.environment
+   */
+  constructor({ api, environment }) {
+    this.api = api;
+    this.environment = environment;
+    this.#schedule = new Schedule({ api, environment });
+    /** Whether the browser has not been asked to let the extension reach the server, which only a click may do. */
+    this.lacksPermission = false;
+  }
+
+  get settings() {
+    return this.#settings;
+  }
+
+  /** The client; null while the user does not take part. */
+  get client() {
+    return this.#client;
+  }
+
+  /** What scores that are computed today are scores of. */
+  get frame() {
+    const { arm = null, version = NO_VERSION } = this.#client ?? {};
+    const day = Math.floor(this.environment.now() / DAY);
+    return JSON.stringify([this.#client && studyOf(this.#settings), arm, version, day]);
+  }
+
+  /** Take up what was decided, and what is kept of the study. */
+  async open() {
+    this.#settings = await readSettings(this.api.storage.local);
+    if (this.#settings.consent === "given" && !(await this.#collectionAllowed())) {
+      this.#settings = withConsent(this.#settings, false);
+      await keepSettings(this.api.storage.local, this.#settings);
+    }
+    await this.#join();
+  }
+
+  /**
+   * The user has decided otherwise. What is no longer agreed to is forgotten: the id, the model, and the pings that nobody
+   * has taken yet; requests under way are broken off.
+   *
+   * @param {Settings} next
+   */
+  async change(next) {
+    const before = this.#settings;
+    await keepSettings(this.api.storage.local, next);
+    this.#settings = next;
+    if (!takesPart(next) || studyOf(next) !== studyOf(before)) {
+      await this.#leave();
+    }
+    await this.#join();
+  }
+
+  /**
+   * Rank pages: as the study says, or as the product does.
+   *
+   * @param {readonly Page[]} pages
+   * @param {number} most
+   * @returns {Listed}
+   */
+  rank(pages, most) {
+    const shown = this.#client?.rank(pages, most) ?? ranked(NO_ROLE, START, pages, this.environment.now(), most);
+    return { ...shown, study: this.#client ? studyOf(this.#settings) : "" };
+  }
+
+  /** @param {readonly Page[]} pages */
+  scores(pages) {
+    return this.#client?.scores(pages) ?? scoresFor(NO_ROLE, START, pages, this.environment.now());
+  }
+
+  /**
+   * Report a choice, if the list was ranked for the study that the client takes part in.
+   *
+   * @param {Listed} listed
+   * @param {Observed} observed
+   */
+  async report({ study, ...shown }, observed) {
+    const reported = study === studyOf(this.#settings) ? (this.#client?.report(shown, observed) ?? null) : null;
+    await this.deliver();
+    return reported;
+  }
+
+  /** Hand over what waits; what nobody takes is tried again at an alarm. */
+  async deliver() {
+    await this.#client?.deliver();
+    if (this.#client !== null && this.#client.counts.waiting > 0) {
+      this.api.alarms.create(DELIVER, { delayInMinutes: DELIVER_MINUTES });
+    }
+  }
+
+  /** The messages that nobody has taken yet, as they are kept. */
+  async waiting() {
+    const storage = extensionStorage(this.api.storage.local);
+    const letters = await Promise.all((await storage.keys(`fedping/${this.#settings.study}/queue/`)).map(storage.get));
+    return letters
+      .filter((letter) => letter !== undefined)
+      .map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
+  }
+
+  /** Ask for the newest model now. Whether one was there. */
+  async fetchModel() {
+    const client = this.#client;
+    if (client === null) {
+      return false;
+    }
+    const outcome = await client.refresh();
+    if (client === this.#client) {
+      await this.#schedule.after(outcome);
+    }
+    return outcome.ok;
+  }
+
+  /** Make sure that the next model will be asked for; now, if none ever was. */
+  async keepUp() {
+    if (this.#client !== null && !(await this.#schedule.isSet())) {
+      await this.fetchModel();
+    }
+  }
+
+  async #join() {
+    const { ingest, study } = this.#settings;
+    this.lacksPermission = takesPart(this.#settings) && !(await this.#mayReach(ingest));
+    if (!takesPart(this.#settings) || this.lacksPermission) {
+      await this.#forgetAll();
+    } else if (this.#client === null) {
+      const client = this.#clientOf(ingest, study);
+      await client.recall();
+      this.#client = client;
+    }
+  }
+
+  async #leave() {
+    const client = this.#client;
+    this.#client = null;
+    this.#stopping.abort();
+    this.#stopping = new AbortController();
+    await client?.forget();
+    await this.#forgetAll();
+  }
+
+  /** Also what a background script that was ended in the middle has left. */
+  async #forgetAll() {
+    this.#client?.stop();
+    this.#client = null;
+    const storage = extensionStorage(this.api.storage.local);
+    await Promise.all((await storage.keys("fedping/")).map((key) => storage.remove(key)));
+    await Promise.all([this.#schedule.clear(), this.api.alarms.clear(DELIVER)]);
+  }
+
+  /** @param {string} ingest @param {string} study */
+  #clientOf(ingest, study) {
+    const { signal } = this.#stopping;
+    const fetch = (/** @type {any} */ url, /** @type {any} */ init) =>
+      this.environment.fetch(url, { ...init, signal: AbortSignal.any([init.signal, signal]) });
+    return new Client({
+      ingest,
+      study,
+      storage: extensionStorage(this.api.storage.local),
+      mode: originNamesInstallation(this.api) ? "no-cors" : "cors",
+      isPrivate: () => this.api.extension?.inIncognitoContext === true,
+      hasConsent: () => takesPart(this.#settings),
+      clientVersion: CLIENT_VERSION,
+      environment: { ...this.environment, fetch },
+    });
+  }
+
+  /**
+   * In Firefox a request to a host that the extension may not reach like a page of its own names the installation.
+   *
+   * @param {string} ingest
+   */
+  async #mayReach(ingest) {
+    return !originNamesInstallation(this.api) || this.api.permissions.contains({ origins: [hostPattern(ingest)] });
+  }
+
+  async #collectionAllowed() {
+    const { data_collection: allowed } = await this.api.permissions.getAll();
+    return allowed === undefined || DATA_COLLECTION.every((kind) => allowed.includes(kind));
+  }
+}

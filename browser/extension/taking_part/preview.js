@@ -1,0 +1,87 @@
+// @ts-check
+/**
+ * The ping that would be sent, composed from the user's own pages, and what each of its fields says.
+ *
+ * @import { Observed, Page, Ping } from "../fedping.js"
+ * @import { Participation } from "./participation.js"
+ */
+
+import {
+  PRODUCT_SPEC,
+  NO_VERSION,
+  PING_TYPE,
+  PING_VERSION,
+  learned,
+  pingOf,
+  ranked,
+  roleIn,
+  startWeights,
+} from "../fedping.js";
+import { CLIENT_VERSION } from "./participation.js";
+
+/** How many pages a list shows. */
+const SHOWN = 10;
+
+/** A client that has not asked for the study yet has no id, and no arm. */
+const NO_CLIENT = "00000000-0000-4000-8000-000000000000";
+const NO_ARM = "not-drawn-yet";
+
+/**
+ * What a user might do with a list of so many pages: type three letters, and choose the second.
+ *
+ * @param {number} pages
+ * @returns {Observed}
+ */
+export function example(pages) {
+  return {
+    chosen: Math.min(1, pages - 1),
+    charactersTyped: 3,
+    keysPressed: 3,
+    keysAtFirstEntry: 2,
+    milliseconds: 2400,
+    millisecondsAtFirstEntry: 1500,
+    style: "history",
+    sameAsSearch: false,
+    enter: true,
+  };
+}
+
+/**
+ * The ping of such a choice. It is exact: with the id, the arm and the model of a client that has them, and with
+ * stand-ins for those of one that has not.
+ *
+ * @param {Participation} participation
+ * @param {readonly Page[]} pages The first pages of the user.
+ * @param {() => string} drawId
+ * @returns {{ ping: Ping, address: string, drawn: boolean }}
+ */
+export function preview(participation, pages, drawId) {
+  const listed = participation.rank(pages, SHOWN);
+  const observed = example(listed.pages.length);
+  const composed = participation.client?.compose(listed, observed) ?? null;
+  const { ingest, study } = participation.settings;
+  const at = `${ingest || "https://…"}/submit/${study || "…"}/${PING_TYPE}/${PING_VERSION}`;
+  return {
+    ping: composed?.ping ?? standIn(pages, observed, participation.environment.now()),
+    address: `${at}/${composed?.documentId ?? drawId()}`,
+    drawn: composed !== null,
+  };
+}
+
+/**
+ * @param {readonly Page[]} pages
+ * @param {Observed} observed
+ * @param {number} now
+ */
+function standIn(pages, observed, now) {
+  const arm = { name: NO_ARM, share: 1, line: null, applies: true, submits: true, decays: false };
+  const held = { version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) };
+  const shown = ranked(roleIn(null, arm), held, pages, now, SHOWN);
+  const { loss, update } = learned(shown, observed.chosen);
+  return pingOf(
+    NO_CLIENT,
+    { arm: arm.name, version: NO_VERSION, scores: shown.scores, loss, update },
+    observed,
+    CLIENT_VERSION,
+  );
+}

@@ -1,0 +1,125 @@
+// @ts-check
+/**
+ * What the user has decided: the study's server, whether to take part, and what was agreed to.
+ *
+ * @typedef {object} Settings
+ * @property {string} ingest The server's address; "" for none.
+ * @property {string} study The study's name; "" for none.
+ * @property {boolean} on The switch.
+ * @property {"unasked" | "given" | "declined"} consent
+ * @property {string} consentFor The study that was agreed to; "" if none was set then.
+ */
+
+const KEY = "settings";
+
+/** @type {Settings} */
+const AT_FIRST = Object.freeze({ ingest: "", study: "", on: true, consent: "unasked", consentFor: "" });
+
+/** Hosts that a connection without encryption does not leave the machine for. */
+const LOCAL = new Set(["localhost", "127.0.0.1"]);
+
+/** @param {any} area @returns {Promise<Settings>} */
+export async function readSettings(area) {
+  return { ...AT_FIRST, ...(await area.get(KEY))[KEY] };
+}
+
+/** @param {any} area @param {Settings} settings */
+export async function keepSettings(area, settings) {
+  await area.set({ [KEY]: settings });
+}
+
+/**
+ * An address as it was typed, in its normal form; "" for none.
+ *
+ * @param {string} typed
+ * @throws {RangeError} It is none that pings may be sent to.
+ */
+export function serverAddress(typed) {
+  if (typed.trim() === "") {
+    return "";
+  }
+  const url = parsed(typed.trim());
+  const isSafe = url !== null && (url.protocol === "https:" || (url.protocol === "http:" && LOCAL.has(url.hostname)));
+  if (!isSafe) {
+    throw new RangeError(`“${typed}” is no address that can be used; give one that begins with https://`);
+  }
+  if (url.username || url.password || url.search || url.hash) {
+    throw new RangeError("The address has a user, a “?” or a “#” in it; leave them out.");
+  }
+  return `${url.origin}${url.pathname}`.replace(/\/+$/, "");
+}
+
+/**
+ * A study's name as it was typed; "" for none.
+ *
+ * @param {string} typed
+ * @throws {RangeError} No study is called so.
+ */
+export function studyName(typed) {
+  const name = typed.trim();
+  if (!/^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$/.test(name)) {
+    throw new RangeError(
+      `“${name}” is no study's name; these are letters, digits, “-”, “_” and “.”, and begin with a letter or digit.`,
+    );
+  }
+  return name;
+}
+
+/**
+ * The hosts that a browser has to be asked for before it lets the extension reach a server like a page of its own.
+ *
+ * @param {string} ingest
+ */
+export function hostPattern(ingest) {
+  const { protocol, hostname } = new URL(ingest);
+  return `${protocol}//${hostname}/*`;
+}
+
+/** @param {Settings} settings */
+export function studyOf({ ingest, study }) {
+  return ingest && study ? `${ingest} ${study}` : "";
+}
+
+/**
+ * Whether the client takes part: a study is set, the switch is on, and the user has agreed to this study.
+ *
+ * @param {Settings} settings
+ */
+export function takesPart(settings) {
+  return settings.on && studyOf(settings) !== "" && settings.consent === "given";
+}
+
+/**
+ * Another server or study. What was agreed to for one is not agreed to for another; what was agreed to before any was
+ * set is for the first that is.
+ *
+ * @param {Settings} settings
+ * @param {string} ingest
+ * @param {string} study
+ * @returns {Settings}
+ */
+export function withStudy(settings, ingest, study) {
+  const next = { ...settings, ingest, study };
+  const isOther = settings.consentFor !== "" && studyOf(next) !== "" && studyOf(next) !== settings.consentFor;
+  return settings.consent === "given" && !isOther
+    ? { ...next, consentFor: studyOf(next) || settings.consentFor }
+    : { ...next, consent: isOther ? "unasked" : settings.consent, consentFor: "" };
+}
+
+/**
+ * @param {Settings} settings
+ * @param {boolean} agreed
+ * @returns {Settings}
+ */
+export function withConsent(settings, agreed) {
+  return { ...settings, consent: agreed ? "given" : "declined", consentFor: agreed ? studyOf(settings) : "" };
+}
+
+/** @param {string} text */
+function parsed(text) {
+  try {
+    return new URL(text);
+  } catch {
+    return null;
+  }
+}

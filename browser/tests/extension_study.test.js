@@ -1,0 +1,377 @@
+// @ts-check
+/** Taking part: nothing before consent, what was shown is what is sent, and no end of the background script loses it. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Interaction } from "../extension/interaction.js";
+import { FIELDS } from "../extension/taking_part/fields.js";
+import {
+  hostPattern,
+  serverAddress,
+  studyName,
+  takesPart,
+  withConsent,
+  withStudy,
+} from "../extension/taking_part/settings.js";
+import { installed } from "./extension_support.js";
+import { fakeIngest, settled } from "./support.js";
+
+const HOUR = 3_600_000;
+const INGEST = "https://ingest.example.org";
+
+/** @param {object} [settings] */
+async function withPages(settings) {
+  const extension = installed(settings);
+  const now = extension.browser.environment.now();
+  for (let i = 0; i < 12; i += 1) {
+    const visits = Array.from(
+      { length: 1 + i },
+      (_, k) => /** @type {[number, string]} */ ([now - k * i * 5 * HOUR, k % 3 ? "link" : "typed"]),
+    );
+    extension.api.visit(`https://example.org/${i}`, { title: `Page ${i}`, visits });
+  }
+  await extension.worker.started();
+  return extension;
+}
+
+/** @param {any} extension @param {number} place */
+async function choose(extension, place, typed = "page") {
+  const { listed } = await extension.search(typed);
+  const interaction = Interaction.begin(0, true);
+  interaction.saw(listed.pages, 5);
+  const observed = interaction.chose({ pages: listed.pages, chosen: place, typed, enter: true, otherLines: 0 }, 20);
+  const choice = JSON.parse(
+    JSON.stringify({ listed: { ...listed, scores: [...listed.scores] }, observed, url: listed.pages[place].url }),
+  );
+  await extension.ask({ ask: "chose", choice, disposition: "currentTab" });
+  await settled();
+  return { listed, url: choice.url };
+}
+
+/** @param {any} extension */
+const keptOfStudy = (extension) =>
+  [...extension.api.storage.local.kept.keys()].filter((key) => key.startsWith("fedping/") || key === "schedule");
+
+test("without a server, without consent, after declining, and switched off nothing is asked for, kept or sent", async () => {
+  const extension = await withPages();
+  const silent = async (/** @type {string} */ why) => {
+    await choose(extension, 1);
+    await extension.worker.alarm({ name: "model" });
+    await extension.worker.alarm({ name: "deliver" });
+    await extension.browser.pass(3 * HOUR);
+    assert.equal(extension.browser.requests.length, 0, why);
+    assert.deepEqual(keptOfStudy(extension), [], why);
+    assert.equal((await extension.search("page")).listed.study, "", why);
+  };
+  await silent("no server");
+  await extension.ask({ ask: "consent", agreed: true });
+  await silent("agreed, but no server");
+  await extension.ask({ ask: "consent", agreed: false });
+  await extension.ask({ ask: "study", ingest: INGEST, study: "pings" });
+  await silent("declined");
+  await extension.ask({ ask: "on", on: false });
+  await extension.ask({ ask: "consent", agreed: true });
+  await silent("switched off");
+  extension.reborn();
+  await silent("switched off, and awakened");
+});
+
+test("a choice is sent as the module computes it for the list that was shown", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  const { listed, url } = await choose(extension, 2);
+  assert.deepEqual(extension.api.shown.opened, [url]);
+  const [post] = extension.browser.posts;
+  assert.ok(post.url.startsWith(`${INGEST}/submit/pings/frecency-update/1/`));
+  const { payload } = JSON.parse(post.init.body);
+  const client = /** @type {any} */ (extension.worker.participation.client);
+  const { study: _, ...shown } = listed;
+  const expected = client.compose(shown, { chosen: 2 }).ping.payload;
+  for (const name of ["update", "loss", "frecency_scores", "model_version", "study_variation"]) {
+    assert.deepEqual(payload[name], expected[name], name);
+  }
+  assert.deepEqual([payload.num_chars_typed, payload.rank_selected, payload.time_end_interaction], [4, 2, 20]);
+  const told = JSON.stringify(post);
+  assert.ok(!told.includes("example.org/2") && !told.includes("Page"));
+});
+
+test("Firefox posts without CORS and only where it may reach the server; Chromium posts with it", async () => {
+  const chromium = await withPages();
+  await chromium.takePart();
+  await choose(chromium, 0);
+  assert.equal(chromium.browser.posts[0].init.mode, "cors");
+
+  const firefox = await withPages({ firefox: true });
+  firefox.api.shown.permissions.data_collection = new Set(["browsingActivity", "technicalAndInteraction"]);
+  await firefox.takePart();
+  await choose(firefox, 0);
+  assert.equal(firefox.browser.requests.length, 0);
+  assert.ok((await firefox.ask({ ask: "state" })).lacksPermission);
+  firefox.api.shown.permissions.origins.add(`${INGEST}/*`);
+  await firefox.worker.permissionsChanged();
+  await choose(firefox, 0);
+  assert.equal(firefox.browser.posts[0].init.mode, "no-cors");
+  firefox.api.shown.permissions.origins.clear();
+  await firefox.worker.permissionsChanged();
+  assert.deepEqual(keptOfStudy(firefox), []);
+});
+
+test("what Firefox's own settings forbid is withdrawn", async () => {
+  const extension = await withPages({ firefox: true });
+  extension.api.shown.permissions.origins.add(`${INGEST}/*`);
+  extension.api.shown.permissions.data_collection = new Set(["browsingActivity", "technicalAndInteraction"]);
+  await extension.takePart();
+  assert.ok((await extension.ask({ ask: "state" })).takesPart);
+  extension.api.shown.permissions.data_collection.clear();
+  await extension.reborn().permissionsChanged();
+  assert.equal((await extension.ask({ ask: "state" })).consent, "declined");
+  assert.deepEqual(keptOfStudy(extension), []);
+});
+
+test("a choice in the address bar is understood by a background script that was ended since", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  await extension.worker.omnibox.begin();
+  const lines = await extension.worker.omnibox.changed("pa");
+  await settled();
+  await extension.browser.pass(1500);
+  extension.reborn();
+  await extension.worker.entered(lines[1].content, "currentTab");
+  await settled();
+  const { payload } = JSON.parse(extension.browser.posts[0].init.body);
+  assert.equal(lines.length, 5);
+  assert.deepEqual(
+    [
+      payload.rank_selected,
+      payload.num_suggestions_displayed,
+      payload.bookmark_and_history_rank_selected,
+      payload.frecency_scores.length,
+    ],
+    [2, 6, 1, 5],
+  );
+  assert.deepEqual([payload.num_chars_typed, payload.num_key_down_events, payload.time_end_interaction], [2, 0, 1500]);
+  assert.deepEqual(extension.api.shown.opened, [lines[1].content]);
+  await extension.worker.entered(lines[1].content, "currentTab"); // which was of the search before
+  assert.equal(extension.browser.posts.length, 1);
+});
+
+test("words that are none of the lines open the search page, without being in its address", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  await extension.worker.omnibox.begin();
+  await extension.worker.omnibox.changed("secret words");
+  await extension.worker.entered("secret words", "currentTab");
+  assert.deepEqual(extension.api.shown.opened, ["chrome-extension://id/search/search.html"]);
+  assert.deepEqual(await extension.api.storage.session.get("search/typed"), { "search/typed": "secret words" });
+  assert.equal(extension.browser.posts.length, 0);
+});
+
+test("descriptions in Chromium are valid markup whatever a title has in it", async () => {
+  const extension = installed();
+  extension.api.visit("https://example.org/?a=1&b=2", { title: "<b> & \"'\u0000\uD800" });
+  await extension.worker.started();
+  const [{ description }] = await extension.worker.omnibox.changed("b");
+  assert.equal(description, "&#60;b&#62; &#38; &#34;&#39;\uFFFD <url>example.org/?a=1&#38;b=2</url>");
+});
+
+test("pings that nobody took survive the background script, and an alarm sends them", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  await extension.takePart();
+  ingest.submit = () => new Response(null, { status: 503 });
+  await choose(extension, 0);
+  assert.ok(extension.api.shown.alarms.has("deliver"));
+  extension.reborn();
+  assert.equal((await extension.ask({ ask: "state" })).waiting, 1);
+  ingest.submit = () => new Response("{}");
+  await extension.browser.pass(HOUR);
+  await extension.worker.alarm({ name: "deliver" });
+  const ids = extension.browser.posts.map(({ url }) => url);
+  assert.equal(ids.length, 2);
+  assert.equal(new Set(ids).size, 1);
+  assert.deepEqual(
+    keptOfStudy(extension).filter((key) => key.includes("queue")),
+    [],
+  );
+});
+
+test("models are asked for by alarms: jittered, later and later, and not at each awakening", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  await extension.takePart();
+  const { alarms } = extension.api.shown;
+  const after = () => (alarms.get("model").when - extension.browser.environment.now()) / 60_000;
+  assert.ok(after() >= 22.5 && after() <= 37.5);
+  const asked = extension.browser.requests.length;
+  for (let i = 0; i < 5; i += 1) {
+    extension.reborn();
+    await extension.search("page");
+    await settled();
+  }
+  assert.equal(extension.browser.requests.length, asked);
+  ingest.answer = () => new Response(null, { status: 500 });
+  /** @type {number[]} */
+  const waits = [];
+  for (let i = 0; i < 4; i += 1) {
+    await extension.reborn().alarm({ name: "model" });
+    waits.push(after());
+  }
+  waits.forEach((wait, i) => assert.ok(wait >= 2 ** i / 2 && wait <= 2 ** i, String(waits)));
+  ingest.answer = () => new Response(null, { status: 503, headers: { "Retry-After": "7200" } });
+  await extension.worker.alarm({ name: "model" });
+  assert.ok(after() >= 120);
+  alarms.clear(); // the browser was started anew
+  await extension.reborn().started();
+  assert.ok(after() >= 119);
+});
+
+test("a new version ranks at once, and the kept scores follow", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  ingest.study.arms = [{ ...ingest.study.arms[0], share: 1, applies: true, submits: true, decays: false }];
+  await extension.takePart();
+  const before = (await extension.search("page")).listed;
+  ingest.model = {
+    ...ingest.model,
+    iteration: ingest.model.iteration + 1,
+    model: ingest.model.model.map((/** @type {number} */ weight, /** @type {number} */ k) =>
+      k === 12 ? 0 : weight + 1,
+    ),
+  };
+  await extension.worker.alarm({ name: "model" });
+  const after = (await extension.search("page")).listed;
+  assert.equal(after.held.version, before.held.version + 1);
+  assert.notDeepEqual([...after.scores], [...before.scores]);
+  assert.equal(extension.worker.library.frame, extension.worker.participation.frame);
+});
+
+test("an arm that does not apply the model ranks by the start values", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  const start = (await extension.search("page")).listed;
+  ingest.study.arms = [{ ...ingest.study.arms[0], share: 1, applies: false, submits: true, decays: false }];
+  ingest.model = { ...ingest.model, model: ingest.model.model.map(() => 1) };
+  await extension.takePart();
+  const { listed } = await extension.search("page");
+  assert.deepEqual([...listed.scores], [...start.scores]);
+  assert.equal(listed.role.arm.name, ingest.study.arms[0].name);
+});
+
+test("switching off and withdrawing delete the id, the model and what waits; agreeing again draws another id", async () => {
+  const ingest = fakeIngest(() => new Response(null, { status: 503 }));
+  const extension = await withPages({ ingest });
+  await extension.takePart();
+  await choose(extension, 0);
+  const [first] = (await extension.ask({ ask: "waiting" })).map((/** @type {any} */ each) => each.ping.clientId);
+  for (const decision of [
+    { ask: "on", on: false },
+    { ask: "consent", agreed: false },
+  ]) {
+    await extension.ask(decision);
+    await extension.browser.pass(24 * HOUR);
+    assert.deepEqual(keptOfStudy(extension), []);
+    assert.deepEqual(
+      ["model", "deliver"].filter((name) => extension.api.shown.alarms.has(name)),
+      [],
+    );
+    await extension.ask({ ask: "on", on: true });
+    await extension.ask({ ask: "consent", agreed: true });
+  }
+  await extension.browser.pass(HOUR);
+  await choose(extension, 0);
+  const [second] = (await extension.ask({ ask: "waiting" })).map((/** @type {any} */ each) => each.ping.clientId);
+  assert.ok(first && second && first !== second);
+});
+
+test("what is switched off while requests are under way breaks them off and keeps nothing of them", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  await extension.ask({ ask: "study", ingest: INGEST, study: "pings" });
+  /** @type {AbortSignal[]} */
+  const signals = [];
+  ingest.answer = (_, init) =>
+    new Promise((_, reject) => {
+      signals.push(init.signal);
+      init.signal.addEventListener("abort", () => reject(new DOMException("", "AbortError")));
+    });
+  const agreeing = extension.ask({ ask: "consent", agreed: true });
+  await settled();
+  assert.equal(signals.length, 1);
+  await extension.worker.participation.change({ ...extension.worker.participation.settings, on: false });
+  await agreeing;
+  assert.ok(signals[0].aborted);
+  assert.deepEqual(keptOfStudy(extension), []);
+});
+
+test("consent is for one study; what was given before any was set is for the first", () => {
+  const none = { ingest: "", study: "", on: true, consent: /** @type {const} */ ("unasked"), consentFor: "" };
+  const agreed = withConsent(none, true);
+  assert.ok(!takesPart(agreed));
+  const first = withStudy(agreed, INGEST, "one");
+  assert.ok(takesPart(first));
+  assert.ok(takesPart(withStudy(first, INGEST, "one")));
+  for (const [ingest, study] of [
+    [INGEST, "two"],
+    ["https://other.org", "one"],
+  ]) {
+    const other = withStudy(first, ingest, study);
+    assert.ok(!takesPart(other));
+    assert.equal(other.consent, "unasked");
+    assert.ok(takesPart(withConsent(other, true)));
+  }
+  assert.ok(!takesPart(withStudy(first, "", "")));
+  assert.ok(!takesPart(withStudy(withStudy(first, "", ""), INGEST, "two")));
+  assert.ok(!takesPart(withStudy(withConsent(first, false), INGEST, "two")));
+});
+
+test("addresses that pings would leave the machine from unencrypted are refused", () => {
+  assert.equal(serverAddress(" https://Telemetry.example.org/in/ "), "https://telemetry.example.org/in");
+  assert.equal(serverAddress("http://127.0.0.1:8000/"), "http://127.0.0.1:8000");
+  assert.equal(hostPattern("http://127.0.0.1:8000"), "http://127.0.0.1/*");
+  assert.equal(serverAddress("  "), "");
+  for (const bad of [
+    "http://example.org",
+    "example.org",
+    "ftp://a.org",
+    "https://me:pw@a.org",
+    "https://a.org/?x=1",
+    "https://a.org/#x",
+  ]) {
+    assert.throws(() => serverAddress(bad), RangeError, bad);
+  }
+  assert.equal(studyName(" a-1 "), "a-1");
+  assert.throws(() => studyName("a/b"), RangeError);
+});
+
+test("what would be sent has every field explained, and is what the ping would be", async () => {
+  const extension = await withPages();
+  const standIn = await extension.ask({ ask: "preview" });
+  await extension.takePart();
+  const real = await extension.ask({ ask: "preview" });
+  assert.deepEqual([standIn.drawn, real.drawn], [false, true]);
+  for (const { ping } of [standIn, real]) {
+    const { payload, ...outer } = ping;
+    assert.deepEqual(FIELDS.map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
+    assert.ok(FIELDS.every(([, meaning]) => meaning.length > 10));
+    assert.equal(payload.frecency_scores.length, 10);
+  }
+  const client = /** @type {any} */ (extension.worker.participation.client);
+  assert.equal(real.ping.clientId, JSON.parse(extension.api.storage.local.kept.get("fedping/pings/client") ?? ""));
+  assert.equal(real.ping.payload.study_variation, client.arm);
+  assert.equal(extension.browser.posts.length, 0);
+});
+
+test("nothing is reported of a list that was ranked for another study", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  const { listed } = await extension.search("page");
+  const choice = {
+    listed: { ...listed, study: `${INGEST} other` },
+    observed: { chosen: 0 },
+    url: "https://example.org/1",
+  };
+  await extension.ask({ ask: "chose", choice, disposition: "currentTab" });
+  await settled();
+  assert.equal(extension.browser.posts.length, 0);
+  assert.deepEqual(extension.api.shown.opened, ["https://example.org/1"]);
+});
