@@ -21,7 +21,7 @@ const armLines = (line, values) =>
     .filter((arm) => values(arm.name).length)
     .map((arm) => ({ name: arm.name, colour: armColour(arm.place), dashes: armDashes(arm.place) }));
 
-/** What all drawings share: the version that is looked at, and whether weights share a scale of colours. */
+/** What all drawings share: the version that is looked at if it is not the newest, and whether weights share a scale of colours. */
 export const view = { chosen: null, oneScale: false, onChoose: () => {} };
 
 export const loss = {
@@ -130,6 +130,7 @@ export const weights = {
     return most.length ? `Changed most by version ${line.newest.version}: ${most.join("; ")}` : "No weight has changed yet";
   },
   draw(line, width) {
+    if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names, start } = line.line.weights;
     const colours = palette();
     const rows = line.rows;
@@ -216,11 +217,12 @@ export const rates = {
       if (!line.rate.length) return waiting(NO_ROUND);
       return linePlot({ series: [{ name: "rate", points: line.rate }], x: "version", y: "rate", zero: true, width });
     }
+    if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names } = line.line.weights;
     const rows = line.rows;
     const colours = palette();
     const [low, high] = logRange(rows);
-    const share = (value) => (high > low ? (Math.log(value) - low) / (high - low) : 1);
+    const share = (value) => (high > low ? (Math.log(value) - low) / (high - low) : 0.5);
     const last = line.newest.rate;
     return [
       el("p", { class: "scale" }, number(Math.exp(low), 3), el("i", { class: "sequential" }), number(Math.exp(high), 3)),

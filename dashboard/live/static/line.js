@@ -104,6 +104,7 @@ export class Line {
         words: "No new version for more than twice as long as between the last ones: are rounds scheduled, and do enough clients send?",
       };
     }
+    if (!this.lastRound) return { kind: "good", words: "Ingest is running; the first round makes version 1." };
     return { kind: "good", words: "Ingest is running, and versions come." };
   }
 

@@ -78,7 +78,7 @@ function told(found) {
     ),
     found.counts.length > 0 && section("What became of every ping", plainTable(["", "pings", "meaning"], found.counts.map(({ reason, pings, words }) => [reason, pings, words]))),
     Object.keys(found.arms).length > 0 && section("Arms", armsTable(found.arms)),
-    files.count > 0 && section(`${count(files.count)} landed files with ${count(files.rows)} rows`, filesTable(files)),
+    files.count > 0 && section(`Landed files: ${count(files.count)}, with ${count(files.rows)} rows`, filesTable(files)),
   ].filter(Boolean);
   if (!found.changes) return facts;
   const title = `What it changed: ${count(found.changes.count)} of ${count(found.changes.of)} weights`;

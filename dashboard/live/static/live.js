@@ -30,8 +30,10 @@ function draw() {
 }
 
 const versions = lineage((version) => {
-  drawings.view.chosen = version;
-  if (line.newest) draw();
+  const marked = version === line.newest?.version ? null : version;
+  if (marked === drawings.view.chosen) return;
+  drawings.view.chosen = marked;
+  draw();
 });
 drawings.view.onChoose = versions.choose;
 rollingBack(versions.chosen);

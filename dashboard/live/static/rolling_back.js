@@ -14,6 +14,7 @@ export function rollingBack(chosen) {
 
   async function open() {
     plan = null;
+    at("rollback-done").hidden = true;
     typed.value = "";
     wrong.textContent = "";
     ready();
@@ -33,7 +34,7 @@ export function rollingBack(chosen) {
     fill(
       at("rollback-plan"),
       el("p", {}, plan.sentence),
-      el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Weights that change" }, changesTable(plan.changes, `version ${plan.newest}`, `version ${plan.next}`)),
+      el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Weights that change" }, changesTable(plan.changes, "now", "then")),
     );
     at("rollback-ask").textContent = `Type ${plan.to} to confirm`;
     go.textContent = `Publish version ${plan.next}`;
@@ -49,7 +50,8 @@ export function rollingBack(chosen) {
     try {
       const { published, repeats } = await post("rollback", { to: plan.to, seen: plan.seen });
       dialog.close();
-      fill(at("advice"), el("p", { class: "hint", role: "status" }, `Version ${published} is published; it repeats version ${repeats}.`));
+      at("rollback-done").textContent = `Version ${published} is published; it repeats version ${repeats}.`;
+      at("rollback-done").hidden = false;
     } catch (error) {
       wrong.textContent = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
       plan = null;

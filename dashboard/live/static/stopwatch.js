@@ -5,9 +5,11 @@ export class Stopwatch {
   #name;
   #began = null;
   #before = 0;
+  #after = new MessageChannel(); // a message is handled right after the frame, a timeout some milliseconds later
 
   constructor(name) {
     this.#name = name;
+    this.#after.port1.onmessage = () => this.#stop();
   }
 
   /** Count some milliseconds before the frame, in which its data was taken, as part of the drawing. */
@@ -20,7 +22,7 @@ export class Stopwatch {
     return (...given) => {
       if (this.#began === null) {
         this.#began = performance.now();
-        setTimeout(() => this.#stop());
+        this.#after.port2.postMessage(null);
       }
       return draw(...given);
     };
