@@ -1,0 +1,131 @@
+"""The dashboard's process: who is let in, how many viewers, and what it leaves of itself."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.support.dashboard_server import DashboardServer, running_dashboard, start_dashboard
+from tests.support.ingest_app import PATH, landed_ids, make_store
+from tests.support.ingest_server import ROOT, descendants, free_port
+from tests.support.pings import ping_json
+from tests.support.processes import left_over, wait_until
+
+STREAM = {"Accept": "text/event-stream"}
+
+
+def follow(server: DashboardServer) -> requests.Response:
+    """Begin to follow the list of runs, which there is without any study."""
+    return server.get("/runs/feed", headers=STREAM, stream=True)
+
+
+def test_viewers_come_and_go_and_those_too_many_are_told_to_poll(tmp_path: Path) -> None:
+    with running_dashboard(tmp_path, "--viewers", "2") as server:
+        first, second = follow(server), follow(server)
+        assert next(first.iter_lines()) == b"retry: 2000"
+        assert second.status_code == 200
+        refused = follow(server)
+        assert refused.status_code == 503
+        assert "asks now and then" in refused.json()["error"]
+        assert server.get("/runs/feed").status_code == 200
+        first.close()
+        assert wait_until(lambda: follow(server).status_code == 200, 30), "the place of who left is not free"
+
+
+def test_beyond_loopback_nobody_enters_without_the_printed_token(tmp_path: Path) -> None:
+    with running_dashboard(tmp_path, "--host", "0.0.0.0") as server:
+        address = next(word for word in server.said.read_text().split() if "token=" in word)
+        assert server.get("/runs/").status_code == 401
+        token = address.partition("token=")[2].rstrip(".")
+        assert len(token) >= 32
+        visitor = requests.Session()
+        assert visitor.get(f"{server.url}/runs/?token={token}", timeout=30).ok
+        assert visitor.get(f"{server.url}/runs/", timeout=30).ok
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_it_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
+    with running_dashboard(tmp_path) as server:
+        stream = follow(server)
+        next(stream.iter_lines())
+        code = server.stop(number)
+    assert code == (-9 if number == signal.SIGKILL else 0)
+
+
+def test_beside_ingest_it_is_another_process_that_may_die_and_ends_with_ingest(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    port = free_port()
+    places = [f"--{name}={tmp_path / name}" for name in ("store", "landing", "runs")]
+    server = start_dashboard(tmp_path / "said", "ingest", *places, "--port", str(port))
+
+    def send() -> int:
+        url = f"http://127.0.0.1:{port}{PATH}/{uuid.uuid4()}"
+        return requests.post(url, json=ping_json(), timeout=30).status_code
+
+    def processes() -> list[int]:
+        # Every process of ingest has the name of its command; the dashboard's are told by who listens on its port.
+        return [pid for pid in descendants(server.process.pid) if _listens(pid, int(server.url.rpartition(":")[2]))]
+
+    assert send() == 200
+    found = processes()
+    assert found
+    assert not any(_listens(pid, port) for pid in found), "the dashboard shares a process with what takes pings"
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert send() == 200
+    assert wait_until(server.is_up, 30), "a dashboard that died is not started again"
+    assert send() == 200
+    assert server.stop() == 0
+    assert not left_over(server.mark, 10)
+    assert len(landed_ids(tmp_path / "landing")) == 3
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Return whether a process holds a socket that listens on a port of this machine."""
+    with contextlib.suppress(OSError):
+        links = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" and f"socket:[{row[9]}]" in links for row in rows)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["dashboard", "--port", "{taken}"],
+            "port {taken} of 127.0.0.1 is in use by another program; stop it",
+        ),
+        (["dashboard", "--runs", "{file}"], "the folder of runs {file} cannot be written"),
+        (
+            ["dashboard", "--token-file", "{file}.none"],
+            "No such file or directory; correct --token-file",
+        ),
+        (["dashboard", "--token-file", "{file}"], "the dashboard's token has 5 characters; give at least 16"),
+        (["ingest", "--port", "{free}", "--dashboard", "{free}"], "cannot share port {free} with the pings"),
+        (["ingest", "--port", "{free}", "--dashboard", "{taken}"], "or give another port with --dashboard"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("short")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        words = {"taken": str(holder.getsockname()[1]), "free": str(free_port()), "file": str(file)}
+        command = [word.format(**words) for word in arguments]
+        done = subprocess.run(
+            [sys.executable, "-m", "fedping", *command], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode in (1, 2)
+    assert sentence.format(**words) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,73 @@
+"""A real `fedping dashboard`, or `fedping ingest --dashboard`, in processes of its own, that leaves none behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from tests.support.ingest_server import ROOT, free_port
+from tests.support.processes import left_over, new_mark, wait_until
+
+
+@dataclass
+class DashboardServer:
+    """A dashboard that runs: where, by which process, what it said, and the mark of all its processes."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    said: Path
+    mark: dict[str, str]
+
+    def get(self, path: str, **how: object) -> requests.Response:
+        """Return the answer to a GET; ``how`` goes to requests."""
+        return requests.get(self.url + path, timeout=30, **how)  # type: ignore[arg-type]
+
+    def is_up(self) -> bool:
+        """Return whether it answers."""
+        assert self.process.poll() is None, self.said.read_text()
+        with contextlib.suppress(requests.ConnectionError):
+            return self.get("/static/css/base.css").ok
+        return False
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop its first process and return the exit code; no process may be left, runs apart."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def start_dashboard(said: Path, *arguments: str, port: int | None = None) -> DashboardServer:
+    """Start ``fedping dashboard``, or what ``arguments`` say, and return when it answers."""
+    mark, port = new_mark(), port or free_port()
+    command = list(arguments) if arguments[0] == "ingest" else ["dashboard", *arguments]
+    option = "--dashboard" if command[0] == "ingest" else "--port"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedping", *command, option, str(port)],
+            cwd=ROOT,
+            env=os.environ | mark,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    server = DashboardServer(f"http://127.0.0.1:{port}", process, said, mark)
+    assert wait_until(server.is_up, 30)
+    return server
+
+
+@contextlib.contextmanager
+def running_dashboard(folder: Path, *options: str) -> Iterator[DashboardServer]:
+    """Run ``fedping dashboard`` over ``folder`` (store, landing, runs); nothing of it may be left at the end."""
+    places = [f"--{name}={folder / name}" for name in ("store", "landing", "runs")]
+    server = start_dashboard(folder / "dashboard.log", *places, *options)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+    left = left_over(server.mark, 10)
+    assert not left, left
