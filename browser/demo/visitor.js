@@ -37,7 +37,7 @@ export function visitorIn({ ingest, study, arm, storage, environment, onAnswer }
     ingest,
     study: study.name,
     storage: apart(storage, `arm/${arm}/`),
-    backoff: new Backoff({ first: 1, longest: 5 }),
+    backoff: new Backoff({ first: 1, longest: 2 }),
     environment: { ...environment, ...beginningWith(id, environment), fetch: overheard(environment, onAnswer) },
   });
 }
