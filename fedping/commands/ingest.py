@@ -131,7 +131,7 @@ def ingest(
     prepare(settings)
     click.echo(f"Taking pings on http://{host}:{port}; they land in {landing} every {compact_every:g} s. Ctrl-C stops.")
     if demo_page:
-        click.echo(f"The demo page: http://{host}:{port}/demo/")
+        click.echo(f"The demo page: http://{host}:{port}/demo/ (what is chosen there are pings like any others)")
     if dashboard_port is not None:
         click.echo(f"The dashboard: {at(watching)}")
     code = supervise(settings, beside=beside)
