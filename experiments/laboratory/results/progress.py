@@ -101,10 +101,11 @@ class ProgressFile:
             self._written = len(rows)
 
 
-def read_progress(folder: Path, begun: float | None = None, offset: int = 0) -> Told | None:
+def read_progress(folder: Path, begun: float | None = None, offset: int = 0, most: int = -1) -> Told | None:
     """Return what the run in a folder has written after an offset, in bytes; None without a file, or without a line.
 
-    Where the file is not the one that was ``begun`` then, all of it is returned, as if from the offset 0.
+    Where the file is not the one that was ``begun`` then, all of it is returned, as if from the offset 0. At most
+    ``most`` bytes are read, all if it is negative.
     """
     try:
         with open(folder / PROGRESS, "rb") as file:
@@ -115,7 +116,7 @@ def read_progress(folder: Path, begun: float | None = None, offset: int = 0) -> 
             if whose == begun and offset >= len(first):
                 file.seek(offset)
             start = file.tell()
-            said = file.read()
+            said = file.read(most)
     except FileNotFoundError:
         return None
     whole = said[: said.rfind(b"\n") + 1]
@@ -127,5 +128,10 @@ _rows = msgspec.json.Decoder(list[Row])
 
 
 def rounds_of(rows: Sequence[Row]) -> int:
-    """Return after how many rounds the last of some rows were measured."""
-    return max((round_ + (split == "train") for round_, split, _, _ in rows), default=0)
+    """Return after how many rounds the last of some rows, which are in their order, were measured."""
+    most = 0
+    for round_, split, _, _ in reversed(rows):
+        if round_ + 1 < most:
+            break
+        most = max(most, round_ + (split == "train"))
+    return most

@@ -1,0 +1,135 @@
+"""One metric of one run over its rounds: from its growing file while it runs, from its Parquet file afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dashboard.watching.units import Unit
+from experiments.laboratory.results import read_progress
+from experiments.laboratory.results.progress import Row, rounds_of
+
+_FIRST = 1 << 18
+"""Bytes that hold the first rounds of a run."""
+
+_COLUMNS = ["variant", "seed", "fold", "round", "split", "metric", "value"]
+
+Repetition = tuple[str, int, int | None]
+"""Variant or baseline, seed, fold."""
+
+
+class Measured(NamedTuple):
+    """What is measured: on which examples, and which figure."""
+
+    split: str
+    metric: str
+
+
+class Points(NamedTuple):
+    """After which rounds, and the values; None where one is no number."""
+
+    rounds: list[int]
+    values: list[float | None]
+
+
+class Reached(NamedTuple):
+    """How much of a run that goes on is known: bytes, points of the metric, rounds, and when it was begun."""
+
+    offset: int
+    points: int
+    rounds: int
+    begun: float
+
+
+class Grown(NamedTuple):
+    """What came since: whether it replaces what was known, the points, how far that is, and all that is measured."""
+
+    again: bool
+    points: Points
+    reached: Reached
+    measured: list[Measured]
+
+
+def grown(unit: Unit, of: Measured, since: Reached | None) -> Grown | None:
+    """Return what a run that goes on has told since; None if it has told nothing yet."""
+    told = read_progress(unit.path, since.begun, since.offset) if since else read_progress(unit.path)
+    if told is None:
+        return None
+    again = since is None or since.begun != told.begun
+    before = Reached(0, 0, 0, told.begun) if since is None or again else since
+    points = _points(told.rows, of)
+    rounds = max(before.rounds, rounds_of(told.rows))
+    reached = Reached(told.offset, before.points + len(points.rounds), rounds, told.begun)
+    return Grown(again, points, reached, measured_in(told.rows))
+
+
+def finished(out: Path, unit: Unit, of: Measured) -> Points:
+    """Return all points of a finished run."""
+    whole = out / "metrics.parquet"
+    if whole.is_file():
+        found = _of_all(whole, whole.stat().st_mtime_ns, of)
+        if (points := found.get((unit.note.name, unit.note.seed, unit.note.fold))) is not None:
+            return points
+    return _of_one(unit.path / "metrics.parquet", of)
+
+
+@lru_cache(maxsize=8)
+def _of_all(file: Path, changed: int, of: Measured) -> Mapping[Repetition, Points]:
+    table = _read(file, of)
+    found: dict[Repetition, Points] = {}
+    columns = (table[name].to_pylist() for name in ("variant", "seed", "fold", "round", "value"))
+    for variant, seed, fold, round_, value in zip(*columns, strict=True):
+        points = found.setdefault((variant, seed, fold), Points([], []))
+        points.rounds.append(round_)
+        points.values.append(_number(value))
+    return found
+
+
+@lru_cache(maxsize=512)
+def _of_one(file: Path, of: Measured) -> Points:
+    table = _read(file, of)
+    return Points(table["round"].to_pylist(), [_number(value) for value in table["value"].to_pylist()])
+
+
+def _read(file: Path, of: Measured) -> pa.Table:
+    chosen = (pc.field("split") == of.split) & (pc.field("metric") == of.metric)
+    return pq.read_table(file, columns=_COLUMNS, filters=chosen, partitioning=None)
+
+
+def _points(rows: Iterable[Row], of: Measured) -> Points:
+    chosen = [(round_, value) for round_, split, metric, value in rows if split == of.split and metric == of.metric]
+    return Points([round_ for round_, _ in chosen], [value for _, value in chosen])
+
+
+def measured_in(rows: Iterable[Row]) -> list[Measured]:
+    """Return what there are figures of: the start version and the first round have all that there ever are."""
+    first = takewhile(lambda row: row[0] < 2, rows)
+    return [Measured(*key) for key in dict.fromkeys((split, metric) for _, split, metric, _ in first)]
+
+
+def measured_so_far(unit: Unit) -> list[Measured]:
+    """Return what a run has measured, finished or not."""
+    if unit.outcome is not None:
+        return measured_by(unit.path)
+    told = read_progress(unit.path, most=_FIRST)
+    return measured_in(told.rows) if told else []
+
+
+@lru_cache(maxsize=512)
+def measured_by(path: Path) -> list[Measured]:
+    """Return what a finished run has measured."""
+    table = pq.read_table(path / "metrics.parquet", columns=["split", "metric"], partitioning=None)
+    rows = table.group_by(["split", "metric"], use_threads=False).aggregate([])
+    return [Measured(row["split"], row["metric"]) for row in rows.to_pylist()]
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

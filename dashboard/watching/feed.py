@@ -1,0 +1,205 @@
+"""What a page of a run follows: how far each of its runs is, and one metric's new points."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dashboard.feeds import Change
+from dashboard.watching import position as positions
+from dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
+from dashboard.watching.left import Pace, seconds_left
+from dashboard.watching.places import Place, place, told
+from dashboard.watching.position import Known, Position
+from dashboard.watching.units import Unit, units_in
+from experiments.laboratory.results import Outcome
+from experiments.laboratory.results.progress import PROGRESS
+from experiments.simulate.progress import read_study_progress
+
+
+class Seen(NamedTuple):
+    """One run at this moment: what it came to, or what it has told since; neither if it has told nothing."""
+
+    unit: Unit
+    before: Known | None
+    outcome: Outcome | None
+    grown: Grown | None
+
+    @property
+    def known(self) -> Known:
+        """What a page knows after it was told of this."""
+        if self.outcome is not None:
+            return "f"
+        if self.grown is not None:
+            return self.grown.reached
+        return "b" if self.unit.begun else "w"
+
+
+@dataclass(frozen=True)
+class RunFeed:
+    """One run of the folder ``runs``, and one metric of it.
+
+    A change has the state of the whole, and of each of its runs that is new: how far it is, and its new points, which
+    replace what the page has if ``again``.
+
+    Raises:
+        UnknownRun: there is no such run (any more).
+    """
+
+    runs: Path
+    id: str
+    of: Measured
+
+    def since(self, position: str | None) -> Change | None:
+        """Return what is new after a position."""
+        where = place(self.runs, self.id)
+        units = units_in(where.out) if where.kind == "laboratory" else []
+        before = positions.read(position)
+        whole = before is None or len(before.runs) != len(units)
+        known: Sequence[Known | None] = [None] * len(units) if before is None or whole else before.runs
+        seen = [_look(unit, self.of, last) for unit, last in zip(units, known, strict=True)]
+        study = _study(where)
+        after = Position(_word(where, study), tuple(one.known for one in seen))
+        if after == before:
+            return None
+        data = {
+            "whole": whole,
+            **_state(where, _left(where, seen)),
+            "study": study,
+            "units": [
+                _told(where.out, number, one, self.of) for number, one in enumerate(seen) if one.known != one.before
+            ],
+            "measured": _measured(seen),
+        }
+        if whole:
+            data["names"] = [_name(unit) for unit in units]
+        return Change(positions.written(after), data)
+
+
+def _look(unit: Unit, of: Measured, before: Known | None) -> Seen:
+    if (outcome := unit.outcome) is not None:
+        return Seen(unit, before, outcome, None)
+    new = grown(unit, of, before if isinstance(before, Reached) else None)
+    return Seen(unit, before, unit.outcome if new is None else None, new)  # it may have been finished in this moment
+
+
+def _told(out: Path, number: int, one: Seen, of: Measured) -> Mapping[str, Any]:
+    """Return one run that has changed, as a page is told."""
+    if one.outcome is not None:
+        sent = one.before.points if isinstance(one.before, Reached) else 0
+        points = finished(out, one.unit, of)
+        new = Points(points.rounds[sent:], points.values[sent:])
+        progress = {"rounds": one.outcome.rounds, "seconds": one.outcome.seconds, "notes": one.outcome.notes}
+        return {"unit": number, "state": "finished", **progress, "again": sent == 0, "x": new.rounds, "y": new.values}
+    if one.grown is not None:
+        points, reached = one.grown.points, one.grown.reached
+        progress = {"rounds": reached.rounds, "again": one.grown.again}
+        return {"unit": number, "state": "begun", **progress, "x": points.rounds, "y": points.values}
+    state = "begun" if one.unit.begun else "waiting"
+    return {"unit": number, "state": state, "rounds": 0, "again": True, "x": [], "y": []}
+
+
+def _measured(seen: Sequence[Seen]) -> list[Measured]:
+    """Return what is measured, of all that is new; the finished runs of a variant have all measured the same."""
+    ended = {one.unit.note.name: one.unit.path for one in seen if one.outcome is not None and one.before != "f"}
+    kinds = [kind for path in ended.values() for kind in measured_by(path)]
+    return list(dict.fromkeys([*kinds, *(kind for one in seen if one.grown for kind in one.grown.measured)]))
+
+
+def _name(unit: Unit) -> Mapping[str, Any]:
+    note = unit.note
+    return {
+        "name": note.name,
+        "baseline": note.baseline,
+        "seed": note.seed,
+        "fold": note.fold,
+        "of": note.rounds,
+    }
+
+
+def _state(where: Place, left: float | None) -> dict[str, Any]:
+    run = where.run
+    return {
+        "state": where.state,
+        "stopping": run is not None and run.stopping,
+        "message": run.message if run else None,
+        "started": told(run.started) if run else None,
+        "ended": told(run.ended) if run else None,
+        "left": left,
+    }
+
+
+def _word(where: Place, study: Mapping[str, Any] | None) -> str:
+    """Return the state as a word that changes with everything that is told beside the runs."""
+    parts: list[str] = [where.state]
+    if where.run is not None and where.run.stopping:
+        parts.append("stopping")
+    if where.begun is not None:
+        parts.append(f"{where.begun.timestamp():.0f}")
+    if study is not None:
+        parts += [study["phase"], str(study["done"])]
+    return ":".join(parts)
+
+
+def _study(where: Place) -> Mapping[str, Any] | None:
+    now = read_study_progress(where.out) if where.kind == "study" else None
+    return None if now is None else {"phase": now.phase, "done": now.done, "total": now.total, "pings": now.pings}
+
+
+def _left(where: Place, seen: Sequence[Seen]) -> float | None:
+    return None if where.state != "running" else seconds_left([_pace(one) for one in seen])
+
+
+def _pace(one: Seen) -> Pace:
+    note = one.unit.note
+    if one.outcome is not None:
+        return Pace(note.name, one.outcome.rounds, note.rounds, one.outcome.seconds, finished=True, begun=True)
+    if one.grown is None:
+        return Pace(note.name, 0, note.rounds, 0.0, finished=False, begun=one.unit.begun)
+    reached = one.grown.reached
+    seconds = max(0.0, _written_last(one.unit) - reached.begun)
+    return Pace(note.name, reached.rounds, note.rounds, seconds, finished=False, begun=True)
+
+
+def _written_last(unit: Unit) -> float:
+    try:
+        return (unit.path / PROGRESS).stat().st_mtime
+    except FileNotFoundError:  # it was finished in this moment
+        return time.time()
+
+
+@dataclass(frozen=True)
+class LogFeed:
+    """What a run says, on its standard output and as errors: the end of each."""
+
+    runs: Path
+    id: str
+
+    def since(self, position: str | None) -> Change | None:
+        """Return what was said, if that is longer than it was."""
+        run = place(self.runs, self.id).run
+        texts = {name: _end(run.folder / name) for name in _SAID} if run else {}
+        after = ".".join(str(size) for size, _ in texts.values())
+        if after == position:
+            return None
+        return Change(after or "0", {"whole": True, **{name: text for name, (_, text) in texts.items()}})
+
+
+_SAID = ("stdout", "stderr")
+_END = 65_536
+"""Bytes of the end that are shown."""
+
+
+def _end(file: Path) -> tuple[int, str]:
+    try:
+        with open(file, "rb") as source:
+            size = source.seek(0, 2)
+            source.seek(max(0, size - _END))
+            said = source.read()
+    except FileNotFoundError:
+        return 0, ""
+    text = said.decode(errors="replace")
+    return size, text if size <= _END else text.partition("\n")[2]

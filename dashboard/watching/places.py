@@ -1,0 +1,108 @@
+"""The runs to look at: those of the book, and those that the command line has put into the same folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from dashboard.runs.book import RunBook
+from dashboard.runs.run import DESCRIPTION, Run, UnknownRun
+from experiments.run_folder import NOTE
+
+State: TypeAlias = Literal["waiting", "running", "finished", "failed", "stopped", "lost", "unfinished"]
+"""As of a run of the book; ``unfinished`` is one of the command line without results, which may be going on or not."""
+
+Kind: TypeAlias = Literal["laboratory", "study"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run and where it lies.
+
+    Attributes:
+        id: the name of its folder.
+        title: by which people know it.
+        out: what ``fedping simulate`` writes into.
+        state: see :data:`State`.
+        run: as the book knows it; None if the command line made it.
+    """
+
+    id: str
+    title: str
+    out: Path
+    state: State
+    run: Run | None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come by itself."""
+        return self.state not in ("waiting", "running", "unfinished")
+
+    @property
+    def kind(self) -> Kind:
+        """What is run: known from what it leaves, or is described as before it has left anything."""
+        if (self.out / "store").is_dir() and not (self.out / "runs").is_dir():
+            return "study"
+        if not (self.out / NOTE).is_file() and self.run is not None and _names_a_study(self.run.description):
+            return "study"
+        return "laboratory"
+
+    @property
+    def begun(self) -> datetime | None:
+        """When it was begun the last time, if that is known."""
+        return self.run.started if self.run else None
+
+
+def place(runs: Path, id: str) -> Place:
+    """Return the run of that id in a folder of runs.
+
+    Raises:
+        UnknownRun: there is none.
+    """
+    try:
+        return _of_book(RunBook(runs).run(id))
+    except UnknownRun:
+        found = _of_command_line(runs / id) if "/" not in id and not id.startswith(".") else None
+        if found is None:
+            raise
+        return found
+
+
+def places(runs: Path) -> list[Place]:
+    """Return all runs of a folder: those of the book, newest first, then the command line's by name."""
+    return [*map(_of_book, RunBook(runs).runs()), *_by_command_line(runs)]
+
+
+def _of_book(run: Run) -> Place:
+    return Place(run.id, run.title, run.out, run.state, run)
+
+
+def _by_command_line(runs: Path) -> Iterator[Place]:
+    for folder in sorted(runs.glob("[!.]*/") if runs.is_dir() else ()):
+        if (found := _of_command_line(folder)) is not None:
+            yield found
+
+
+def _of_command_line(folder: Path) -> Place | None:
+    if not (folder / NOTE).is_file() or ":" in folder.name:
+        return None
+    state: State = "finished" if (folder / "summary.json").is_file() else "unfinished"
+    return Place(folder.name, folder.name, folder, state, None)
+
+
+def _names_a_study(description: Path) -> bool:
+    try:
+        return any(line.startswith("study") for line in description.read_text(encoding="utf-8").splitlines())
+    except OSError:
+        return False
+
+
+def told(moment: datetime | None) -> str | None:
+    """Return a moment as ISO 8601 in UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+__all__ = ["DESCRIPTION", "Place", "State", "UnknownRun", "place", "places", "told"]

@@ -1,0 +1,247 @@
+// The drawings of the laboratory: a metric over the rounds, and final values side by side.
+
+import { armColour, armDashes } from "/static/js/colours.js";
+import { el } from "/static/js/dom.js";
+import { number } from "/static/js/format.js";
+import { legend, options } from "/static/js/plots.js";
+import { bySeed, lastOf, limitsLate, mostOf, overSeeds, picked, thinned } from "./series.js";
+
+const RULE_DASHES = ["7 4", "2 3", "8 3 2 3", "1 5"];
+const WRITTEN = { auc: "AUC", f1: "F1", mse: "MSE", rmse: "RMSE", mae: "MAE", r2: "R²" };
+
+/** A metric's name as people write it, as in "AUC" or "F1 of 3"; the same as in reports. */
+export function metricName(metric) {
+  const [head, ...rest] = metric.split("_");
+  return [WRITTEN[head] ?? head, ...rest].join(" ");
+}
+
+const SPLITS = {
+  train: "clients as they train", validation: "validation examples", test: "test examples",
+  local: "test, mean of clients", local_worst: "test, worst tenth of clients",
+};
+export const splitName = (split) => SPLITS[split] ?? split;
+
+/**
+ * @typedef {object} Curve
+ * @property {string} name
+ * @property {boolean} baseline drawn as a line across, at its last value
+ * @property {import("./series.js").Run[]} runs
+ */
+
+/**
+ * What is drawn of some curves.
+ * @param {{curves: Curve[], quantiles: number[], split: string, metric: string, log: boolean, zoom: boolean}} data
+ */
+function prepared({ curves, quantiles }) {
+  const trained = curves.filter((curve) => !curve.baseline);
+  const lines = trained.map((curve, place) => {
+    const runs = bySeed(curve.runs).filter(({ x }) => x.length);
+    return { name: curve.name, place, runs, ...overSeeds(runs, quantiles) };
+  });
+  const rules = curves
+    .filter((curve) => curve.baseline)
+    .map((curve) => ({ name: curve.name, y: mean(bySeed(curve.runs).map(lastOf)) }))
+    .filter(({ y }) => y !== null);
+  return { lines, rules };
+}
+
+function mean(values) {
+  const known = values.filter((value) => value !== null);
+  return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
+}
+
+/** The parts of the figure of a metric over the rounds, for `figure`. */
+export const curvesFigure = (title) => ({ title, draw, describe, table, note });
+
+function draw(data, width) {
+  const { lines, rules } = prepared(data);
+  const known = lines.filter(({ x }) => x.length);
+  if (!known.length) return el("p", { class: "muted" }, "Nothing is measured yet.");
+  const most = mostOf(known.reduce((sum, { runs }) => sum + runs.length + 1, 0));
+  const usable = data.log ? (y) => (y > 0 ? y : null) : (y) => y;
+  const limits = data.zoom ? limitsLate(known.flatMap(({ runs }) => runs)) : null;
+  const clip = limits !== null;
+  const end = Math.max(...known.map(({ x }) => x.at(-1)));
+  const marks = [
+    ...known.map((line) => bandOf(line, most, usable, clip)),
+    ...known.map((line) => rawOf(line, most, usable, clip)),
+    ...known.filter(({ runs }) => runs.length > 1).map((line) => meanOf(line, most, usable, clip)),
+  ];
+  const across = rules.map(({ y }, i) =>
+    Plot.ruleY([usable(y)], { stroke: "var(--soft)", strokeDasharray: RULE_DASHES[i % RULE_DASHES.length], clip }),
+  );
+  const domain = limits && withRules(limits, rules);
+  const plot = Plot.plot({
+    ...options(width, Math.round(Math.min(420, Math.max(240, width * 0.42)))),
+    x: { label: "round", domain: [0, Math.max(1, end)], tickFormat: (v) => (Number.isInteger(v) ? number(v) : "") },
+    y: {
+      label: `${metricName(data.metric)}, ${splitName(data.split)}`, grid: true, type: data.log ? "log" : "linear",
+      nice: !data.log, ticks: 6, tickFormat: (v) => number(v, 3), ...(domain ? { domain } : {}),
+    },
+    marks: [...across, ...marks.filter(Boolean), pointed(known, usable, limits)],
+  });
+  const named = [
+    ...lines.map(({ name, place }) => ({ name, colour: armColour(place), dashes: armDashes(place) })),
+    ...rules.map(({ name }, i) => ({ name: `${name} (baseline)`, colour: "var(--soft)", dashes: RULE_DASHES[i % RULE_DASHES.length] })),
+  ];
+  return [legend(named), plot];
+}
+
+function withRules([low, high], rules) {
+  const all = [low, high, ...rules.map(({ y }) => y)];
+  const [least, greatest] = [Math.min(...all), Math.max(...all)];
+  const margin = (greatest - least) * 0.05 || Math.abs(greatest) * 0.01 || 0.5;
+  return least > 0 ? [Math.max(least - margin, least / 2), greatest + margin] : [least - margin, greatest + margin];
+}
+
+function bandOf({ x, mean: middle, half, place }, most, usable, clip) {
+  const points = picked(x.length, Math.min(most, 600)).map((i) =>
+    half[i] === null ? [x[i], null, null] : [x[i], usable(middle[i] - half[i]), usable(middle[i] + half[i])],
+  );
+  if (points.every(([, low]) => low === null)) return null;
+  return Plot.areaY(points, { x: "0", y1: "1", y2: "2", fill: armColour(place), fillOpacity: 0.14, clip });
+}
+
+function rawOf({ runs, place }, most, usable, clip) {
+  const points = runs.flatMap(({ x, y }, run) => thinned(x, y, most).map(([at, value]) => [at, usable(value), run]));
+  const alone = runs.length === 1;
+  const look = { stroke: armColour(place), strokeDasharray: alone ? (armDashes(place) ?? undefined) : undefined };
+  const line = { ...look, strokeWidth: alone ? 1.8 : 0.9, strokeOpacity: alone ? 1 : 0.5, clip };
+  if (runs.every(({ x }) => x.length === 1)) {
+    return Plot.dot(points, { x: "0", y: "1", fill: armColour(place), r: 3, clip });
+  }
+  return Plot.lineY(points, { x: "0", y: "1", z: "2", ...line });
+}
+
+function meanOf({ x, mean: middle, place }, most, usable, clip) {
+  const points = thinned(x, middle, most).map(([at, value]) => [at, usable(value)]);
+  const look = { stroke: armColour(place), strokeDasharray: armDashes(place) ?? undefined };
+  return Plot.lineY(points, { x: "0", y: "1", ...look, strokeWidth: 2.4, clip });
+}
+
+/** The mean at the pointer, in words. */
+function pointed(lines, usable, limits) {
+  const inside = (y) => y !== null && (limits === null || (y >= limits[0] && y <= limits[1]));
+  const points = lines.flatMap(({ name, x, mean: middle, half, seeds }) =>
+    picked(x.length, 200).map((i) => ({ name, x: x[i], y: usable(middle[i]), half: half[i], seeds: seeds[i] })),
+  );
+  const title = ({ name, x, y, half }) => `${name}\nround ${x}: ${told(y, half)}`;
+  return Plot.tip(points.filter(({ y }) => inside(y)), Plot.pointer({ x: "x", y: "y", title, fill: "var(--paper)", stroke: "var(--faint)" }));
+}
+
+const told = (value, half) => (value === null ? "–" : number(value) + (half === null || half === undefined ? "" : ` ± ${number(half, 2)}`));
+
+function describe(data) {
+  const { lines, rules } = prepared(data);
+  const words = lines
+    .filter(({ x }) => x.length)
+    .map(({ name, x, mean: middle, half, seeds }) => {
+      const counted = seeds.at(-1) === 1 ? "1 seed" : `${seeds.at(-1)} seeds`;
+      return `${name} after round ${x.at(-1)}: ${told(middle.at(-1), half.at(-1))} (${counted})`;
+    });
+  const across = rules.map(({ name, y }) => `baseline ${name}: ${number(y)}`);
+  return [...words, ...across].join("; ") || "Nothing is measured yet";
+}
+
+function note(data) {
+  const { lines } = prepared(data);
+  const most = Math.max(0, ...lines.map(({ runs }) => runs.length));
+  if (!most) return "";
+  const words = [
+    most > 1
+      ? "Thin: each seed. Thick: their mean. Band: the 95 % t interval of that mean, over the seeds that have come so far."
+      : "One seed, so there is no band.",
+  ];
+  if (most > 1 && lines.some(({ runs }) => runs.length === 1)) words.push("Of some there is one seed, and no band.");
+  if (prepared(data).rules.length) words.push("Dashed across: the baselines.");
+  const all = lines.reduce((sum, { runs }) => sum + runs.length + 1, 0);
+  const drawn = mostOf(all);
+  if (lines.some(({ x }) => x.length > drawn)) {
+    words.push(`Drawn are ${number(drawn)} points a line at most, the least and the greatest of every stretch; the numbers are all there.`);
+  }
+  if (data.zoom) words.push("The scale is that of all but the first tenth of the rounds.");
+  if (data.log) words.push("Values of 0 and below are not on a log scale.");
+  return words.join(" ");
+}
+
+function table({ curves, metric, split }) {
+  const rows = curves.flatMap(({ name, runs }) =>
+    runs.flatMap(({ seed, fold, x, y }) => x.map((round, i) => [name, String(seed), fold === null ? "" : String(fold), round, y[i]])),
+  );
+  return { head: ["variant", "seed", "fold", "round", `${metric} (${split})`], rows };
+}
+
+/**
+ * Final values side by side: a dot and the interval of the mean.
+ * @param {{name: string, place: number, baseline: boolean, final: {mean: number | null, half: number | null, seeds: number} | null}[]} rows
+ */
+export function finalsPlot(rows, x, width) {
+  const known = rows.filter(({ final }) => final && final.mean !== null);
+  if (!known.length) return el("p", { class: "muted" }, "Nothing is finished yet.");
+  return dots(known.map(({ name, place, baseline, final }) => ({ name, colour: baseline ? "var(--soft)" : armColour(place), ...final })), x, width, false);
+}
+
+/** Differences with their intervals, and the line of no difference. */
+export const differencesPlot = (rows, x, width) => dots(rows, x, width, true);
+
+function dots(rows, x, width, zero) {
+  const short = (name) => (name.length > 26 ? `${name.slice(0, 25)}…` : name);
+  const names = new Map(rows.map(({ name }) => [name, short(name)]));
+  const left = Math.min(width * 0.45, 14 + 6.7 * Math.max(...[...names.values()].map((name) => name.length)));
+  const ranged = rows.map((row) => ({ ...row, low: row.mean - (row.half ?? 0), high: row.mean + (row.half ?? 0) }));
+  return Plot.plot({
+    ...options(width, 60 + 30 * rows.length),
+    marginLeft: left,
+    x: { label: x, grid: true, nice: true, ticks: Math.max(2, Math.floor((width - left) / 90)), tickFormat: (v) => number(v, 4) },
+    y: { label: null, domain: rows.map(({ name }) => name), tickSize: 0, type: "band", tickFormat: (name) => names.get(name) },
+    marks: [
+      zero && Plot.ruleX([0], { stroke: "var(--soft)", strokeDasharray: "4 3" }),
+      Plot.ruleY(ranged, { y: "name", x1: "low", x2: "high", stroke: "colour", strokeWidth: 2 }),
+      Plot.dot(ranged, { y: "name", x: "mean", fill: "colour", r: 4.5 }),
+    ].filter(Boolean),
+    color: { type: "identity" },
+  });
+}
+
+/** A table of means and intervals, for "The numbers". */
+export const dotsTable = (rows) => ({
+  head: ["variant", "mean", "half the interval", "seeds"],
+  rows: rows.map(({ name, mean: middle, half, seeds }) => [name, middle, half, seeds]),
+});
+
+/** The choice of a metric and of what it is of: fills two selects, and keeps them when there is more to choose from. */
+export function chooser(metricSelect, splitSelect, chosen, onChoice) {
+  let kinds = [];
+  const known = new Set();
+  function show() {
+    const metrics = [...new Set(kinds.map(([, metric]) => metric))];
+    const splits = kinds.filter(([, metric]) => metric === chosen.metric).map(([split]) => split);
+    fillSelect(metricSelect, metrics, chosen.metric, metricName);
+    fillSelect(splitSelect, splits, chosen.split, splitName);
+  }
+  metricSelect.addEventListener("change", () => {
+    const metric = metricSelect.value;
+    const splits = kinds.filter(([, other]) => other === metric).map(([split]) => split);
+    const split = splits.includes(chosen.split) ? chosen.split : splits.includes("test") ? "test" : splits[0];
+    choose(split, metric);
+  });
+  splitSelect.addEventListener("change", () => choose(splitSelect.value, chosen.metric));
+  function choose(split, metric) {
+    Object.assign(chosen, { split, metric });
+    show();
+    onChoice();
+  }
+  return {
+    add(more) {
+      const fresh = more.filter((kind) => !known.has(kind.join("/")));
+      for (const kind of fresh) known.add(kind.join("/"));
+      kinds = [...kinds, ...fresh];
+      if (fresh.length || !metricSelect.options.length) show();
+    },
+  };
+}
+
+function fillSelect(select, values, chosen, words) {
+  const there = values.includes(chosen) ? values : [chosen, ...values];
+  select.replaceChildren(...there.map((value) => el("option", { value, selected: value === chosen }, words(value))));
+}

@@ -1,0 +1,217 @@
+"""The addresses of a run, and of comparisons."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flask import Blueprint, Response, jsonify, render_template, request, send_file
+
+from dashboard.runs.presets import preset, presets
+from dashboard.services import Services
+from dashboard.watching import downloads
+from dashboard.watching.comparing import MOST, One, drawn, found, pairs, settings_apart
+from dashboard.watching.curves import Measured
+from dashboard.watching.differing import ABSENT, Flat, common, differing, settings_of, settings_of_file
+from dashboard.watching.feed import LogFeed, RunFeed
+from dashboard.watching.finals import finals
+from dashboard.watching.kinds import measured, shown_first
+from dashboard.watching.places import Place, UnknownRun, place, places, told
+from dashboard.watching.units import Unit, units_in
+from experiments.laboratory.bands import t_quantile
+from experiments.laboratory.report.names import shown_as
+from experiments.laboratory.report.page import told as told_band
+from protocol.errors import FedpingError
+
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+"""A report is one file with its styles in it, and has no script: it may load nothing, and run nothing."""
+
+
+class NotThere(FedpingError):
+    """A run has no such file."""
+
+
+def blueprint(services: Services) -> Blueprint:
+    """Return the pages of a run, below /runs/, and of comparisons, below /compare/."""
+    runs = services.settings.runs
+    page = Blueprint(
+        "watching",
+        __name__,
+        template_folder="templates",
+        static_folder="static",
+        static_url_path="/watching/static",
+    )
+    page.add_app_template_filter(shown_as, "metric_name")
+    page.add_app_template_filter(told_band, "band")
+    page.register_error_handler(UnknownRun, _unknown)
+    page.register_error_handler(NotThere, _unknown)
+
+    @page.get("/runs/<id>/")
+    def run(id: str) -> str:
+        return _run_page(runs, place(runs, id))
+
+    @page.get("/runs/<id>/feed")
+    def feed(id: str) -> Response:
+        where = place(runs, id)
+        return services.streams.answer(RunFeed(runs, where.id, _wanted(units_in(where.out))))
+
+    @page.get("/runs/<id>/log")
+    def log(id: str) -> Response:
+        return services.streams.answer(LogFeed(runs, place(runs, id).id))
+
+    @page.get("/runs/<id>/results")
+    def results(id: str) -> str:
+        where = place(runs, id)
+        return render_template("watching/_results.html", finals=finals(where.out), over=where.over)
+
+    @page.get("/runs/<id>/report.html")
+    def report(id: str) -> Response:
+        response = _file(place(runs, id).out / "report.html", "text/html; charset=utf-8")
+        response.headers["Content-Security-Policy"] = REPORT_POLICY
+        return response
+
+    @page.get("/runs/<id>/summary.json")
+    def summary(id: str) -> Response:
+        return _file(place(runs, id).out / "summary.json", "application/json", f"{id}.json")
+
+    @page.get("/runs/<id>/metrics.<kind>")
+    def metrics(id: str, kind: str) -> Response:
+        table = downloads.metrics(place(runs, id).out)
+        if kind == "csv":
+            return _download(downloads.as_csv(table), "text/csv; charset=utf-8", f"{id}.csv")
+        return _download(downloads.as_parquet(table), "application/vnd.apache.parquet", f"{id}.parquet")
+
+    @page.get("/compare/")
+    def compare() -> str:
+        return _compare_page(runs, found(runs, request.args.getlist("of")))
+
+    @page.get("/compare/curves.json")
+    def curves() -> Response:
+        ones = found(runs, request.args.getlist("of"))
+        of = _wanted([unit for one in ones for unit in one.units])
+        return jsonify(curves=drawn(ones, of), differences=_differences(ones, of))
+
+    return page
+
+
+def _unknown(error: FedpingError) -> tuple[Response | str, int]:
+    if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
+        return render_template("error.html", sentence=str(error), status=HTTPStatus.NOT_FOUND), HTTPStatus.NOT_FOUND
+    return jsonify(error=str(error)), HTTPStatus.NOT_FOUND
+
+
+def _wanted(units: list[Unit]) -> Measured:
+    """Return the metric that the address names, or the first."""
+    split, metric = request.args.get("split"), request.args.get("metric")
+    return Measured(split, metric) if split and metric else shown_first(units)
+
+
+def _run_page(runs: Path, where: Place) -> str:
+    units = units_in(where.out) if where.kind == "laboratory" else []
+    variants = settings_of(where.out, [unit.note.name for unit in units])
+    other = _other(runs, request.args.get("than"))
+    return render_template(
+        "watching/run.html",
+        place=where,
+        begun=told(where.run.started) if where.run else None,
+        ended=told(where.run.ended) if where.run else None,
+        of=_wanted(units),
+        description=_text(where.run.description) if where.run else None,
+        note=_text(where.out / "experiment.json") if where.run is None else None,
+        finals=finals(where.out) if where.kind == "laboratory" else None,
+        over=where.over,
+        variants=list(variants),
+        apart=differing(list(variants.values())),
+        other=other,
+        others=[each for each in places(runs) if each.id != where.id and each.kind == "laboratory"],
+        presets=[each.id for each in presets() if each.kind == "laboratory"],
+        changes=differing([common(variants), other.settings]) if other else [],
+        quantiles=_quantiles(len({unit.note.seed for unit in units})),
+        has={name: (where.out / name).is_file() for name in ("summary.json", "report.html")},
+        absent=ABSENT,
+    )
+
+
+class _Other(NamedTuple):
+    """What a run is held against: what its address has, what people call it, what its variants have in common."""
+
+    key: str
+    title: str
+    settings: Flat
+
+
+def _other(runs: Path, key: str | None) -> _Other | None:
+    """Return another run, or a shipped experiment as "shipped:name".
+
+    Raises:
+        FedpingError: there is none.
+    """
+    if not key:
+        return None
+    kind, _, name = key.partition(":")
+    if name and kind == "shipped":
+        return _Other(key, name, common(settings_of_file(preset(name).path)))
+    where = place(runs, key)
+    return _Other(key, where.title, common(settings_of(where.out)))
+
+
+def _compare_page(runs: Path, ones: list[One]) -> str:
+    units = [unit for one in ones for unit in one.units]
+    return render_template(
+        "watching/compare.html",
+        ones=ones,
+        of=_wanted(units),
+        kinds=measured(units),
+        pairs=pairs(ones) if len(ones) > 1 else [],
+        apart=settings_apart(ones),
+        choices=[(where, _names(where)) for where in places(runs) if where.kind == "laboratory"],
+        most=MOST,
+        quantiles=_quantiles(max((len(one.units) for one in ones), default=1)),
+    )
+
+
+def _names(where: Place) -> list[tuple[str, bool]]:
+    """Return the variants and the baselines of a run, and which are baselines."""
+    return list(dict.fromkeys((unit.note.name, unit.note.baseline) for unit in units_in(where.out)))
+
+
+def _differences(ones: list[One], of: Measured) -> list[dict[str, Any]]:
+    """Return how far each is from the first in one metric, where it can be paired with it."""
+    rows = []
+    for pair in pairs(ones) if len(ones) > 1 else []:
+        for each in pair.comparison.differences if pair.comparison else ():
+            if (each.split, each.metric) == of:
+                apart = each.difference
+                rows.append(
+                    {
+                        "name": pair.one.label,
+                        "mean": apart.mean,
+                        "half": apart.half,
+                        "seeds": apart.seeds,
+                        "better": each.better,
+                    }
+                )
+    return rows
+
+
+def _quantiles(most: int) -> list[float]:
+    """Return Student's t for the interval of a mean of 2, 3, … values."""
+    return [t_quantile(n - 1) for n in range(2, most + 1)]
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _file(file: Path, kind: str, name: str | None = None) -> Response:
+    if not file.is_file():
+        raise NotThere(f"there is no {file.name} of this run yet; it is written when the run is finished")
+    return send_file(file.resolve(), mimetype=kind, as_attachment=name is not None, download_name=name)
+
+
+def _download(data: bytes, kind: str, name: str) -> Response:
+    return Response(data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
