@@ -73,7 +73,7 @@ def test_the_page_holds_no_script_or_style_of_its_own(client: FlaskClient) -> No
     assert [tag.partition(">")[0].strip() for tag in scripts] == ['type="application/json" id="refusals"']
     assert "style=" not in page
     assert "<style" not in page
-    for address in ("live.js", "live.css", "line.js", "heat_map.js"):
+    for address in ("live.js", "live.css", "line.js", "drawings/weights.js"):
         assert client.get(f"/live/-/{address}").status_code == 200
 
 

@@ -116,8 +116,8 @@ export class Line {
 }
 
 const RESTING = {
-  stopped: "At rest: ingest is not running.",
-  absent: "At rest: ingest never ran with this journal.",
+  stopped: "At rest.",
+  absent: "At rest.",
   unknown: "Whether ingest is running cannot be seen from here: its journal may not be read.",
 };
 

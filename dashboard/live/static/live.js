@@ -3,7 +3,9 @@
 import { figure } from "/static/js/figures.js";
 import { follow } from "/static/js/stream.js";
 
-import * as drawings from "./drawings.js";
+import * as arms from "./drawings/arms.js";
+import { view } from "./drawings/common.js";
+import * as weights from "./drawings/weights.js";
 import { showHealth } from "./health.js";
 import { Line } from "./line.js";
 import { lineage } from "./lineage.js";
@@ -16,13 +18,13 @@ const line = new Line();
 
 const stopwatch = new Stopwatch("fedping:draw");
 const figures = Object.entries({
-  loss: drawings.loss,
-  pings: drawings.pings,
-  weights: drawings.weights,
-  rates: drawings.rates,
-  signs: drawings.signs,
-  clients: drawings.clients,
-  "left-out": drawings.leftOut,
+  loss: arms.loss,
+  pings: arms.pings,
+  weights: weights.weights,
+  rates: weights.rates,
+  signs: weights.signs,
+  clients: arms.clients,
+  "left-out": arms.leftOut,
 }).map(([id, parts]) => figure(at(id), { ...parts, draw: stopwatch.timed(parts.draw) }));
 
 function draw() {
@@ -31,15 +33,15 @@ function draw() {
 
 const versions = lineage((version) => {
   const marked = version === line.newest?.version ? null : version;
-  if (marked === drawings.view.chosen) return;
-  drawings.view.chosen = marked;
+  if (marked === view.chosen) return;
+  view.chosen = marked;
   draw();
 });
-drawings.view.onChoose = versions.choose;
+view.onChoose = versions.choose;
 rollingBack(versions.chosen);
 
 at("one-scale").addEventListener("change", (event) => {
-  drawings.view.oneScale = event.target.checked;
+  view.oneScale = event.target.checked;
   draw();
 });
 
