@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 
 from tests.browser.harness.available import loud_line
-from tests.browser.harness.fixtures import chromium, chromium_browser, firefox, firefox_browser, playwright
+from tests.browser.harness.fixtures import chromium, chromium_browser, firefox, firefox_browser, playwright, screen
 from tests.support.effort import VARIABLE
 
-__all__ = ["chromium", "chromium_browser", "firefox", "firefox_browser", "playwright"]
+__all__ = ["chromium", "chromium_browser", "firefox", "firefox_browser", "playwright", "screen"]
 
 # No test asserts a wall time, so Hypothesis gets no deadline for an example either.
 settings.register_profile("fedping", deadline=None)

@@ -18,7 +18,7 @@ PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr", "node": "nodejs", 
 """What each is called in Debian. The last two are a screen that nobody sees and the keys that are pressed at it."""
 
 _COMMANDS = {
-    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "chromium": ("chromium", "chromium-browser"),  # Chrome takes no extension from its command line
     "firefox": ("firefox-esr", "firefox"),
     "node": ("node", "nodejs"),
     "Xvfb": ("Xvfb",),

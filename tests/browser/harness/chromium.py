@@ -100,19 +100,21 @@ class Profile:
             os.kill(pid, signal.SIGKILL)
 
 
+def new_profile(folder: Path) -> None:
+    """Make a profile in which `chrome://omnibox` can be opened."""
+    folder.mkdir(parents=True)
+    (folder / "Local State").write_text(json.dumps({"internal_only_uis_enabled": True}))
+
+
 @contextlib.contextmanager
 def chromium_profile(
     playwright: Playwright, folder: Path, extension: Path, *, elsewhere: str = "", screen: Screen | None = None
 ) -> Iterator[Profile]:
     """Run Chromium on a profile, made if need be, with an unpacked extension; it has ended when this returns."""
     if not folder.exists():
-        folder.mkdir(parents=True)
-        (folder / "Local State").write_text(json.dumps({"internal_only_uis_enabled": True}))  # chrome://omnibox
+        new_profile(folder)
     given = (f"--disable-extensions-except={extension}", f"--load-extension={extension}")
-    # The first is off in builds under Google's name only, and said here for those.
-    options = launching(
-        "--disable-features=DisableLoadExtensionCommandLineSwitch", *given, elsewhere=elsewhere, screen=screen
-    )
+    options = launching(*given, elsewhere=elsewhere, screen=screen)
     options |= {"ignore_default_args": ["--disable-extensions"], "no_viewport": screen is not None}
     context = playwright.chromium.launch_persistent_context(folder, **options)
     try:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tests.browser.harness.chromium import Pages
     from tests.browser.harness.firefox import Firefox
+    from tests.browser.harness.screen import Screen
 
 
 # Not for the whole session: while Playwright runs, this thread has an asyncio loop, and asyncio.run fails in it.
@@ -33,6 +34,15 @@ def playwright() -> Iterator[Playwright]:
 
     with sync_playwright() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Screen]:
+    """Give a screen that nobody sees."""
+    from tests.browser.harness.screen import running_screen
+
+    with running_screen() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,40 @@
+"""A web of any number of hosts, all on this machine: browsers are told that every name leads here."""
+
+import contextlib
+import html
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+class _AnyHost(BaseHTTPRequestHandler):
+    titles: Mapping[str, str]
+
+    def do_GET(self) -> None:
+        # Asked as a proxy, the whole address is there; asked as a host, its name is.
+        url = self.path if "://" in self.path else f"http://{self.headers['Host']}{self.path}"
+        title = self.titles.get(url, urlsplit(url).netloc)
+        body = f'<!doctype html><title>{html.escape(title)}</title><link rel="icon" href="data:,"><h1>{title}</h1>'
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def running_web(titles: Mapping[str, str]) -> Iterator[int]:
+    """Serve every address of every host, with these titles by address; gives the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_AnyHost,), {"titles": titles}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
