@@ -149,7 +149,7 @@ function watch(card) {
     const place = document.getElementById("since");
     if (!place) return;
     const text = pings
-      ? `${complete ? "" : "More than "}${count(pings)} pings have landed since.`
+      ? `${complete ? "" : "More than "}${pings === 1 ? "1 ping has" : `${count(pings)} pings have`} landed since.`
       : "Nothing has landed in the window since it was counted.";
     if (place.textContent.trim() !== text) fill(place, text);
     document.getElementById("again").classList.toggle("primary", pings > 0);

@@ -1,0 +1,256 @@
+"""The Results page says what the document says, in the order in which it has to be read."""
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from flask.testing import FlaskClient
+
+from analysis.report import table_notes
+from analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
+from dashboard.results.asking import key_of, query_of
+from dashboard.results.count import ASKED, LANDED
+from dashboard.results.landed import Landed
+from dashboard.results.tables import comparisons_csv, sizes_csv
+from experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
+from model_store.store import open_store
+from protocol.landing import landed_files, partition, write_landed
+from protocol.study import Study
+from tests.support.dashboard import csrf_token, dashboard_client
+from tests.support.landed import landed_table
+from tests.support.verdicts import made_tally
+from tests.support.versions import small_study, version_0
+
+WHEN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+HTML = {"Accept": "text/html"}
+GUARDED = Asked(guardrails=("rank_selected",), enrolled=4000)
+Keep = Callable[..., str]
+
+
+def verdict_of(asked: Asked, study: Study, *, skewed: bool = False) -> Verdict:
+    tally = made_tally({"treatment": 3.0, "control": 4.0})
+    arms = {"treatment": 603, "control": 597} if skewed else {"treatment": 603, "control": 402}
+    sized = {name: replace(arm, clients=arms[name], exposed=arms[name]) for name, arm in tally.arms.items()}
+    if asked.interim:
+        for name, arm in sized.items():
+            first = {metric: replace(counted, first=counted.clients) for metric, counted in arm.metrics.items()}
+            sized[name] = replace(arm, metrics=first)
+    return reach_verdict(study, plan_of(study, asked), replace(tally, arms=sized), asked.enrolled)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """A study in a store, with ten landed pings."""
+    study = small_study()
+    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
+    write_landed(partition(tmp_path / "landing", "study", "main", 0), landed_table(10, 1), 1)
+    return study
+
+
+@pytest.fixture
+def client(tmp_path: Path, study: Study) -> FlaskClient:
+    """A visitor of the dashboard over that store."""
+    return dashboard_client(tmp_path)
+
+
+@pytest.fixture
+def keep(tmp_path: Path, study: Study) -> Keep:
+    """Keep a count as a process would have left it; returns its name."""
+
+    def keep(asked: Asked, at: int = 1, code: int = 0, said: str = "", **how: bool) -> str:
+        folder = tmp_path / "runs" / "results" / "study" / f"{at:013d}-{key_of(asked)}"
+        folder.mkdir(parents=True)
+        files = landed_files(partition(tmp_path / "landing", "study", "main", 0))
+        landed = Landed({"study=study/line=main/iteration=0": tuple(file.name for file in files)}, {"main": 0}, "1")
+        kept: dict[str, msgspec.Struct] = {
+            ASKED: asked,
+            LANDED: landed,
+            PROCESS: Process(1, WHEN),
+            ENDED: Ended(code, WHEN),
+        }
+        for name, value in kept.items():
+            (folder / name).write_bytes(msgspec.json.encode(value))
+        verdict = verdict_of(asked, study, **how)
+        document = json.dumps(as_document(verdict, "Mind <the> training.", table_notes(verdict)))
+        (folder / STDOUT).write_text(document + "\n" if code == 0 else "")
+        (folder / STDERR).write_text(said)
+        return folder.name
+
+    return keep
+
+
+def page(client: FlaskClient, query: str = "", status: int = 200) -> str:
+    answer = client.get(f"/results/study/?{query}", headers=HTML)
+    assert answer.status_code == status
+    return answer.get_data(as_text=True)
+
+
+def words(text: str) -> str:
+    """Return what a person reads of a page."""
+    body = re.sub(r"<script.*?</script>|<[^>]+>", " ", text[text.index("<main") :], flags=re.S)
+    return " ".join(html.unescape(body).split())
+
+
+def test_the_only_study_and_its_newest_question_are_found_without_an_address(client: FlaskClient, keep: Keep) -> None:
+    keep(Asked(), at=1)
+    keep(GUARDED, at=2)
+    assert client.get("/results/").headers["Location"] == "/results/study/"
+    assert client.get("/results/study/").headers["Location"] == f"/results/study/?{query_of(GUARDED)}"
+
+
+def test_the_verdict_comes_first_and_guardrails_stand_apart(client: FlaskClient, keep: Keep, study: Study) -> None:
+    keep(GUARDED)
+    said, verdict = words(page(client, query_of(GUARDED))), verdict_of(GUARDED, study)
+    places = [
+        said.index(part)
+        for part in (
+            verdict.headline,
+            "Mind <the> training.",
+            "Goals",
+            verdict.sentences[0],
+            "Guardrails",
+            verdict.sentences[1],
+            "Sizes of the arms",
+            verdict.ratio_sentence,
+            "Tests and effects",
+        )
+    ]
+    assert places == sorted(places)
+    assert "wrong sizes" not in said
+    assert "Interim look" not in said
+    assert "2,400" in said, "the enrolled of treatment, 60 % of 4,000"
+
+
+def test_wrong_sizes_are_an_alarm_before_everything(client: FlaskClient, keep: Keep, study: Study) -> None:
+    keep(GUARDED, skewed=True)
+    text = page(client, query_of(GUARDED))
+    verdict = verdict_of(GUARDED, study, skewed=True)
+    assert verdict.ratio.mismatch
+    assert words(text).index(verdict.ratio_sentence) < words(text).index(verdict.headline)
+    assert 'class="alarm mismatch" role="alert"' in text
+    assert 'class="tag better"' not in text, "nothing is praised that cannot be relied on"
+
+
+def test_an_interim_look_cannot_be_taken_for_the_end(client: FlaskClient, keep: Keep) -> None:
+    asked = Asked(interim=True, planned_clients=5000)
+    keep(asked)
+    said = words(page(client, query_of(asked)))
+    assert said.index("Interim look Not the end of the study") < said.index("Interim look, not the final verdict.")
+    assert "narrowest at 5,000 clients in two arms" in said
+    assert "1,200 (24 %), by the pair" in said
+    assert "p, which decides nothing yet" in said
+
+
+def test_the_document_within_the_page_is_the_kept_one_and_ends_no_script(client: FlaskClient, keep: Keep) -> None:
+    id = keep(GUARDED)
+    text = page(client, f"count={id}")
+    embedded = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.S)
+    assert embedded is not None
+    assert "<" not in embedded[1]
+    printed = client.get(f"/results/study/document.json?count={id}").get_data()
+    assert json.loads(embedded[1]) == json.loads(printed)
+    assert list(json.loads(embedded[1])["arms"]) == ["treatment", "control"]
+
+
+def test_csv_has_a_comparison_and_an_arm_a_row_with_every_digit(client: FlaskClient, keep: Keep, study: Study) -> None:
+    keep(GUARDED)
+    rows = read_csv(client.get(f"/results/study/comparisons.csv?{query_of(GUARDED)}").get_data(as_text=True))
+    for row, one in zip(rows, verdict_of(GUARDED, study).comparisons, strict=True):
+        assert (row["metric"], row["first"], row["second"]) == (one.metric.name, *one.pair)
+        assert row["role"] == ("guardrail" if one.metric.name == "rank_selected" else "goal")
+        assert float(row["difference_low"]) == one.clients.difference.low
+        assert float(row["log10_p_holm"]) == one.log10_holm
+        assert float(row["ping_mean_second"]) == one.pings.means[1]
+        assert row["anytime"] == ""
+        assert row["worse"] in ("true", "false")
+    sizes = read_csv(client.get(f"/results/study/sizes.csv?{query_of(GUARDED)}").get_data(as_text=True))
+    assert [(row["arm"], int(row["clients"]), float(row["enrolled"])) for row in sizes] == [
+        ("treatment", 603, 2400.0),
+        ("control", 402, 1600.0),
+    ]
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_of_an_unbounded_interval_leaves_the_bounds_empty(study: Study) -> None:
+    document = as_document(verdict_of(Asked(interim=True), study))
+    document["comparisons"][0]["anytime_valid"]["low"] = None
+    rows = read_csv(comparisons_csv(document))
+    assert rows[0]["anytime_low"] == ""
+    assert float(rows[1]["anytime_low"]) < float(rows[1]["anytime_high"])
+    assert len(read_csv(sizes_csv(document))) == 2
+
+
+def test_pings_that_landed_since_and_earlier_looks_are_told(client: FlaskClient, keep: Keep, tmp_path: Path) -> None:
+    first = keep(Asked(), at=1)
+    write_landed(partition(tmp_path / "landing", "study", "main", 0), landed_table(1234, 2), 2)
+    assert "1,234 pings have landed since" in words(page(client, query_of(Asked())))
+    keep(Asked(), at=2)
+    newest = words(page(client, query_of(Asked())))
+    assert "Nothing has landed in the window since" in newest
+    assert "This is look 2 of 2 at these comparisons" in newest
+    assert "This is an earlier look." in words(page(client, f"count={first}"))
+
+
+def test_a_count_that_failed_says_why_and_the_last_good_one_is_still_shown(client: FlaskClient, keep: Keep) -> None:
+    keep(Asked(), at=1)
+    keep(Asked(), at=2, code=1, said="counting the landed pings\nfedping: a file is damaged; move it out\n")
+    said = words(page(client, query_of(Asked())))
+    assert "This could not be counted: a file is damaged; move it out." in said
+    assert "comparisons" in said
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({"metrics": ""}, "There is nothing to compare; name at least one metric and one pair of arms."),
+        ({"metrics": "loss", "alpha": "5"}, "The level alpha lies between 0 and 1, not at 5."),
+        ({"metrics": "loss", "planned-clients": "500"}, "give --interim with it."),
+        ({"metrics": "loss", "guardrails": "rank_selected"}, "'rank_selected' is not among the metrics loss; add it"),
+        ({"metrics": "loss", "from-iteration": "7"}, "but none from iteration 7."),
+        ({"metrics": "loss", "pairs": "treatment:placebo"}, "has no arm 'placebo'"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_and_nothing_is_started(
+    client: FlaskClient, tmp_path: Path, form: dict[str, str], sentence: str
+) -> None:
+    token = csrf_token(client, "/results/study/")
+    answer = client.post("/results/study/count", data={**form, "csrf_token": token}, headers=HTML)
+    assert answer.status_code == 400
+    assert sentence in words(answer.get_data(as_text=True))
+    assert not (tmp_path / "runs" / "results").exists()
+    kept = answer.get_data(as_text=True)
+    assert all(f'value="{value}"' in kept for name, value in form.items() if name in ("alpha", "from-iteration"))
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/results/other/", 404),
+        ("/results/../", 404),
+        ("/results/%2e%2e/", 404),
+        ("/results/study/?count=../../x", 404),
+        ("/results/study/?count=0000000000009-0123456789ab", 404),
+        ("/results/study/?alpha=five", 400),
+        ("/results/study/document.json", 404),
+        ("/results/study/sizes.csv?metrics=loss", 404),
+    ],
+)
+def test_what_is_not_there_is_a_sentence(client: FlaskClient, address: str, status: int) -> None:
+    assert client.get(address, headers=HTML).status_code == status
+
+
+def test_without_a_store_the_page_says_so(tmp_path: Path) -> None:
+    answer = dashboard_client(tmp_path).get("/results/", headers=HTML)
+    assert answer.status_code == 200
+    assert "There is no model store at" in words(answer.get_data(as_text=True))
