@@ -45,11 +45,22 @@ class RunBook:
         self.folder, self.at_most, self.patience = folder, at_most, patience
 
     def runs(self) -> list[Run]:
-        """Return all runs, newest first; those that wait are started where there is room."""
-        found = list(self._read())
-        if self._has_room(found) and any(run.state == "waiting" for run in found):
+        """Return all runs, newest first."""
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        found = []
+        for name in filter(_ID.fullmatch, names):
+            try:
+                found.append(read_run(self.folder / name))
+            except UnknownRun:  # it is being described, or deleted
+                continue
+        return sorted(found, key=lambda run: run.described, reverse=True)
+
+    def look(self) -> list[Run]:
+        """Return all runs, newest first, after those that wait were started as far as there is room."""
+        found = self.runs()
+        if self._room(found) > 0 and any(run.state == "waiting" for run in found):
             self.start_waiting()
-            found = list(self._read())
+            return self.runs()
         return found
 
     def run(self, id: str) -> Run:
@@ -126,10 +137,9 @@ class RunBook:
         if not self.folder.is_dir():
             return
         with alone(self.folder / _LOCK):
-            runs = list(self._read())
+            runs = self.runs()
             waiting = sorted((run for run in runs if run.state == "waiting"), key=_queued)
-            room = self.at_most - sum(run.state == "running" for run in runs)
-            for run in waiting[: max(room, 0)]:
+            for run in waiting[: max(self._room(runs), 0)]:
                 self._start(run)
 
     def _start(self, run: Run) -> None:
@@ -141,16 +151,8 @@ class RunBook:
         """Return what a run that is over leaves to be done: it starts the next, though no server may be there."""
         return "dashboard.runs.next", str(self.folder), str(self.at_most), str(self.patience)
 
-    def _read(self) -> Iterator[Run]:
-        names = (path.name for path in self.folder.iterdir()) if self.folder.is_dir() else ()
-        for name in sorted(filter(_ID.fullmatch, names), reverse=True):
-            try:
-                yield read_run(self.folder / name)
-            except UnknownRun:  # it is being described, or deleted
-                continue
-
-    def _has_room(self, runs: Sequence[Run]) -> bool:
-        return sum(run.state == "running" for run in runs) < self.at_most
+    def _room(self, runs: Sequence[Run]) -> int:
+        return self.at_most - sum(run.state == "running" for run in runs)
 
     def _new_folder(self, title: str, described: datetime) -> Path:
         slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40].strip("-") or "run"

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from dashboard.runs.presets import EXPERIMENTS
 from experiments.laboratory.choices import check_choices
-from experiments.laboratory.settings import Setup, experiment_of
-from experiments.laboratory.settings.merging import CHOICES, nested
+from experiments.laboratory.settings import Experiment, Setup, experiment_of
+from experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from protocol.errors import InvalidSettings
 
 NAME = "experiment"
@@ -75,13 +75,34 @@ def _laboratory(tables: Mapping[str, Any]) -> Judged:
         raise InvalidSettings(
             'this describes nothing to run: it has neither a [model], as laboratory experiments have, nor study = "..."'
         )
-    experiment = experiment_of(tables, name=NAME, folder=Path())
+    experiment = _experiment(tables)
     for name, setup in experiment.variants.items():
         try:
             _check(setup)
         except InvalidSettings as error:
             raise InvalidSettings(f"variant '{name}': {error}" if tables.get("variants") else str(error)) from error
     return Judged("laboratory", experiment.name, tuple(experiment.variants), len(experiment.seeds))
+
+
+def _experiment(tables: Mapping[str, Any]) -> Experiment:
+    """Return the experiment; an error that one variant alone has is told with its name."""
+    try:
+        return experiment_of(tables, name=NAME, folder=Path())
+    except InvalidSettings as error:
+        sentence = str(error)
+        if not _VARIANT.match(sentence) and _fault({**tables, "variants": []}) != sentence:
+            for variant in variants_of(tables) or ():
+                if _fault({**tables, "variants": [variant]}) == sentence:
+                    raise InvalidSettings(f"variant '{variant.get('name')}': {sentence}") from error
+        raise
+
+
+def _fault(tables: Mapping[str, Any]) -> str | None:
+    try:
+        experiment_of(tables, name=NAME, folder=Path())
+    except InvalidSettings as error:
+        return str(error)
+    return None
 
 
 def _check(setup: Setup) -> None:

@@ -37,7 +37,7 @@ class RunsFeed:
 
     def since(self, position: str | None) -> Change | None:
         """Return the list if it is not that of ``position``."""
-        rows = [row(run) for run in RunBook(self.folder, self.at_most).runs()]
+        rows = [row(run) for run in RunBook(self.folder, self.at_most).look()]
         said = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
         return None if said == position else Change(said, {"whole": True, "runs": rows})
 

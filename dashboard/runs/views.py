@@ -63,7 +63,7 @@ def given(nodes: Sequence[Node], values: Mapping[str, str]) -> bool:
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/")
     def index() -> str:
-        rows = [row(run) for run in book.runs()]
+        rows = [row(run) for run in book.look()]
         others = [each for each in places(book.folder) if each.run is None]
         return render_template("runs/list.html", rows=rows, others=others, at_most=book.at_most)
 

@@ -1,17 +1,22 @@
 """Runs are processes that outlive whoever started them; their folders tell how they are."""
 
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import requests
 
 from dashboard.runs.book import RunBook, WrongState
 from dashboard.runs.run import UnknownRun
 from experiments.run_process import PROCESS
+from tests.support.dashboard import dashboard_client
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
 QUICK = b'rounds = 3\n[model]\nname = "linear-15"\n[data]\nusers = 20\njudges = 10\n[evaluation]\nbaselines = []\n'
@@ -34,47 +39,56 @@ def is_in(book: RunBook, id: str, *states: str) -> bool:
 
 
 def pid_of(book: RunBook, id: str) -> int:
-    import json
-
     file = book.run(id).folder / PROCESS
     assert wait_until(file.exists)
     return json.loads(file.read_bytes())["pid"]
 
 
-def test_a_run_outlives_the_process_that_started_it(tmp_path, mark):
-    starter = (
-        "import sys, time; from pathlib import Path; from dashboard.runs.book import RunBook; "
-        "print(RunBook(Path(sys.argv[1])).start(Path(sys.argv[2]).read_bytes(), 'A quick one: två!').id, flush=True); "
-        "time.sleep(600)"
-    )
-    (tmp_path / "quick.toml").write_bytes(QUICK)
-    arguments = [str(tmp_path / "runs"), str(tmp_path / "quick.toml")]
-    with subprocess.Popen([sys.executable, "-c", starter, *arguments], stdout=subprocess.PIPE) as server:
-        id = server.stdout.readline().decode().strip()
+def test_a_run_outlives_the_server_that_started_it(tmp_path, mark):
+    """A real dashboard is killed while a run goes on; the next one finds it running, and then finished."""
+    port = free_port()
+    command = [sys.executable, "-m", "fedping", "dashboard", "--port", str(port), "--runs", str(tmp_path / "runs")]
+    command += ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    slow = QUICK.replace(b"rounds = 3", b"rounds = 20").decode()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server, requests.Session() as visitor:
+        address = f"http://127.0.0.1:{port}"
+        assert wait_until(lambda: answers(f"{address}/runs/feed"))
+        page = visitor.get(f"{address}/runs/new", headers={"Accept": "text/html"}).text
+        token = re.search('name="csrf-token" content="([^"]+)"', page)[1]
+        told = {"text": slow, "title": "A slow one: två!", "csrf_token": token}
+        answer = visitor.post(f"{address}/runs/start", told, allow_redirects=False)
+        id = answer.headers["Location"].split("/")[2]
         server.kill()
+    again = dashboard_client(tmp_path)
+    row = again.get("/runs/feed").get_json()["data"]["runs"][0]
+    assert (row["id"], row["state"], row["title"]) == (id, "running", "A slow one: två!")
     book = RunBook(tmp_path / "runs")
-    assert book.run(id).state == "running"
-    assert book.run(id).description.read_bytes() == QUICK
+    assert book.run(id).description.read_text() == slow
     assert is_in(book, id, "finished", "failed")
     done = book.run(id)
     assert done.state == "finished", done.message
     assert (done.out / "summary.json").is_file()
     assert done.described <= done.started <= done.ended
-    assert [each.id for each in book.runs()] == [id]
+    row = again.get("/runs/feed").get_json()["data"]["runs"][0]
+    assert (row["state"], row["done"], row["variants"], row["seeds"]) == ("finished", 1.0, 1, 1)
     with pytest.raises(WrongState, match="nothing to go on with"):
         book.go_on(id)
     book.delete(id)
     assert book.runs() == []
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [".lock"]
+    assert not (tmp_path / "runs" / id).exists()
 
 
-def test_a_run_that_fails_tells_its_last_sentence(tmp_path, mark):
-    book = RunBook(tmp_path)
-    run = book.start(WRONG, "nobody")
-    assert is_in(book, run.id, "failed")
-    message = book.run(run.id).message
-    assert message.startswith("the experiment file")
-    assert "'users' in [data] is 0" in message
+def answers(address: str) -> bool:
+    try:
+        return requests.get(address, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def test_a_stopped_run_leaves_no_process_and_goes_on(tmp_path, mark):
@@ -123,29 +137,27 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_goes_on(tmp_path, mark):
 
 
 def test_runs_wait_for_their_turn_and_follow_without_anybody(tmp_path, mark):
+    first, second, third = (RunBook(tmp_path, at_most=0).start(WRONG, f"run {number}") for number in range(3))
+    assert [first.state, second.state, third.state] == ["waiting"] * 3
     book = RunBook(tmp_path)
-    first, second, third = (book.start(WRONG, f"run {number}") for number in range(3))
-    assert [first.state, second.state, third.state] == ["running", "waiting", "waiting"]
+    assert [run.state for run in book.runs()] == ["waiting"] * 3
+    assert [run.state for run in book.look()] == ["waiting", "waiting", "running"]
     book.stop(second.id)
     assert book.run(second.id).state == "stopped"
     # From here on nobody looks at the list: the one that ends starts the next.
     assert is_in(book, third.id, "failed")
     assert book.run(first.id).ended <= book.run(third.id).started
     assert book.run(second.id).started is None
-
-
-def test_those_that_wait_are_started_by_the_next_who_looks(tmp_path, mark):
-    run = RunBook(tmp_path, at_most=0).start(WRONG, "waits")
-    assert run.state == "waiting"
-    assert RunBook(tmp_path).runs()[0].state == "running"
-    assert is_in(RunBook(tmp_path), run.id, "failed")
+    message = book.run(first.id).message
+    assert message.startswith("the experiment file")
+    assert "'users' in [data] is 0" in message
 
 
 def test_two_books_of_one_folder_start_a_run_once(tmp_path, mark):
     for number in range(3):
         RunBook(tmp_path, at_most=0).start(LONG, f"run {number}")
     books = [RunBook(tmp_path, at_most=2) for _ in range(6)]
-    looks = [threading.Thread(target=book.runs) for book in books]
+    looks = [threading.Thread(target=book.look) for book in books]
     for look in looks:
         look.start()
     for look in looks:

@@ -99,7 +99,7 @@ RARE = frozenset({
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",
     "evaluation.task", "evaluation.metric", "evaluation.baseline_iterations", "evaluation.baselines", "engine",
-    "data.client", "data.choice", "data.kind", "name",
+    "data.client", "data.choice", "data.kind",
 })  # fmt: skip
 """What stays folded until somebody asks for it."""
 
@@ -126,6 +126,11 @@ HELPS: dict[str, str] = {
     "data.users": "How many. Each round brings them new searches, of which they learn once (thesis 7.3).",
     "data.test": "Of every client's examples.",
     "data.validation": "Of every client's examples; early stopping needs some.",
+    "training.epochs": "How often a client goes through its examples (FedAvg); or give steps.",
+    "training.steps": "How many steps a client takes (FedGD+, if it has no batch); or give epochs.",
+    "training.batch": "Of how many examples; all at once if left out.",
+    "training.proximal": "Pulls the weights back to the fetched model (Li et al. 2020); 0 does not.",
+    "data.standardise": "To mean 0 and deviation 1, from sums over the clients.",
     "model.function": (
         "Python of yours as module:function, on Python's path or in the folder that the dashboard was started in. It "
         "is run on the machine of the dashboard."

@@ -1,0 +1,185 @@
+"""The Experiments page without a script: described, started, stopped, gone on with and deleted by plain forms."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from dashboard.runs.book import RunBook
+from dashboard.runs.form.values import tables_of
+from dashboard.runs.presets import preset
+from tests.support.dashboard import csrf_token, dashboard_client
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def client(tmp_path):
+    """Return a visitor of a dashboard that lets every run wait, so that nothing is started."""
+    return dashboard_client(tmp_path, runs_at_once=0)
+
+
+@pytest.fixture
+def book(tmp_path):
+    return RunBook(tmp_path / "runs", at_most=0)
+
+
+class Inputs(HTMLParser):
+    """What a browser would send of the form ``description`` of a page, without a script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.sent: dict[str, str] = {}
+        self.ids: list[str] = []
+        self.described: list[str] = []
+        self._in, self._select, self._textarea = False, None, None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        has = dict(attributes)
+        if tag == "form":
+            self._in = has.get("id") == "description"
+        if tag == "template":
+            self._in = False
+        self.ids += [has["id"]] if "id" in has else []
+        self.described += has.get("aria-describedby", "").split() + has.get("aria-labelledby", "").split()
+        if not self._in:
+            return
+        if tag == "input" and (has.get("type") != "checkbox" or "checked" in has):
+            self.sent[has["name"]] = has.get("value", "")
+        if tag == "select":
+            self._select = has["name"]
+        if tag == "option" and (self._select not in self.sent or "selected" in has):
+            self.sent[self._select] = has.get("value", "")
+        if tag == "textarea":
+            self._textarea = has["name"]
+            self.sent[has["name"]] = ""
+
+    def handle_data(self, data):
+        if self._textarea:
+            self.sent[self._textarea] += data
+
+    def handle_endtag(self, tag):
+        if tag == "textarea":
+            self._textarea = None
+        if tag == "form":
+            self._in = False
+
+
+def inputs_of(client, address: str) -> Inputs:
+    return Inputs(client.get(address, headers=HTML).get_data(as_text=True))
+
+
+def test_the_form_begins_with_an_experiment_that_can_be_started_at_once(client, book):
+    form = inputs_of(client, "/runs/new")
+    assert client.post("/runs/start", data=form.sent).headers["Location"].startswith("/runs/")
+    run = book.runs()[0]
+    assert (run.title, run.state) == ("breast-cancer", "waiting")
+    shown = client.get("/runs/", headers=HTML).get_data(as_text=True)
+    assert "5 variants × 5 seeds" in shown
+    assert "breast-cancer" in client.get(f"/runs/{run.id}/row", headers=HTML).get_data(as_text=True)
+
+
+@pytest.mark.parametrize("address", ["/runs/", "/runs/new", "/runs/text", "/runs/new?from=demo_study"])
+def test_every_id_of_a_page_is_there_once_and_what_is_pointed_at_is_there(client, address):
+    page = inputs_of(client, address)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.described) <= set(page.ids)
+
+
+def test_what_is_wrong_is_told_beside_its_field_and_nothing_is_lost(client, book):
+    form = inputs_of(client, "/runs/new").sent | {"rounds": "many", "title": "kept"}
+    answer = client.post("/runs/start", data=form)
+    page = answer.get_data(as_text=True)
+    assert answer.status_code == 400
+    assert re.search(r'id="rounds-wrong">[^<]*many', page)
+    assert Inputs(page).sent | {"csrf_token": ""} == form | {"csrf_token": ""}
+    assert book.runs() == []
+
+
+def test_the_script_is_told_the_file_its_size_and_what_is_wrong(client):
+    form = inputs_of(client, "/runs/new").sent
+    token = {"X-CSRF-Token": csrf_token(client, "/runs/new")}
+    told = client.post("/runs/describe", json=form, headers=token).get_json()
+    assert told["size"] == "5 variants × 5 seeds"
+    assert 'name = "breast-cancer"' in told["text"]
+    wrong = client.post("/runs/describe", json=form | {"partition@iid.clients": "none"}, headers=token).get_json()
+    assert wrong["input"] == "partition@iid.clients"
+    assert "'none'" in wrong["problem"]
+    text = client.post("/runs/describe", json={"text": "rounds = "}, headers=token).get_json()
+    assert "not valid TOML" in text["problem"]
+
+
+def test_a_variant_and_a_difference_can_be_added_without_a_script(client):
+    form = inputs_of(client, "/runs/new").sent
+    page = client.post("/runs/new", data=form | {"add": "difference.0"}).get_data(as_text=True)
+    assert 'name="arm.0.value.0"' in page
+    assert 'name="arm.0.value.1"' not in page
+    form = {name: value for name, value in form.items() if not name.startswith("arm.")}
+    form |= {"arm.0.name": "slow", "arm.0.key.0": "training.rate", "arm.0.value.0": "0.1"}
+    assert 'name="arm.1.name"' in client.post("/runs/new", data=form | {"add": "arm"}).get_data(as_text=True)
+
+
+def test_form_and_text_lead_into_each_other(client):
+    form = inputs_of(client, "/runs/new").sent
+    text = Inputs(client.post("/runs/text", data=form | {"rounds": "7"}).get_data(as_text=True)).sent
+    assert "rounds = 7" in text["text"]
+    back = Inputs(client.post("/runs/new", data=text).get_data(as_text=True)).sent
+    assert tables_of(back, []) == tables_of(form | {"rounds": "7"}, [])
+    unknown = client.post("/runs/new", data=text | {"text": text["text"] + "\n[wind]\nspeed = 3"}).get_data(
+        as_text=True
+    )
+    assert "has no field for wind" in unknown
+
+
+def test_a_run_can_be_described_again_like_another(client, book):
+    run = book.start(preset("rodriguez_barroso_2020_k_means").text.encode(), "centroids")
+    form = inputs_of(client, f"/runs/new?like={run.id}").sent
+    assert (form["model.name"], form["title"], form["arm.1.name"]) == ("k-means", "centroids", "recluster, IID")
+
+
+def test_a_study_is_described_as_text_and_brings_its_file(client, book):
+    form = inputs_of(client, "/runs/new?from=notebooks").sent
+    assert "study" in form["text"]
+    client.post("/runs/start", data=form)
+    assert (book.runs()[0].folder / "demo.toml").is_file()
+    assert "a study" in client.get("/runs/", headers=HTML).get_data(as_text=True)
+
+
+def test_stopping_going_on_and_deleting(client, book):
+    id = book.start(b"rounds = 1", "mine").id
+    token = {"csrf_token": csrf_token(client, "/runs/")}
+    client.post(f"/runs/{id}/stop", data=token)
+    assert book.run(id).state == "stopped"
+    client.post(f"/runs/{id}/go-on", data=token)
+    assert book.run(id).state == "waiting"
+    asked = client.get(f"/runs/{id}/delete", headers=HTML).get_data(as_text=True)
+    assert "cannot be had back" in asked
+    assert book.run(id)
+    assert client.post(f"/runs/{id}/delete", data=token).headers["Location"] == "/runs/"
+    assert book.runs() == []
+    assert client.post(f"/runs/{id}/stop", data=token).status_code in (400, 404)
+
+
+def test_nothing_is_changed_without_the_token_of_the_page(client, book):
+    id = book.start(b"rounds = 1", "mine").id
+    for address in ("/runs/start", f"/runs/{id}/stop", f"/runs/{id}/delete", "/runs/describe"):
+        assert client.post(address, data={"text": "rounds = 1"}).status_code == 403
+    assert [run.state for run in book.runs()] == ["waiting"]
+
+
+def test_the_list_is_told_anew_only_when_something_has_changed(client, book):
+    first = client.get("/runs/feed").get_json()
+    assert first["data"] == {"whole": True, "runs": []}
+    assert client.get("/runs/feed", query_string={"since": first["position"]}).status_code == 204
+    book.start(b"rounds = 1", "mine")
+    changed = client.get("/runs/feed", query_string={"since": "0"}).get_json()
+    assert [run["title"] for run in changed["data"]["runs"]] == ["mine"]
+    assert changed["position"] != first["position"]
+
+
+def test_an_unknown_run_or_preset_is_refused_with_a_sentence(client):
+    for address in ("/runs/new?like=20260101-000000-none", "/runs/new?from=none"):
+        answer = client.get(address, headers=HTML)
+        assert answer.status_code in (400, 404)
+        assert "choose one of the list" in answer.text or "may have been deleted" in answer.text
