@@ -6,7 +6,7 @@
 
 import { readStudy } from "../fedping.js";
 import { DemoPage } from "./page.js";
-import { Refused, askJson, askState } from "./server.js";
+import { Away, Refused, askJson, askState } from "./server.js";
 import { byId, el } from "./view/dom.js";
 
 const TRY_AGAIN = 2000;
@@ -29,8 +29,13 @@ async function begin() {
       notice(`${sentence(error.message)} This page is for a study of the store; name it in the address: ?study=…`);
       return;
     }
-    notice("The server does not answer. This page goes on when it is back.");
-    setTimeout(begin, TRY_AGAIN);
+    if (error instanceof Away) {
+      notice("The server does not answer. This page goes on when it is back.");
+      setTimeout(begin, TRY_AGAIN);
+      return;
+    }
+    notice("The page has failed, which is a defect; the browser's console says where.");
+    throw error;
   }
 }
 

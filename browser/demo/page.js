@@ -13,11 +13,11 @@
  * @typedef {{ posted: Posted, answered: Answered }} Sent
  */
 
-import { browserEnvironment, webStorage } from "../fedping.js";
+import { browserEnvironment, memoryStorage, webStorage } from "../fedping.js";
 import { untilNextRound } from "./explaining.js";
 import { madeHistory, matching } from "./history.js";
 import { MOST_SHOWN, letChoose } from "./people.js";
-import { Refused, askState, askVersion } from "./server.js";
+import { Away, Refused, askState, askVersion } from "./server.js";
 import { WORDS } from "./sites.js";
 import { Combobox } from "./view/combobox.js";
 import { byId, counted, el, told } from "./view/dom.js";
@@ -57,7 +57,9 @@ export class DemoPage {
     this.every = every;
     this.notice = notice;
     this.history = madeHistory(seed, Date.now());
-    this.arm = study.arms.find((arm) => arm.applies && arm.submits) ?? study.arms[0];
+    this.storage = keptWithTheTab();
+    this.arms = study.arms.filter(({ share }) => share > 0);
+    this.arm = this.arms.find((arm) => arm.applies && arm.submits) ?? this.arms[0];
     this.box = new Combobox({
       input: byId("query", HTMLInputElement),
       list: byId("suggestions"),
@@ -100,7 +102,7 @@ export class DemoPage {
       ingest: this.ingest,
       study: this.study,
       arm: arm.name,
-      storage: webStorage(sessionStorage),
+      storage: this.storage,
       environment: browserEnvironment(),
       onAnswer: (posted, answered) => this.#onAnswer(posted, answered),
     });
@@ -152,8 +154,8 @@ export class DemoPage {
     const made = byId("made");
     button.disabled = true;
     const key = `demo/presses/${this.study.name}/${this.seed}`;
-    const press = Number(sessionStorage.getItem(key) ?? "0");
-    sessionStorage.setItem(key, String(press + 1));
+    const press = Number((await this.storage.get(key)) ?? 0);
+    await this.storage.set(key, press + 1);
     try {
       made.textContent = `${PEOPLE} made-up people choose …`;
       const onProgress = (/** @type {number} */ done) => void (button.textContent = `${done} of ${PEOPLE} have chosen`);
@@ -173,8 +175,11 @@ export class DemoPage {
         await this.#cameBack();
         await this.#follow();
       } catch (error) {
-        this.#away = !(error instanceof Refused);
-        this.notice(error instanceof Refused ? `The server refuses: ${error.message}.` : AWAY);
+        if (!(error instanceof Refused || error instanceof Away)) {
+          throw error;
+        }
+        this.#away = error instanceof Away;
+        this.notice(error instanceof Away ? AWAY : `The server refuses: ${error.message}.`);
       }
       await new Promise((resolve) => setTimeout(resolve, ASK_EVERY));
     }
@@ -224,7 +229,7 @@ export class DemoPage {
 
   #drawSettings() {
     byId("words").append(...WORDS.map((word) => this.#word(word)));
-    byId("arms").append(...this.study.arms.map((arm) => this.#armChoice(arm)));
+    byId("arms").append(...this.arms.map((arm) => this.#armChoice(arm)));
     const address = new URL(location.href);
     address.searchParams.set("seed", String(Number(this.seed) + 1 || 1));
     const pages = counted(this.history.length, "made-up page");
@@ -271,6 +276,15 @@ export class DemoPage {
       this.every === null
         ? "A round runs when the operator has it run."
         : `A round runs every ${this.every} seconds, the next in ${untilNextRound(Date.now(), this.every)} s.`;
+  }
+}
+
+/** A storage that a reload finds again and another tab does not; one of the page, where there is none to be had. */
+function keptWithTheTab() {
+  try {
+    return webStorage(sessionStorage);
+  } catch {
+    return memoryStorage();
   }
 }
 

@@ -17,6 +17,9 @@ const PATIENCE = 10_000;
 /** What the server refuses, in its own words. */
 export class Refused extends Error {}
 
+/** Nobody answers. */
+export class Away extends Error {}
+
 /**
  * The state of a study; of the first, if none is named.
  *
@@ -48,11 +51,13 @@ export async function askVersion(ingest, study, line, number) {
  * @param {string} url
  * @returns {Promise<any>}
  * @throws {Refused} The server answers, and does not give it.
- * @throws {TypeError} The server does not answer.
+ * @throws {Away} The server does not answer.
  */
 export async function askJson(url) {
   const options = { cache: /** @type {const} */ ("no-cache"), signal: AbortSignal.timeout(PATIENCE) };
-  const response = await fetch(url, { ...options, credentials: "omit" });
+  const response = await fetch(url, { ...options, credentials: "omit" }).catch(() => {
+    throw new Away("the server does not answer");
+  });
   const answer = await response.json().catch(() => null);
   if (!response.ok) {
     throw new Refused(answer?.error ?? `the server answers ${response.status}`);

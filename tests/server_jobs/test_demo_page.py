@@ -137,6 +137,20 @@ def test_a_damaged_file_in_the_landing_folder_does_not_stop_the_page(ingest: Ing
     assert line["pings"] == 1
 
 
+def test_a_store_without_studies_is_told(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path, demo_page=True)
+    ingest.services.catalogue._rules = {}
+    answer = ingest.client.get("/demo/state.json")
+    assert answer.status_code == 404
+    assert "fedping study create" in answer.text
+
+
+def test_a_store_that_goes_away_costs_the_page_nothing(ingest: IngestApp, tmp_path: Path) -> None:
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    answer = ingest.client.get("/demo/state.json")
+    assert (answer.status_code, answer.json["study"]) == (200, STUDY)
+
+
 def test_an_installation_without_the_page_says_so(tmp_path: Path) -> None:
     with pytest.raises(FedpingError, match="leave out --demo-page"):
         page_files(tmp_path)

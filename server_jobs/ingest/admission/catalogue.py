@@ -43,6 +43,10 @@ class Catalogue:
             raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
         return found
 
+    def names(self) -> list[str]:
+        """Return the names of the studies that are known, sorted."""
+        return sorted(self._rules)
+
     def knows(self, study: str) -> bool:
         """Return whether a study is known, without a look at the store."""
         return study in self._rules

@@ -93,7 +93,7 @@ def state_of(services: Services, counts: LandedCounts, study: str | None) -> dic
     Raises:
         Rejection: there is no such study, or none at all.
     """
-    studies = services.store.studies()
+    studies = services.catalogue.names()
     if study is None and not studies:
         raise Rejection("unknown_study", "the store has no study yet; make one with 'fedping study create'")
     rules = services.catalogue.rules(studies[0] if study is None else study)
