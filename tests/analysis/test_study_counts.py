@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -19,12 +21,17 @@ from analysis.statistics import ValueCounts
 from analysis.study import METRICS, StudyTally, Window, count_study
 from analysis.verdict import Plan, Verdict, all_pairs, reach_verdict
 from benchmarks.study_data import StudyTraffic, land_study
+from fedping.main import main
 from model_store.store import open_store
 from protocol.errors import FedpingError
 from protocol.landing import landed_files, partition, write_landed
 from protocol.study import Arm, Study
 from tests.support.landed import landed_table
+from tests.support.processes import wait_until
 from tests.support.versions import small_study, version_0
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -33,16 +40,12 @@ SHARES = {"treatment": 0.6, "control": 0.4}
 Count = Callable[..., StudyTally]
 
 
-@pytest.fixture(scope="module")
-def count() -> Iterator[Count]:
-    """Count a study in one warm session."""
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
-
-    with spark_session(SparkSettings(master="local[2]")) as session:
-        yield lambda landing, study, metrics=METRICS, *args, **more: count_study(
-            session, landing, study, metrics, *args, **more
-        )
+@pytest.fixture
+def count(spark: "SparkSession") -> Count:
+    """Count a study in the session that tests share."""
+    return lambda landing, study, metrics=METRICS, *args, **more: count_study(
+        spark, landing, study, metrics, *args, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,17 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+COUNTED: dict[Path, StudyTally] = {}
+
+
+@pytest.fixture
+def counted(count: Count, landing: Path) -> StudyTally:
+    """The landed study with all that can be counted of it, counted once."""
+    if landing not in COUNTED:
+        COUNTED[landing] = count(landing, small_study(), first_values=True)
+    return COUNTED[landing]
+
+
 def rows_of(folder: Path) -> pd.DataFrame:
     """Return the landed rows of a study, each document once, as pandas reads them."""
     columns = ["document_id", "client_id", "study_variation", "rank_selected", "num_chars_typed", "loss", "iteration"]
@@ -70,8 +84,8 @@ def rows_of(folder: Path) -> pd.DataFrame:
     return table.to_pandas().drop_duplicates("document_id")
 
 
-def test_every_count_is_that_of_the_rows(count: Count, landing: Path) -> None:
-    tally = count(landing, small_study(), first_values=True)
+def test_every_count_is_that_of_the_rows(counted: StudyTally, landing: Path) -> None:
+    tally = counted
     rows = rows_of(landing)
     raw = ds.dataset(landing).count_rows()
     assert tally.duplicates == raw - len(rows) > 1000
@@ -102,10 +116,11 @@ def test_every_count_is_that_of_the_rows(count: Count, landing: Path) -> None:
             )
 
 
-def test_a_continuous_metric_is_kept_to_four_digits_whatever_the_number_of_pings(count: Count, landing: Path) -> None:
-    tally = count(landing, small_study())
+def test_a_continuous_metric_is_kept_to_four_digits_whatever_the_number_of_pings(
+    counted: StudyTally, landing: Path
+) -> None:
     rows = rows_of(landing)
-    for name, arm in tally.arms.items():
+    for name, arm in counted.arms.items():
         loss = rows[(rows.study_variation == name) & (rows.rank_selected >= 0)].loss
         kept = arm.metrics["loss"].pings
         rounded = ValueCounts.of([float(f"{one:.4g}") for one in loss])
@@ -115,8 +130,8 @@ def test_a_continuous_metric_is_kept_to_four_digits_whatever_the_number_of_pings
         assert kept.values[-1] == pytest.approx(rounded.values[-1], rel=1e-9)
 
 
-def test_the_verdicts_p_value_is_scipys_on_the_clients_means(count: Count, landing: Path) -> None:
-    verdict = judged(count(landing, small_study()), small_study())
+def test_the_verdicts_p_value_is_scipys_on_the_clients_means(counted: StudyTally, landing: Path) -> None:
+    verdict = judged(counted, small_study())
     rows = rows_of(landing)
     means = (
         rows[rows.rank_selected >= 0].groupby(["study_variation", "client_id"], observed=True).num_chars_typed.mean()
@@ -132,8 +147,8 @@ def judged(tally: StudyTally, study: Study, **plan: object) -> Verdict:
 
 
 @pytest.mark.parametrize("interim", [False, True])
-def test_an_effect_is_found_in_its_direction(count: Count, landing: Path, interim: bool) -> None:
-    tally = count(landing, small_study(), METRICS[:2], first_values=interim)
+def test_an_effect_is_found_in_its_direction(count: Count, counted: StudyTally, landing: Path, interim: bool) -> None:
+    tally = counted if interim else count(landing, small_study(), METRICS[:2])
     verdict = judged(tally, small_study(), interim=interim)
     typed, rank = verdict.comparisons
     assert (typed.finding, rank.finding) == ("less", "inconclusive")
@@ -198,10 +213,10 @@ def test_an_arm_without_pings_is_told_in_a_sentence(count: Count, tmp_path: Path
         judged(count(tmp_path, small_study()), small_study())
 
 
-def test_wrong_sizes_are_said_before_everything(count: Count, landing: Path) -> None:
+def test_wrong_sizes_are_said_before_everything(counted: StudyTally) -> None:
     study = small_study()
     arms = tuple(msgspec.structs.replace(arm, share=0.5) for arm in study.arms)
-    verdict = judged(count(landing, study), msgspec.structs.replace(study, arms=arms))
+    verdict = judged(counted, msgspec.structs.replace(study, arms=arms))
     assert verdict.ratio.mismatch
     assert verdict.headline.startswith("Do not rely on this: the arms have the wrong sizes.")
 
@@ -231,42 +246,113 @@ class _Outline(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
 
 
-def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(landing: Path, tmp_path: Path) -> None:
-    study = small_study()
-    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
-    page = tmp_path / "report.html"
-    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(tmp_path / "store"), "--json"]
-    command += ["--landing", str(landing), "--guardrails", "rank_selected", "--enrolled", "9000", "--html", str(page)]
-    command += ["--figures", str(tmp_path / "figures")]
+@dataclass(frozen=True)
+class Analysed:
+    """What `fedping analyze` printed, and the folder of its store, its report and its figures."""
+
+    printed: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def analysed(landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Analysed:
+    """Run the command on the study."""
+    study, folder = small_study(), tmp_path_factory.mktemp("analysed")
+    open_store(folder / "store", create=True).create_study(study, (version_0(study),))
+    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(folder / "store"), "--json"]
+    command += ["--landing", str(landing), "--guardrails", "rank_selected", "--enrolled", "9000"]
+    command += ["--html", str(folder / "report.html"), "--figures", str(folder / "figures")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    said = json.loads(ran.stdout)
+    return Analysed(ran.stdout, folder)
+
+
+@pytest.mark.long
+def test_the_command_counts_in_a_session_of_its_own(landing: Path, tmp_path: Path) -> None:
+    check_report(tmp_path, lambda options: in_a_process(landing, tmp_path, *options))
+
+
+def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(
+    landing: Path, tmp_path: Path, warm_commands: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_report(tmp_path, lambda options: in_this_process(landing, tmp_path, capsys, *options))
+
+
+def in_a_process(landing: Path, folder: Path, *options: str) -> tuple[int, str, str]:
+    """Run `fedping analyze` and return its exit code and what it said."""
+    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(folder / "store")]
+    ran = subprocess.run([*command, "--landing", str(landing), *options], capture_output=True, text=True)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def in_this_process(
+    landing: Path, folder: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, str, str]:
+    code = main(["analyze", "study", "--store", str(folder / "store"), "--landing", str(landing), *options])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def check_report(folder: Path, analyze: Callable[[list[str]], tuple[int, str, str]]) -> None:
+    study = small_study()
+    open_store(folder / "store", create=True).create_study(study, (version_0(study),))
+    page = folder / "report.html"
+    options = ["--json", "--guardrails", "rank_selected", "--enrolled", "9000", "--html", str(page)]
+    code, out, err = analyze([*options, "--figures", str(folder / "figures")])
+    assert code == 0, err
+    said = json.loads(out)
     assert "users of treatment typed fewer characters" in said["verdict"]
     assert [one["role"] for one in said["comparisons"]] == ["goal", "guardrail"]
     assert said["arms"]["treatment"]["enrolled"] == pytest.approx(5400)
     assert said["comparisons"][0]["per_client"]["log10_p_bonferroni"] < -20
+    check_page(page, said["verdict"])
+    drawn = {f"{name}.{kind}" for name in ("differences", "superiority", "pings-over-time") for kind in ("png", "svg")}
+    assert {p.name for p in (folder / "figures").iterdir()} == drawn
+
+
+def check_page(page: Path, verdict: str) -> None:
     text = page.read_text()
     outline = _Outline()
     outline.feed(text)
-    assert said["verdict"] in text.replace("&#39;", "'")
+    assert verdict in text.replace("&#39;", "'")
     assert outline.tags.count("svg") == 3
     assert not {"script", "link", "img", "iframe"} & set(outline.tags)
     assert len(outline.ids) == len(set(outline.ids))
     assert all(address.startswith("#") for address in outline.addresses)
     assert "http" not in text
-    assert [p.name for p in tmp_path.glob("*.html*")] == ["report.html"]
-    drawn = {f"{name}.{kind}" for name in ("differences", "superiority", "pings-over-time") for kind in ("png", "svg")}
-    assert {p.name for p in (tmp_path / "figures").iterdir()} == drawn
+    assert [p.name for p in page.parent.glob("*.html*")] == [page.name]
 
 
-def test_the_command_tells_a_truncated_file_in_one_line_without_sparks_stack_trace(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_session_of_its_own_keeps_its_stack_traces_too(tmp_path: Path) -> None:
+    check_truncated(tmp_path, lambda: in_a_process(tmp_path / "landing", tmp_path))
+
+
+def test_the_command_tells_a_truncated_file_in_one_line_without_sparks_stack_trace(
+    tmp_path: Path, warm_commands: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    def analyze() -> tuple[int, str, str]:
+        code, out, err = in_this_process(tmp_path / "landing", tmp_path, capsys)
+        heard = [err]
+        warm_commands._jvm.java.lang.System.err.println("the end")  # after all that the JVM has said, on the same pipe
+
+        def complete() -> bool:
+            heard.append(capsys.readouterr().err)
+            return "the end" in "".join(heard)
+
+        assert wait_until(complete)
+        return code, out, "".join(heard).replace("the end\n", "")
+
+    check_truncated(tmp_path, analyze)
+
+
+def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -> None:
     study = small_study()
-    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
-    folder = partition(tmp_path / "landing", "study", "main", 0)
-    write_landed(folder, landed_table(500, 1, arms=("treatment", "control")), 1)
-    (broken,) = landed_files(folder)
+    open_store(folder / "store", create=True).create_study(study, (version_0(study),))
+    landed = partition(folder / "landing", "study", "main", 0)
+    write_landed(landed, landed_table(500, 1, arms=("treatment", "control")), 1)
+    (broken,) = landed_files(landed)
     broken.write_bytes(broken.read_bytes()[:2000])
-    command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(tmp_path / "store")]
-    ran = subprocess.run([*command, "--landing", str(tmp_path / "landing")], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    (line,) = ran.stderr.splitlines()
+    code, out, err = analyze()
+    assert (code, out) == (1, "")
+    (line,) = err.splitlines()
     assert line.startswith(f"fedping: {broken} is damaged")
