@@ -42,12 +42,12 @@ for (const event of [api.bookmarks.onCreated, api.bookmarks.onRemoved, api.bookm
   event.addListener(heard(async () => (await worker.ready(), worker.library.bookmarksChanged())));
 }
 
+// That an input was cancelled is not heard: Chromium may say so in the moment before it says what was chosen.
 api.omnibox.onInputStarted.addListener(heard(async () => (await worker.ready(), worker.omnibox.begin())));
 api.omnibox.onInputChanged.addListener(
   heard(async (typed, suggest) => (await worker.ready(), suggest(await worker.omnibox.changed(typed)))),
 );
 api.omnibox.onInputEntered.addListener(heard((text, disposition) => worker.entered(text, disposition)));
-api.omnibox.onInputCancelled.addListener(heard(() => worker.omnibox.end()));
 
 api.action.onClicked.addListener(heard(() => worker.show(api.runtime.getURL(SEARCH_PAGE), "newForegroundTab")));
 

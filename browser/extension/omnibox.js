@@ -65,7 +65,8 @@ export class Omnibox {
    */
   async entered(text) {
     const session = await this.#current();
-    await this.end();
+    this.#session = null;
+    await this.api.storage.session.remove(KEY); // chosen once
     const pages = /** @type {any[]} */ (session?.listed?.pages ?? []);
     const chosen = pages.findIndex(({ url }) => url === text);
     if (session === null || session.listed === null || chosen < 0) {
@@ -77,11 +78,6 @@ export class Omnibox {
       observed: new Interaction(session.interaction).chose(choice, this.now()),
       url: text,
     };
-  }
-
-  end() {
-    this.#session = null;
-    return this.api.storage.session.remove(KEY);
   }
 
   /** @returns {Promise<Session | null>} */

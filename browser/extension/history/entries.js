@@ -13,13 +13,16 @@
  * @property {boolean} bookmarked
  * @property {number} lastVisit Milliseconds since 1970; 0 for none.
  * @property {string} text What is searched.
- * @property {number} score The score that is kept; NaN for none yet.
+ * @property {number} score The score that is kept; {@link UNSCORED} for none yet.
  *
  * @typedef {[string, string, number, number, number, number[]]} Kept
  */
 
 import { MAX_SAMPLED, VisitType } from "../fedping.js";
 import { searchText } from "./words.js";
+
+/** In place of a score: there is none yet. It sorts last. */
+export const UNSCORED = -Infinity;
 
 const LONGEST_ADDRESS = 2000;
 const TYPED = 1;
@@ -84,7 +87,7 @@ export function entryOf(item, visits, bookmarked, before) {
     bookmarked,
     lastVisit: item.lastVisitTime ?? newest[0]?.time ?? 0,
     text: searchText(title, item.url),
-    score: NaN,
+    score: UNSCORED,
   };
 }
 
@@ -112,7 +115,7 @@ export function kept({ url, title, visits, visitCount, typed, bookmarked, lastVi
  * @param {number} [score]
  * @returns {Entry}
  */
-export function restored([url, title, visitCount, flags, lastVisit, numbers], score = NaN) {
+export function restored([url, title, visitCount, flags, lastVisit, numbers], score = UNSCORED) {
   const visits = Array.from({ length: numbers.length / 2 }, (_, i) => ({
     time: numbers[2 * i],
     type: numbers[2 * i + 1],

@@ -97,9 +97,5 @@ export class PageIndex {
  * @param {Entry} b
  */
 function bestFirst(a, b) {
-  const [left, right] = [a, b].map(({ score }) => (Number.isNaN(score) ? -Infinity : score));
-  if (left !== right) {
-    return right > left ? 1 : -1;
-  }
-  return b.lastVisit - a.lastVisit || (a.url < b.url ? -1 : 1);
+  return b.score - a.score || b.lastVisit - a.lastVisit || (a.url < b.url ? -1 : 1);
 }

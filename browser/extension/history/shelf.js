@@ -8,9 +8,11 @@
  * @import { Entry } from "./entries.js"
  */
 
-import { kept, restored } from "./entries.js";
+import { UNSCORED, kept, restored } from "./entries.js";
 
 const PARTS = 128;
+/** How many parts are read in one go, so that nothing else waits long: about 600 pages of 10,000. */
+const AT_ONCE = 8;
 const PAGES = "pages/";
 const SCORES = "scores/";
 const FRAME = "scores/of";
@@ -29,20 +31,26 @@ export class Shelf {
    * @returns {Promise<{ entries: Entry[], frame: string | null }>}
    */
   async load() {
-    const all = await this.area.get([
-      FRAME,
-      ...NAMES.map((part) => PAGES + part),
-      ...NAMES.map((part) => SCORES + part),
-    ]);
-    const entries = NAMES.flatMap((part) => {
+    const entries = [];
+    for (let from = 0; from < PARTS; from += AT_ONCE) {
+      entries.push(...(await this.#loadParts(NAMES.slice(from, from + AT_ONCE))));
+    }
+    return { entries, frame: (await this.area.get(FRAME))[FRAME] ?? null };
+  }
+
+  /**
+   * @param {number[]} parts
+   * @returns {Promise<Entry[]>}
+   */
+  async #loadParts(parts) {
+    const all = await this.area.get(parts.flatMap((part) => [PAGES + part, SCORES + part]));
+    return parts.flatMap((part) => {
       const pages = all[PAGES + part] ?? [];
       const scores = all[SCORES + part] ?? [];
       const known = pages.length === scores.length;
-      return pages.map((/** @type {any} */ page, /** @type {number} */ i) =>
-        restored(page, known ? (scores[i] ?? NaN) : NaN),
-      );
+      const scoreOf = (/** @type {number} */ i) => (known ? (scores[i] ?? UNSCORED) : UNSCORED);
+      return pages.map((/** @type {any} */ page, /** @type {number} */ i) => restored(page, scoreOf(i)));
     });
-    return { entries, frame: all[FRAME] ?? null };
   }
 
   /**
@@ -95,14 +103,14 @@ function pagesOf(shares) {
 }
 
 /**
- * No score is null, which JSON has and NaN it has not.
+ * A page without a score has null, since JSON has no infinity.
  *
  * @param {Map<number, Entry[]>} shares
  */
 function scoresOf(shares) {
   return [...shares].map(([part, entries]) => [
     SCORES + part,
-    entries.map(({ score }) => (Number.isNaN(score) ? null : score)),
+    entries.map(({ score }) => (score === UNSCORED ? null : score)),
   ]);
 }
 
