@@ -6,7 +6,17 @@ Run it with nothing else on the machine. What is compared stands in one table an
 import subprocess
 import sys
 
-BENCHMARKS = ("clients", "ingest", "aggregation", "analysis", "spark_start", "command_line", "simulate", "growth")
+BENCHMARKS = (
+    "clients",
+    "ingest",
+    "viewers",
+    "aggregation",
+    "analysis",
+    "spark_start",
+    "command_line",
+    "simulate",
+    "growth",
+)
 
 
 def main(names: list[str]) -> int:

@@ -50,9 +50,7 @@ class Row:
 @contextlib.contextmanager
 def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Iterator[int]:
     """Run an ingest of our own making in ``folder``; yield its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "benchmarks.ingest", "--serve", kind, str(folder), str(port), str(workers)]
     server = subprocess.Popen([*command, str(threads)])
     try:
@@ -63,6 +61,14 @@ def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Itera
         server.wait()
 
 
+def free_port() -> int:
+    """Return a port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int:
     """Run ingest over a store with one study; ``kind`` is 'hot' for the product, 'flask' for a plain Flask route."""
     from benchmarks.plain_flask import PlainFlask
@@ -71,7 +77,7 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int
     from server_jobs.ingest.settings import IngestSettings
     from server_jobs.ingest.start import prepare
 
-    _make_store(folder / "store")
+    make_store(folder / "store")
     settings = IngestSettings(
         store=folder / "store",
         landing=folder / "landing",
@@ -85,7 +91,8 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int
     return supervise(settings, {"hot": Edge, "flask": PlainFlask}[kind])
 
 
-def _make_store(folder: Path) -> None:
+def make_store(folder: Path) -> None:
+    """Make a store with one study at version 0."""
     from model_store import open_store
     from model_store.version import first_version
     from protocol.spec import ModelSpec, Step, Weight

@@ -20,7 +20,7 @@ from protocol.errors import FedpingError
 TICK = 0.2
 """Seconds between two looks at the files: five updates a second at most."""
 
-HEARTBEAT = 10.0
+HEARTBEAT = 5.0
 """Seconds after which an idle stream says that it lives; only by writing does a server see that a viewer has gone."""
 
 RECONNECT_MS = 2000
