@@ -10,8 +10,19 @@ from hypothesis import settings
 from tests.browser.harness.available import loud_line
 from tests.browser.harness.fixtures import chromium, chromium_browser, firefox, firefox_browser, playwright, screen
 from tests.support.effort import VARIABLE
+from tests.support.spark import SHARED, no_shared_session, spark, warm_commands
 
-__all__ = ["chromium", "chromium_browser", "firefox", "firefox_browser", "playwright", "screen"]
+__all__ = [
+    "chromium",
+    "chromium_browser",
+    "firefox",
+    "firefox_browser",
+    "no_shared_session",
+    "playwright",
+    "screen",
+    "spark",
+    "warm_commands",
+]
 
 # No test asserts a wall time, so Hypothesis gets no deadline for an example either.
 settings.register_profile("fedping", deadline=None)
@@ -36,6 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if wants_long(config) else []:
         if item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_sessionfinish() -> None:
+    """End the Spark session that tests have shared."""
+    SHARED.end()
 
 
 def wants_long(config: pytest.Config) -> bool:

@@ -135,6 +135,7 @@ def test_where_the_rounds_run_makes_no_difference(tmp_path: Path, where: str) ->
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("warm_commands")
 def test_spark_rounds_come_to_the_same_bits(tmp_path: Path) -> None:
     _, weights, _ = run_one(tmp_path / "memory", rounds=2)
     _, elsewhere, _ = run_one(tmp_path / "spark", rounds=2, where="files", engine="spark")

@@ -4,8 +4,10 @@ import dataclasses
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -31,6 +33,9 @@ from server_jobs.round.screening import REASONS, _groups
 from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
 from tests.support.rounds import Ping, table_of, work_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RULES = Rules(
     m=2, iteration=0, arms=("treatment", "control"), submits=(True, False), weighting="client", pings="frecency-update"
@@ -295,27 +300,22 @@ def _updates(path: Path, m: int) -> np.ndarray:
     return np.array([np.frombuffer(value.as_py(), "<f4", m) for value in column], dtype=np.float64)
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
-
-    engine = SparkEngine(lambda: spark_session(SparkSettings(master="local[2]")))
-    yield engine
-    engine.close()
+@pytest.fixture
+def engine(spark: "SparkSession") -> SparkEngine:
+    return SparkEngine(lambda: nullcontext(spark))
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("tasks", [1, 2, 5, 16])
 @pytest.mark.parametrize("rows_per_file", [900, 6000], ids=["small files", "files in shards"])
 def test_spark_and_numpy_agree_to_the_last_bit(
-    tmp_path: Path, spark: SparkEngine, tasks: int, rows_per_file: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: SparkEngine, tasks: int, rows_per_file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land_traffic(tmp_path, Traffic(pings=12_000, clients=700, duplicates=0.1), seed=tasks, rows_per_file=rows_per_file)
     paths = landed_files(tmp_path)
     rules = dataclasses.replace(RULES, m=22)
     monkeypatch.setattr("server_jobs.round.spark_engine.tasks_for", lambda work, _: tasks_for(work, tasks))
-    found = aggregate(paths, rules, spark)
+    found = aggregate(paths, rules, engine)
     assert found == aggregate(paths, rules)
     assert found.counts["duplicate"] > 0
 
@@ -323,7 +323,7 @@ def test_spark_and_numpy_agree_to_the_last_bit(
 @pytest.mark.spark
 @pytest.mark.parametrize("weighting", ["client", "examples"])
 @pytest.mark.parametrize("rows", [2000, 8000], ids=["one row group", "sixteen shards"])
-def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, spark: SparkEngine, weighting: str, rows: int) -> None:
+def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, engine: SparkEngine, weighting: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     examples = rng.integers(0, 5, rows)
     people = rng.integers(0, 256, (rows // 3, 16), np.uint8)
@@ -338,20 +338,20 @@ def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, spark: SparkEngi
     )
     paths = [write_landed(tmp_path, landed_model_updates(pings, 0), n) for n in range(2)]  # the second of duplicates
     rules = dataclasses.replace(RULES, m=8, weighting=weighting, pings="model-update")
-    found = aggregate(paths, rules, spark)
+    found = aggregate(paths, rules, engine)
     assert found == aggregate(paths, rules)
     assert (found.counts["duplicate"], found.counts["used"]) == (rows, int((examples > 0).sum()))
     assert found.arms["treatment"].examples == examples.sum()
 
 
 @pytest.mark.spark
-def test_spark_tells_of_a_damaged_file_in_its_one_sentence(tmp_path: Path, spark: SparkEngine) -> None:
+def test_spark_tells_of_a_damaged_file_in_its_one_sentence(tmp_path: Path, engine: SparkEngine) -> None:
     (path,) = land_traffic(tmp_path, Traffic(pings=6000, clients=700), seed=1)
     work = work_of([path], dataclasses.replace(RULES, m=22))
     data = bytearray(path.read_bytes())
     data[100:100_000] = bytes(99_900)
     path.write_bytes(data)
     with pytest.raises(FedpingError, match=rf"{path.name} is damaged.*move it out") as raised:
-        list(spark.partials(work))
+        list(engine.partials(work))
     assert "Traceback" not in str(raised.value)
     assert "java" not in str(raised.value)

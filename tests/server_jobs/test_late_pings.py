@@ -4,9 +4,10 @@ import dataclasses
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -34,6 +35,9 @@ from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ENGINE = NumpyEngine()
 
@@ -285,17 +289,12 @@ def test_who_computes_which_shard_changes_no_bit(large: ModelStore, tmp_path: Pa
     assert combined(parts, work.rules) == whole
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
-
-    engine = SparkEngine(lambda: spark_session(SparkSettings(master="local[2]")))
-    yield engine
-    engine.close()
+@pytest.fixture
+def engine(spark: "SparkSession") -> SparkEngine:
+    return SparkEngine(lambda: nullcontext(spark))
 
 
 @pytest.mark.spark
-def test_spark_merges_late_pings_to_the_same_bits(large: ModelStore, tmp_path: Path, spark: SparkEngine) -> None:
+def test_spark_merges_late_pings_to_the_same_bits(large: ModelStore, tmp_path: Path, engine: SparkEngine) -> None:
     work = work_of_head(large, tmp_path)
-    assert combined(spark.partials(work), work.rules) == combined(ENGINE.partials(work), work.rules)
+    assert combined(engine.partials(work), work.rules) == combined(ENGINE.partials(work), work.rules)

@@ -1,8 +1,9 @@
 """Federated k-means: reclustering against brute force and scikit-learn, its laws, and whole rounds of it."""
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -25,6 +26,9 @@ from server_jobs.round.rules import rules_for
 from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
 from tests.support.rounds import WHEN, Ping, land, store_with, work_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 K, D = 3, 2
 SETTINGS = Recluster()
@@ -206,18 +210,12 @@ def test_who_computes_which_shard_changes_no_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_reclusters_to_the_same_bits(tmp_path: Path) -> None:
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
-
+def test_spark_reclusters_to_the_same_bits(tmp_path: Path, spark: "SparkSession") -> None:
     study = clustering_study()
     path = land(tmp_path, clustered_pings(500, 0, np.arange(6.0).reshape(K, D)))
     work = work_of([path], rules_for(study, "main", 0))
-    engine = SparkEngine(lambda: spark_session(SparkSettings(master="local[2]")))
-    try:
-        assert directions(engine.partials(work), study) == directions(ENGINE.partials(work), study)
-    finally:
-        engine.close()
+    engine = SparkEngine(lambda: nullcontext(spark))
+    assert directions(engine.partials(work), study) == directions(ENGINE.partials(work), study)
 
 
 def test_too_many_updates_for_memory_are_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

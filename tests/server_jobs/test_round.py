@@ -293,6 +293,7 @@ def test_the_command_says_what_is_wrong(
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("warm_commands")
 def test_the_command_on_spark_publishes_what_numpy_would(tmp_path: Path, landing: Path) -> None:
     for name in ("spark", "numpy"):
         store_with(tmp_path / name, two_lines())

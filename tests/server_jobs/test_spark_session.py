@@ -21,7 +21,7 @@ from server_jobs.spark.settings import SparkSettings
 from tests.server_jobs.standalone import Cluster, standalone_cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_shared_session")]
 ROOT = Path(__file__).parents[2]
 
 
