@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -57,9 +57,11 @@ class Counts:
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
         """Return the counts of a study, or of one question to it, newest first."""
-        found = (path.name for path in (self.folder / study).glob("*") if _ID.fullmatch(path.name))
-        names = [name for name in found if key is None or name.endswith(key)]
-        return [count for name in sorted(names, reverse=True) if (count := self._known(study, name)) is not None]
+        return list(self._newest_first(study, key))
+
+    def newest(self, study: str, key: str) -> Count | None:
+        """Return the newest count of a question, whatever became of it."""
+        return next(self._newest_first(study, key), None)
 
     def count(self, study: str, id: str) -> Count:
         """Return one count.
@@ -116,6 +118,12 @@ class Counts:
         """Return how many counts come before one that waits."""
         others = (other for study in self._studies() for other in self.of(study) if not other.is_over)
         return sum(other.state == "counting" or other.id < count.id for other in others if other.id != count.id)
+
+    def _newest_first(self, study: str, key: str | None) -> Iterator[Count]:
+        found = (path.name for path in (self.folder / study).glob("*") if _ID.fullmatch(path.name))
+        names = [name for name in found if key is None or name.endswith(key)]
+        known = (self._known(study, name) for name in sorted(names, reverse=True))
+        return (count for count in known if count is not None)
 
     def _known(self, study: str, name: str) -> Count | None:
         try:

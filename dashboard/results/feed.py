@@ -40,10 +40,9 @@ class CountFeed:
         return None if now == position else Change(now, data)
 
     def _newest(self) -> Mapping[str, Any] | None:
-        found = self.counts.of(self.study, self.key)
-        if not found:
+        newest = self.counts.newest(self.study, self.key)
+        if newest is None:
             return None
-        newest = found[0]
         if newest.state == "waiting":
             self.counts.start_waiting()  # whoever should have started it may be gone
         return {
