@@ -28,9 +28,6 @@ from protocol.errors import FedpingError, InvalidSettings
 FIRST = "breast_cancer"
 """The preset that the form begins with: it takes seconds, and has several variants."""
 
-LONGEST = 1 << 20
-"""Bytes of a description; the server refuses more."""
-
 _CODE = re.compile(r"``([^`]+)``")
 
 
@@ -100,8 +97,10 @@ def _describing(views: Blueprint, book: RunBook) -> None:
 
     @views.post("/describe")
     def describe() -> Response:
-        said: Mapping[str, str] = {key: str(value) for key, value in request.get_json().items()}
-        return jsonify(_verdict(said))
+        said = request.get_json()
+        if not isinstance(said, dict):
+            raise FedpingError("a description is sent as the form's fields by name; send a JSON object")
+        return jsonify(_verdict({str(key): str(value) for key, value in said.items()}))
 
     @views.post("/start")
     def start() -> AnyResponse | tuple[str, int]:

@@ -211,11 +211,11 @@ def _range(kinds: list[inspect.Type]) -> str:
     if not isinstance(only, inspect.IntType | inspect.FloatType):
         return ""
     ends = [
-        f"{word} {end:,g}" if isinstance(end, float) or abs(end) < 1e6 else ""
+        f"{word} {end:,g}"
         for word, end in (("at least", only.ge), ("more than", only.gt), ("at most", only.le), ("less than", only.lt))
-        if end is not None and abs(end) < 1e9
+        if end is not None and abs(end) < 1e6
     ]
-    said = ", ".join(filter(None, ends))
+    said = ", ".join(ends)
     return f"{said[0].upper()}{said[1:]}." if said else ""
 
 

@@ -168,7 +168,12 @@ def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{path}{key}.")
         else:
-            yield f"{path}{key}", value_text(value)
+            yield f"{path}{key}", _bare(value)
+
+
+def _bare(value: Any) -> str:
+    """Return a value as TOML, or without quotes if it is then still taken for the same text."""
+    return value if isinstance(value, str) and value and toml_value(value.strip()) == value else value_text(value)
 
 
 def _variant(arm: Arm) -> Raw:
