@@ -76,17 +76,26 @@ def found(runs: Path, keys: Sequence[str]) -> list[One]:
     keys = list(dict.fromkeys(keys))
     if len(keys) > MOST:
         raise InvalidSettings(f"{len(keys)} variants are too many to be compared on one page; choose {MOST} at most")
-    several = len({key.partition(":")[0] for key in keys}) > 1
-    return [_one(runs, key, several) for key in keys]
+    ids = list(dict.fromkeys(key.partition(":")[0] for key in keys))
+    wheres = [place(runs, id) for id in ids]
+    called = {where.id: _called(where, wheres) for where in wheres}
+    return [_one(runs, key, called) for key in keys]
 
 
-def _one(runs: Path, key: str, several: bool) -> One:
+def _called(where: Place, all: Sequence[Place]) -> str:
+    """Return what tells the run from the others: nothing if it is the only one, else its title, if that does."""
+    if len(all) == 1:
+        return ""
+    return where.title if sum(other.title == where.title for other in all) == 1 else where.id
+
+
+def _one(runs: Path, key: str, called: Mapping[str, str]) -> One:
     id, _, name = key.partition(":")
     where = place(runs, id)
     units = tuple(unit for unit in units_in(where.out) if unit.note.name == name)
     if not units:
         raise InvalidSettings(f"the run '{where.title}' has no variant '{name}'; choose one of its list")
-    return One(key, f"{name} ({where.title})" if several else name, where, name, units)
+    return One(key, f"{name} ({called[id]})" if called[id] else name, where, name, units)
 
 
 def pairs(ones: Sequence[One]) -> list[Pair]:

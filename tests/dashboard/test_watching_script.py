@@ -42,12 +42,12 @@ def test_the_mean_and_the_band_are_those_of_the_summary(tmp_path: Path) -> None:
         {"seed": seed, "fold": None, "x": list(range(0, 2 * n, 2)), "y": random.normal(size=n).tolist()}
         for seed, n in enumerate(lengths)
     ]
-    runs[0]["y"][3] = None  # type: ignore[index]
+    runs[0]["y"][3] = None
     quantiles = [t_quantile(n - 1) for n in range(2, 5)]
     [found] = called(tmp_path, ["overSeeds", runs, quantiles])
     assert found["x"] == list(range(0, 14, 2))
     for place in range(7):
-        values = [run["y"][place] for run in runs if len(run["y"]) > place]  # type: ignore[arg-type, index]
+        values = [run["y"][place] for run in runs if len(run["y"]) > place]
         expected = band([np.nan if value is None else value for value in values])
         assert found["seeds"][place] == expected.seeds
         assert found["mean"][place] == pytest.approx(expected.mean)

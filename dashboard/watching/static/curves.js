@@ -28,16 +28,34 @@ export const splitName = (split) => SPLITS[split] ?? split;
  * @property {import("./series.js").Run[]} runs
  */
 
+const known = new WeakMap();
+
+/** What is drawn of some data; worked out once for the drawing and its words. */
+function prepared(data) {
+  if (!known.has(data)) known.set(data, worked(data));
+  return known.get(data);
+}
+
+const before = new Map();
+
+/** The mean and band of a variant, worked out again only where a point has come; arrays of points only ever grow. */
+function meanAndBand(name, runs, quantiles) {
+  const last = before.get(name);
+  const same =
+    last?.runs.length === runs.length && runs.every(({ y }, i) => y === last.runs[i].y && y.length === last.runs[i].length);
+  if (same) return last.found;
+  const merged = bySeed(runs).filter(({ x }) => x.length);
+  const found = { runs: merged, ...overSeeds(merged, quantiles) };
+  before.set(name, { runs: runs.map(({ y }) => ({ y, length: y.length })), found });
+  return found;
+}
+
 /**
- * What is drawn of some curves.
  * @param {{curves: Curve[], quantiles: number[], split: string, metric: string, log: boolean, zoom: boolean}} data
  */
-function prepared({ curves, quantiles }) {
+function worked({ curves, quantiles }) {
   const trained = curves.filter((curve) => !curve.baseline);
-  const lines = trained.map((curve, place) => {
-    const runs = bySeed(curve.runs).filter(({ x }) => x.length);
-    return { name: curve.name, place, runs, ...overSeeds(runs, quantiles) };
-  });
+  const lines = trained.map((curve, place) => ({ name: curve.name, place, ...meanAndBand(curve.name, curve.runs, quantiles) }));
   const rules = curves
     .filter((curve) => curve.baseline)
     .map((curve) => ({ name: curve.name, y: mean(bySeed(curve.runs).map(lastOf)) }))
@@ -55,17 +73,17 @@ export const curvesFigure = (title) => ({ title, draw, describe, table, note });
 
 function draw(data, width) {
   const { lines, rules } = prepared(data);
-  const known = lines.filter(({ x }) => x.length);
-  if (!known.length) return el("p", { class: "muted" }, "Nothing is measured yet.");
-  const most = mostOf(known.reduce((sum, { runs }) => sum + runs.length + 1, 0));
+  const there = lines.filter(({ x }) => x.length);
+  if (!there.length) return el("p", { class: "muted" }, "Nothing is measured yet.");
+  const most = mostOf(there.reduce((sum, { runs }) => sum + runs.length + 1, 0));
   const usable = data.log ? (y) => (y > 0 ? y : null) : (y) => y;
-  const limits = data.zoom ? limitsLate(known.flatMap(({ runs }) => runs)) : null;
+  const limits = data.zoom ? limitsLate(there.flatMap(({ runs }) => runs), data.log) : null;
   const clip = limits !== null;
-  const end = Math.max(...known.map(({ x }) => x.at(-1)));
+  const end = Math.max(...there.map(({ x }) => x.at(-1)));
   const marks = [
-    ...known.map((line) => bandOf(line, most, usable, clip)),
-    ...known.map((line) => rawOf(line, most, usable, clip)),
-    ...known.filter(({ runs }) => runs.length > 1).map((line) => meanOf(line, most, usable, clip)),
+    ...there.map((line) => bandOf(line, most, usable, clip)),
+    ...there.map((line) => rawOf(line, most, usable, clip)),
+    ...there.filter(({ runs }) => runs.length > 1).map((line) => meanOf(line, most, usable, clip)),
   ];
   const across = rules.map(({ y }, i) =>
     Plot.ruleY([usable(y)], { stroke: "var(--soft)", strokeDasharray: RULE_DASHES[i % RULE_DASHES.length], clip }),
@@ -78,7 +96,7 @@ function draw(data, width) {
       label: `${metricName(data.metric)}, ${splitName(data.split)}`, grid: true, type: data.log ? "log" : "linear",
       nice: !data.log, ticks: 6, tickFormat: (v) => number(v, 3), ...(domain ? { domain } : {}),
     },
-    marks: [...across, ...marks.filter(Boolean), pointed(known, usable, limits)],
+    marks: [...across, ...marks.filter(Boolean), pointed(there, usable, limits)],
   });
   const named = [
     ...lines.map(({ name, place }) => ({ name, colour: armColour(place), dashes: armDashes(place) })),
@@ -88,7 +106,7 @@ function draw(data, width) {
 }
 
 function withRules([low, high], rules) {
-  const all = [low, high, ...rules.map(({ y }) => y)];
+  const all = [low, high, ...rules.map(({ y }) => y).filter((y) => low <= 0 || y > 0)];
   const [least, greatest] = [Math.min(...all), Math.max(...all)];
   const margin = (greatest - least) * 0.05 || Math.abs(greatest) * 0.01 || 0.5;
   return least > 0 ? [Math.max(least - margin, least / 2), greatest + margin] : [least - margin, greatest + margin];
@@ -144,7 +162,7 @@ function describe(data) {
 }
 
 function note(data) {
-  const { lines } = prepared(data);
+  const { lines, rules } = prepared(data);
   const most = Math.max(0, ...lines.map(({ runs }) => runs.length));
   if (!most) return "";
   const words = [
@@ -153,7 +171,7 @@ function note(data) {
       : "One seed, so there is no band.",
   ];
   if (most > 1 && lines.some(({ runs }) => runs.length === 1)) words.push("Of some there is one seed, and no band.");
-  if (prepared(data).rules.length) words.push("Dashed across: the baselines.");
+  if (rules.length) words.push("Dashed across: the baselines.");
   const all = lines.reduce((sum, { runs }) => sum + runs.length + 1, 0);
   const drawn = mostOf(all);
   if (lines.some(({ x }) => x.length > drawn)) {

@@ -102,14 +102,17 @@ export function picked(n, most) {
 /** The last value of a run that is one; null if there is none. */
 export const lastOf = ({ y }) => y.findLast((value) => value !== null) ?? null;
 
-/** Values that hold all points but those of the first tenth of the rounds, beside whose start the rest may be flat. */
-export function limitsLate(lines) {
+/**
+ * Values that hold all points but those of the first tenth of the rounds, beside whose start the rest may be flat.
+ * @param {boolean} positive whether only values above 0 count, as on a log scale
+ */
+export function limitsLate(lines, positive = false) {
   let low = Infinity;
   let high = -Infinity;
   for (const { x, y } of lines) {
     const from = (x.at(-1) ?? 0) / 10;
     for (let i = 0; i < x.length; i += 1) {
-      if (y[i] === null || x[i] < from) continue;
+      if (y[i] === null || x[i] < from || (positive && y[i] <= 0)) continue;
       low = Math.min(low, y[i]);
       high = Math.max(high, y[i]);
     }
