@@ -24,7 +24,6 @@ class Row:
     sentence: str
     tag: str
     tone: str
-    means: str
     difference: str
     anytime: str | None
     p: str
@@ -37,11 +36,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """A metric with all its comparisons; ``better`` is the direction that is: less or more."""
+    """A metric with all its comparisons."""
 
     name: str
     title: str
-    better: str
     rows: tuple[Row, ...]
 
 
@@ -51,8 +49,7 @@ def blocks_of(document: Document, role: str) -> list[Block]:
     for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
         if one["role"] == role:
             found.setdefault(one["metric"], []).append(_row(one, sentence))
-    metrics = document["metrics"]
-    return [Block(name, metrics[name]["title"], metrics[name]["better"], tuple(rows)) for name, rows in found.items()]
+    return [Block(name, document["metrics"][name]["title"], tuple(rows)) for name, rows in found.items()]
 
 
 def _row(one: Document, sentence: str) -> Row:
@@ -64,7 +61,6 @@ def _row(one: Document, sentence: str) -> Row:
         sentence=sentence,
         tag=tag[0],
         tone=tag[1],
-        means=" against ".join(f"{mean:.3f}" for mean in clients["means"]),
         difference=interval_text(_estimate(clients["difference"])),
         anytime=interval_text(_estimate(one["anytime_valid"])) if one["anytime_valid"] else None,
         p=p_text(clients["log10_p"]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -66,11 +66,6 @@ class Count:
     def key(self) -> str:
         """The question's key."""
         return self.id.partition("-")[2]
-
-    @property
-    def asked_at(self) -> datetime:
-        """When it was asked for, in UTC."""
-        return datetime.fromtimestamp(int(self.id.partition("-")[0]) / 1000, UTC)
 
     @property
     def is_over(self) -> bool:
