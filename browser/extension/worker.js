@@ -131,11 +131,11 @@ export class Worker {
     }
   }
 
-  /** @param {{ url: string, title?: string }} item */
+  /** @param {{ url: string, title?: string, lastVisitTime: number }} item */
   async visited(item) {
     await this.ready();
     await this.library.visited(item);
-    if (!item.title) {
+    if (!item.title && !(await this.api.alarms.get(TITLE))) {
       this.api.alarms.create(TITLE, { delayInMinutes: TITLE_MINUTES });
     }
   }

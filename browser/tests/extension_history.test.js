@@ -248,7 +248,22 @@ test("what happened while nobody listened is found by comparing", async () => {
     "https://stays.org/",
   ]);
   assert.deepEqual((await extension.search("more")).listed.pages[0].visits.length, 2);
-  assert.equal(api.shown.asked.getVisits - read, 4); // what has not changed is not asked for
+  assert.equal(api.shown.asked.getVisits - read, 2); // what has not changed is not asked for
+});
+
+test("pages that only led on to others, and downloads, are not listed", async () => {
+  const extension = installed();
+  const { api } = extension;
+  await extension.worker.started();
+  const item = api.visit("https://short.org/1");
+  api.shown.history.delete("https://short.org/1"); // told of, but not in the history that is searched
+  await extension.worker.visited(item);
+  const download = api.visit("https://files.org/1");
+  download.visitCount = 0;
+  await extension.worker.visited(download);
+  await extension.worker.visited(api.visit("https://long.org/1"));
+  await extension.worker.alarm({ name: "history" });
+  assert.deepEqual((await extension.search("1")).urls, ["https://long.org/1"]);
 });
 
 test("a title that came after its visit is found soon", async () => {

@@ -18,6 +18,9 @@ import { Shelf } from "./shelf.js";
 /** How many pages of a history are read, the newest; all bookmarks come on top. */
 export const MOST_PAGES = 10_000;
 
+/** Milliseconds before a visit within which the history is looked at for it. */
+const MOMENT = 1000;
+
 /** How many pages are read, or scored, in one go, between which other work has its turn. */
 const SLICE = 500;
 
@@ -89,13 +92,19 @@ export class Library {
   }
 
   /**
-   * A page was visited, or one of its visits removed.
+   * A page was visited. Chromium tells of pages too that only led on to others, which it lists nowhere itself.
    *
-   * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime?: number }} item
+   * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime: number }} item
    */
   async visited(item) {
-    if (isListed(item.url)) {
-      await this.#keep(await this.#read([item]));
+    if (!isListed(item.url)) {
+      return;
+    }
+    const startTime = item.lastVisitTime - MOMENT;
+    const just = await this.api.history.search({ text: "", startTime, maxResults: SLICE });
+    const listed = just.find((/** @type {any} */ each) => each.url === item.url);
+    if (listed || this.#index.get(item.url)) {
+      await this.#keep(await this.#read([{ ...item, ...listed, typedCount: item.typedCount ?? listed?.typedCount }]));
     }
   }
 
@@ -151,15 +160,21 @@ export class Library {
     const items = await this.api.history.search({ text: "", startTime: 0, maxResults: MOST_PAGES });
     const there = new Set(items.map((/** @type {any} */ item) => item.url));
     const missing = this.#index.entries.filter(({ url, visits }) => visits.length > 0 && !there.has(url));
-    // A history that is longer than what is read of it may still have those that are missing; they are too old to list.
-    const urls = missing.filter(({ bookmarked }) => items.length < MOST_PAGES || !bookmarked).map(({ url }) => url);
-    if (items.length < MOST_PAGES) {
-      await this.removed({ allHistory: false, urls });
-    } else {
-      this.#index.remove(urls);
-      await this.#shelf.save(this.#index.entries, urls);
-    }
+    await this.#lost(missing, items.length < MOST_PAGES);
     await this.#readAll(items.filter((/** @type {any} */ item) => this.#differs(item)));
+  }
+
+  /**
+   * Pages are not in what was read of the history. If that is not all of it, bookmarks may have older visits.
+   *
+   * @param {Entry[]} missing
+   * @param {boolean} isAll
+   */
+  async #lost(missing, isAll) {
+    const gone = missing.filter(({ bookmarked }) => !bookmarked).map(({ url }) => url);
+    this.#index.remove(gone);
+    const marks = missing.filter(({ bookmarked }) => bookmarked && isAll).map(({ url, title }) => unvisited(url, title));
+    await this.#keep(marks, gone);
   }
 
   /** @param {any} item */
@@ -229,7 +244,8 @@ export class Library {
    */
   async #keep(entries, gone = []) {
     this.#scoreThese(entries);
-    entries.forEach((entry) => this.#index.put(entry));
+    entries.filter(isWorthListing).forEach((entry) => this.#index.put(entry));
+    this.#index.remove(entries.filter((entry) => !isWorthListing(entry)).map(({ url }) => url));
     await this.#shelf.save(this.#index.entries, [...gone, ...entries.map(({ url }) => url)]);
   }
 
@@ -238,6 +254,16 @@ export class Library {
     const scores = this.score(entries);
     entries.forEach((entry, i) => (entry.score = scores[i]));
   }
+}
+
+/**
+ * Whether a page is listed: one that was visited, or is bookmarked. Firefox has downloads in the history, with no visit
+ * that counts.
+ *
+ * @param {Entry} entry
+ */
+function isWorthListing({ visitCount, bookmarked }) {
+  return visitCount > 0 || bookmarked;
 }
 
 /**
