@@ -144,7 +144,7 @@ function pointed(lines, usable, limits) {
     picked(x.length, 200).map((i) => ({ name, x: x[i], y: usable(middle[i]), half: half[i], seeds: seeds[i] })),
   );
   const title = ({ name, x, y, half }) => `${name}\nround ${x}: ${told(y, half)}`;
-  return Plot.tip(points.filter(({ y }) => inside(y)), Plot.pointer({ x: "x", y: "y", title, fill: "var(--paper)", stroke: "var(--faint)" }));
+  return Plot.tip(points.filter(({ y }) => inside(y)), Plot.pointerX({ x: "x", y: "y", title, fill: "var(--paper)", stroke: "var(--faint)" }));
 }
 
 const told = (value, half) => (value === null ? "–" : number(value) + (half === null || half === undefined ? "" : ` ± ${number(half, 2)}`));
