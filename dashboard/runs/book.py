@@ -5,6 +5,7 @@ Nothing is kept in memory: several books, in several processes, may be of one fo
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -168,10 +169,11 @@ class RunBook:
 
     @contextmanager
     def _locked(self, id: str) -> Iterator[Run]:
-        """Yield a run that no other book changes meanwhile."""
+        """Yield a run that no other book changes meanwhile; the folder is then seen to have changed."""
         self.run(id)  # so that no lock is made where nothing is
         with alone(self.folder / _LOCK):
             yield self.run(id)
+            os.utime(self.folder)
 
 
 def _queue(folder: Path) -> None:

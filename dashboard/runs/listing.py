@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from protocol.errors import FedpingError
 _TAIL = 8192
 """Bytes of the end of a run's progress that are looked at for its last round."""
 
+_GRAIN_NS = 1_000_000_000
+
 _USUAL_ROUNDS = 10
 """What a baseline counts for, whose rounds nobody knows before."""
 
@@ -37,9 +40,28 @@ class RunsFeed:
 
     def since(self, position: str | None) -> Change | None:
         """Return the list if it is not that of ``position``."""
-        rows = [row(run) for run in RunBook(self.folder, self.at_most).look()]
+        changed = _changed(self.folder)
+        if position is not None and _at_rest.get(self.folder) == (changed, position):
+            return None
+        runs = RunBook(self.folder, self.at_most).look()
+        rows = [row(run) for run in runs]
         said = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
+        if changed is not None and all(run.is_over for run in runs):
+            _at_rest[self.folder] = (changed, said)
         return None if said == position else Change(said, {"whole": True, "runs": rows})
+
+
+_at_rest: dict[Path, tuple[int, str]] = {}
+"""Of folders all of whose runs are over, when they were changed last, and the position: they need not be read again."""
+
+
+def _changed(folder: Path) -> int | None:
+    """Return when a folder was changed, if that is long enough ago for a further change to have another time."""
+    try:
+        changed = folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+    return changed if time.time_ns() - changed > _GRAIN_NS else None
 
 
 def row(run: Run) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,12 +82,34 @@ class Run:
         return self.state in ("failed", "stopped", "lost")
 
 
+_over: dict[Path, tuple[int, Run]] = {}
+"""Runs that are over, and when their folder was changed last: nothing can happen to them without changing it again."""
+
+_GRAIN_NS = 1_000_000_000
+"""Two changes that are further apart than this have different times."""
+
+
 def read_run(folder: Path) -> Run:
     """Return the run of a folder.
 
     Raises:
         UnknownRun: it is none.
     """
+    try:
+        changed = folder.stat().st_mtime_ns
+    except OSError:
+        _over.pop(folder, None)
+        changed = 0
+    known = _over.get(folder)
+    if known is not None and known[0] == changed:
+        return known[1]
+    run = _read_now(folder)
+    if run.is_over and time.time_ns() - changed > _GRAIN_NS:
+        _over[folder] = (changed, run)
+    return run
+
+
+def _read_now(folder: Path) -> Run:
     try:
         note = msgspec.json.decode((folder / NOTE).read_bytes(), type=Note)
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError) as error:

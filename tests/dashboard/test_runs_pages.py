@@ -1,12 +1,15 @@
 """The Experiments page without a script: described, started, stopped, gone on with and deleted by plain forms."""
 
+import os
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
 
 from dashboard.runs.book import RunBook
 from dashboard.runs.form.values import tables_of
+from dashboard.runs.listing import RunsFeed
 from dashboard.runs.presets import preset
 from tests.support.dashboard import csrf_token, dashboard_client
 
@@ -178,8 +181,29 @@ def test_the_list_is_told_anew_only_when_something_has_changed(client, book):
     assert changed["position"] != first["position"]
 
 
+def test_a_list_of_which_nothing_runs_is_read_again_once_somebody_goes_on(tmp_path, book):
+    id = book.start(b"rounds = 1", "mine").id
+    book.stop(id)
+    long_ago = time.time() - 60
+    os.utime(book.folder, (long_ago, long_ago))
+    feed = RunsFeed(book.folder, 0)
+    first = feed.since(None)
+    assert feed.since(first.position) is None
+    book.go_on(id)
+    assert [run["state"] for run in feed.since(first.position).data["runs"]] == ["waiting"]
+
+
 def test_an_unknown_run_or_preset_is_refused_with_a_sentence(client):
     for address in ("/runs/new?like=20260101-000000-none", "/runs/new?from=none"):
         answer = client.get(address, headers=HTML)
         assert answer.status_code in (400, 404)
         assert "choose one of the list" in answer.text or "may have been deleted" in answer.text
+
+
+def test_a_program_with_the_token_starts_a_run(tmp_path, book):
+    client = dashboard_client(tmp_path, runs_at_once=0, token="a token of the tests")
+    described = {"text": preset("breast_cancer").text, "title": "by a program"}
+    assert client.post("/runs/start", data=described).status_code in (401, 403)
+    bearer = {"Authorization": "Bearer a token of the tests"}
+    assert client.post("/runs/start", data=described, headers=bearer).status_code == 302
+    assert [run.title for run in book.runs()] == ["by a program"]
