@@ -47,7 +47,7 @@ class Omnibox:
     def type(self, page: Page, text: str) -> None:
         """Type into the address bar above a page, from its beginning."""
         page.bring_to_front()
-        self._screen.press("ctrl+l")
+        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
         self._screen.type(text)
 
     def press(self, *keys: str) -> None:

@@ -16,11 +16,14 @@ class Screen:
 
     environment: dict[str, str]
 
-    def focus(self, window_class: str) -> None:
-        """Give the keyboard to the window of a program."""
-        find = ("search", "--onlyvisible", "--class", window_class)
-        window = wait_for(lambda: self._told(*find), f"a window of {window_class}").split()[-1]
-        self._told("windowfocus", "--sync", window)
+    def focus(self, window_class: str, *, windows: int = 1) -> None:
+        """Give the keyboard to the newest window of a program, as soon as it has just so many."""
+
+        def found() -> list[str]:
+            there = self._told("search", "--onlyvisible", "--class", window_class).split()
+            return there if len(there) == windows else []
+
+        self._told("windowfocus", "--sync", max(wait_for(found, f"{windows} windows of {window_class}"), key=int))
 
     def type(self, text: str) -> None:
         """Type on the keyboard."""

@@ -1,0 +1,149 @@
+"""A dashboard over a store with two studies, what landed of the finished one, and a finished run; and its pages."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import Page, expect
+
+from model_store import ModelStore, Version, open_store
+from protocol.study import Study
+from tests.browser.harness.chromium import Pages
+from tests.support.dashboard_server import DashboardServer, start_dashboard
+from tests.support.processes import left_over
+from tests.support.small_experiment import experiment_file
+from tests.support.versions import small_study
+from tests.support.walks import following, walked_store
+from tests.support.watched import finished_run
+
+PATIENCE = 60_000
+"""Milliseconds: what is waited for starts processes, on a machine that may be busy."""
+
+expect.set_options(timeout=PATIENCE)
+
+WALK = "/live/walk/main/"
+RUN, RUN_TITLE = "20260102-030405-two-variants", "One gradient or three epochs"
+VARIANTS = ("gradient", "local, three")
+FINISHED = "small"
+"""The study that was simulated to its end."""
+
+
+@dataclass
+class Dashboard:
+    """A dashboard over a folder, that can be killed and started again where it was."""
+
+    folder: Path
+    options: Sequence[str] = ()
+
+    def start(self) -> None:
+        """Start it, or start it again on the same port."""
+        places = [f"--{name}={self.folder / name}" for name in ("store", "landing", "runs")]
+        port = int(self.url.rpartition(":")[2]) if self._servers else None
+        self._servers.append(start_dashboard(self.folder / "dashboard.log", *places, *self.options, port=port))
+
+    def __post_init__(self) -> None:
+        self._servers: list[DashboardServer] = []
+
+    @property
+    def server(self) -> DashboardServer:
+        """The process that serves, or served last."""
+        return self._servers[-1]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.server.url
+
+    @property
+    def marks(self) -> list[dict[str, str]]:
+        """By what the processes of every start are known, runs included."""
+        return [server.mark for server in self._servers]
+
+    @property
+    def store(self) -> ModelStore:
+        """The store that it shows."""
+        return open_store(self.folder / "store")
+
+    def publish(self, study: Study, versions: int = 1) -> Version:
+        """Publish what rounds would have made; return the newest."""
+        head = self.store.head(study.name, "main")
+        for _ in range(versions):
+            head = following(study, head, np.random.default_rng(head.iteration))
+            self.store.publish(head)
+        return head
+
+
+@contextlib.contextmanager
+def dashboard_over(folder: Path, *options: str) -> Iterator[Dashboard]:
+    """Serve a folder; nothing may be left of it at the end."""
+    dashboard = Dashboard(folder, options)
+    dashboard.start()
+    try:
+        yield dashboard
+    finally:
+        if dashboard.server.process.poll() is None:
+            dashboard.server.stop()
+        left = [command for mark in dashboard.marks for command in left_over(mark, 10)]
+    assert not left, left
+
+
+def walked(folder: Path, versions: int) -> Study:
+    """Make a store with a study whose line has so many versions after version 0; return the study."""
+    study = small_study("walk", m=3)
+    walked_store(folder / "store", study, versions)
+    return study
+
+
+def simulated(folder: Path) -> None:
+    """Simulate a small study to its end, into the folder's store and landing folder."""
+    from experiments.simulate import experiment_from_toml, simulate
+
+    simulate(*experiment_from_toml(experiment_file(folder / "simulated")), folder / "out", threads=1)
+    for place in ("store", "landing"):
+        shutil.move(folder / "out" / place, folder / place)
+
+
+def full(folder: Path) -> None:
+    """Fill a folder with all that pages can show but a count."""
+    simulated(folder)
+    walked(folder, 30)
+    finished_run(folder / "runs", RUN, RUN_TITLE)
+
+
+def compared(run: str = RUN, variants: Sequence[str] = VARIANTS) -> str:
+    """Return the address that compares variants of a run."""
+    return "/compare/?" + "&".join(f"of={run}:{name}" for name in variants)
+
+
+def drawn(page: Page) -> Page:
+    """Wait until every figure near the visible part of a page is drawn; return the page."""
+    page.wait_for_function("""() => [...document.querySelectorAll("figure .drawing")].every((drawing) => {
+        const box = drawing.getBoundingClientRect();
+        return drawing.childNodes.length > 0 || box.top > innerHeight || box.width === 0;
+    })""")
+    return page
+
+
+def rows_of(page: Page, figure: str) -> list[list[str]]:
+    """Return the numbers of a figure, opened, as a person reads them."""
+    table = page.locator(f"{figure} details")
+    if table.get_attribute("open") is None:
+        table.locator("summary").click()
+    script = "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    return [list(row) for row in table.locator("tbody tr").evaluate_all(script)]
+
+
+def forgive(pages: Pages, pattern: str) -> None:
+    """Clear complaints that a test has provoked; others are left to fail it."""
+    pages.complaints[:] = [one for one in pages.complaints if not re.search(pattern, one)]
+
+
+def scrolls_sideways(page: Page) -> bool:
+    """Return whether a page is wider than its window."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))

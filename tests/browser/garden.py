@@ -1,0 +1,111 @@
+"""What the tests of the extension share: a history of pages about gardens, a study, and what Python makes of both."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_sim.models import FRECENCY_NAMES, Page, Visit, VisitType, frecency_start
+from client_sim.models.arrays import FloatArray
+from client_sim.models.frecency.reference import frecency
+from client_sim.models.gradients_reference import descent_by_finite_differences
+from model_store import open_store
+from model_store.store import ModelStore
+from protocol.pipeline import Pipeline
+from protocol.spec import ModelSpec, Step, Weight
+from protocol.study import Arm, Line, Study
+from server_jobs.optimize import first_versions
+from tests.browser.harness.seeds import Seed
+from tests.browser.harness.waiting import wait_for
+from tests.browser.users import User
+from tests.browser.vectors import plain_loss
+from tests.support.versions import WHEN
+
+LINK, TYPED = VisitType.LINK, VisitType.TYPED
+SEEDS = (
+    Seed("http://news.example/garden", "Garden news", ((60.5, TYPED),)),
+    Seed("http://tools.example/", "Garden tools", ((1.5, LINK), (2.5, LINK))),
+    Seed("http://shop.example/?garden", "Shop", ((1.6, LINK),), bookmarked=True),
+    Seed("http://club.example/garden", "The garden club", ((20.5, LINK),), bookmarked=True),
+    Seed("http://seeds.example/", "Seeds for a garden", ((20.6, LINK),)),
+    Seed("http://bank.example/", "Bank", ((0.5, TYPED),)),
+)
+MARGIN = 25.0
+
+
+def study() -> Study:
+    """Return a study of one arm, whose weights take steps so long that one choice changes the order."""
+    long, short = Step(start=60, min=1, max=60), Step(start=1, min=1, max=1)
+    weights = tuple(
+        Weight(name, start, long if "Bonus" in name else short, integer=True)
+        for name, start in zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
+    )
+    spec = ModelSpec(name="frecency", model="frecency-2018", weights=weights, margin=MARGIN)
+    line = Line(name="main", spec=spec, pipeline=Pipeline(min_clients=1))
+    arm = Arm(name="treatment", share=1.0, line="main", applies=True, submits=True)
+    return Study(name="garden", arms=(arm,), lines=(line,))
+
+
+def garden_store(folder: Path) -> ModelStore:
+    """Return a new store with that study and its version 0."""
+    store = open_store(folder / "store", create=True)
+    store.create_study(study(), first_versions(study(), created=WHEN, code_version="test"))
+    return store
+
+
+def seeded() -> dict[str, Page]:
+    """Return the pages about gardens as Python takes them, by address."""
+    return {seed.url: seed.page() for seed in SEEDS if seed.title != "Bank"}
+
+
+def page_of(told: dict[str, Any]) -> Page:
+    """Return a page of the extension as the Python models take it."""
+    visits = tuple(Visit(int(visit["time"] * 1000), visit["type"]) for visit in told["visits"])
+    return Page(visits, told["visitCount"], told["typed"], told["bookmarked"])
+
+
+def scores_by(weights: Sequence[float], pages: Sequence[Page]) -> list[int]:
+    now = time.time_ns() // 1000
+    """Return the scores that Python gives pages now."""
+    return [frecency(np.array(weights, float), page, now) for page in pages]
+
+
+def ranked_by(weights: Sequence[float], pages: dict[str, Page]) -> list[str]:
+    """Return the addresses in the order that Python gives them."""
+    scores = dict(zip(pages, scores_by(weights, list(pages.values())), strict=True))
+    assert len(set(scores.values())) == len(scores), "equal scores say nothing of an order"
+    return sorted(pages, key=lambda url: -scores[url])
+
+
+def update_of(pages: Sequence[Page], chosen: int) -> list[float]:
+    """Return the update of a choice, computed by Python from the start values."""
+
+    def loss(weights: FloatArray) -> float:
+        return plain_loss(scores_by(weights.tolist(), pages), chosen, MARGIN)
+
+    return descent_by_finite_differences(loss, frecency_start()).tolist()
+
+
+def set_study(user: User, server: str) -> None:
+    """Set the server and the study, on the page of the settings."""
+    user.open("options/options.html")
+    user.fill("#ingest", server)
+    user.fill("#study", "garden")
+    user.click("#save", allowing=True)
+    user.says("#message", "Saved")
+
+
+def take_part(user: User, server: str) -> None:
+    """Set the server and the study, and agree."""
+    set_study(user, server)
+    user.click("#consent", allowing=True)
+    user.says("#arm", "treatment")
+
+
+def choose(user: User, place: int) -> None:
+    """Choose a page in the address bar, and wait until it is there: it goes to whichever tab is in front by then."""
+    url = user.type("garden")[place]
+    user.choose(place)
+    wait_for(lambda: user.address() == url, f"the page {url}")

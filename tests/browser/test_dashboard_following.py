@@ -1,0 +1,190 @@
+"""The Live page in a real browser: it follows a line through restarts, without a stream, and behind a token."""
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from protocol.study import Study
+from tests.browser.dashboards import (
+    WALK,
+    Dashboard,
+    dashboard_over,
+    drawn,
+    forgive,
+    rows_of,
+    walked,
+)
+from tests.browser.harness.accessible import axe_violations
+from tests.browser.harness.chromium import Pages
+
+pytestmark = pytest.mark.browser
+
+TOKEN = "a-token-for-tests-only"
+
+
+@pytest.fixture(scope="module")
+def study_and_dashboards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Study, Dashboard, Dashboard]]:
+    """One study, an open dashboard, and one that asks for a token and holds no stream."""
+    folder = tmp_path_factory.mktemp("followed")
+    (folder / "token").write_text(TOKEN)
+    study = walked(folder, 6)
+    strict = ("--viewers", "0", "--token-file", str(folder / "token"))
+    with dashboard_over(folder) as dashboard, dashboard_over(folder, *strict) as door:
+        yield study, dashboard, door
+
+
+@pytest.fixture
+def study(study_and_dashboards: tuple[Study, Dashboard, Dashboard]) -> Study:
+    return study_and_dashboards[0]
+
+
+@pytest.fixture
+def dashboard(study_and_dashboards: tuple[Study, Dashboard, Dashboard]) -> Dashboard:
+    return study_and_dashboards[1]
+
+
+@pytest.fixture
+def door(study_and_dashboards: tuple[Study, Dashboard, Dashboard]) -> Dashboard:
+    return study_and_dashboards[2]
+
+
+def newest(page: Page) -> str:
+    return str(page.locator("#health dd").first.evaluate("(dd) => dd.firstChild.textContent"))
+
+
+def shows(page: Page, version: int) -> None:
+    expect(page.locator("#health dd").first).to_have_text(re.compile(rf"^{version}\D"))
+
+
+def iterations(page: Page) -> list[int]:
+    """Return the iterations of the figure of clients, as its table lists them."""
+    return [int(row[0]) for row in rows_of(page, "#clients")]
+
+
+def test_a_version_that_is_published_is_shown_and_a_restart_misses_and_repeats_nothing(
+    chromium: Pages, dashboard: Dashboard, study: Study
+) -> None:
+    page = chromium.new_page(dashboard.url + WALK, height=4000)
+    head = dashboard.store.head("walk", "main")
+    shows(page, head.iteration)
+    page.evaluate("window.loadedOnce = true")
+    head = dashboard.publish(study)
+    shows(page, head.iteration)
+    expect(page.locator("#connection")).to_have_text("live")
+    told = page.locator("#loss .drawing").get_attribute("aria-label")
+
+    dashboard.server.process.send_signal(signal.SIGKILL)
+    dashboard.server.process.wait(30)
+    expect(page.locator("#connection")).to_have_text("connecting again …")
+    head = dashboard.publish(study, 3)
+    with page.expect_request(re.compile(r"/changes\?since=|/changes$")) as again:
+        dashboard.start()
+    assert again.value.headers["accept"] == "text/event-stream"
+    shows(page, head.iteration)
+    assert page.evaluate("window.loadedOnce"), "the page was loaded anew"
+    assert iterations(page) == list(range(head.iteration))
+    assert page.locator("#loss .drawing").get_attribute("aria-label") != told
+    forgive(chromium, r"ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING|CONNECTION_RESET|EMPTY_RESPONSE)")
+
+
+def test_the_door_lets_in_whoever_has_the_token_and_leads_to_where_they_wanted(
+    chromium: Pages, door: Dashboard, study: Study
+) -> None:
+    wanted = f"{door.url}{WALK}?from=a%20link"
+    page = chromium.new_page(wanted, width=390)
+    expect(page).to_have_title("Enter · fedping")
+    assert axe_violations(page) == []
+    page.get_by_label("Token").fill("not the token of this dashboard")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("That is not the token")
+    assert axe_violations(page) == []
+    assert chromium.context.cookies() == [] or page.goto(wanted).url != wanted  # type: ignore[union-attr]
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(wanted)
+    cookies = [cookie for cookie in chromium.context.cookies() if "dashboard" in str(cookie.get("name"))]
+    assert [(cookie.get("httpOnly"), cookie.get("sameSite")) for cookie in cookies] == [(True, "Strict")]
+    assert "token" not in page.content()
+
+    # No stream is free here: the page asks now and then instead, and is told all the same.
+    expect(page.locator("#connection")).to_have_text("asking every 3 s")
+    head = door.publish(study)
+    shows(page, head.iteration)
+    forgive(chromium, r"status of (403|503)")
+
+
+def test_the_token_in_the_address_lets_in_and_leaves_it(chromium: Pages, door: Dashboard) -> None:
+    page = chromium.new_page(f"{door.url}/runs/?token={TOKEN}")
+    expect(page).to_have_url(f"{door.url}/runs/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Experiments")
+    forgive(chromium, "status of 503")
+
+
+def test_a_line_is_rolled_back_with_the_keyboard_alone(chromium: Pages, dashboard: Dashboard, study: Study) -> None:
+    before = dashboard.store.head("walk", "main")
+    page = drawn(chromium.new_page(dashboard.url + WALK))
+    shows(page, before.iteration)
+    back = page.locator("#version-back")
+    _tab_to(page, "version-slider")
+    for _ in range(before.iteration - 2):
+        page.keyboard.press("ArrowLeft")
+    expect(back).to_have_text("Roll back to version 2 …")
+    _tab_to(page, "version-back")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Roll back to version 2")
+    expect(dialog).to_be_visible()
+    assert axe_violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert _focused(page) == "version-back", "the focus is lost"
+
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    expect(page.locator("#rollback-typed")).to_be_focused()
+    page.keyboard.type("3")
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    assert dashboard.store.head("walk", "main") == before, "published without the number"
+    page.keyboard.press("Backspace")
+    page.keyboard.type("2")
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    expect(page.locator("#rollback-done")).to_contain_text(
+        f"Version {before.iteration + 1} is published; it repeats version 2."
+    )
+    shows(page, before.iteration + 1)
+    head = dashboard.store.head("walk", "main")
+    assert head.lineage.origin == "rollback"
+    assert head.weights == dashboard.store.version("walk", "main", 2).weights
+    assert axe_violations(page) == []
+
+
+def test_a_rollback_that_another_version_was_ahead_of_is_not_made(
+    chromium: Pages, dashboard: Dashboard, study: Study
+) -> None:
+    page = drawn(chromium.new_page(dashboard.url + WALK))
+    page.locator("#version-number").fill("1")
+    page.locator("#version-back").click()
+    page.locator("#rollback-typed").fill("1")
+    expect(page.locator("#rollback-go")).to_be_enabled()
+    head = dashboard.publish(study)
+    page.locator("#rollback-go").click()
+    expect(page.locator("#rollback-wrong")).to_contain_text(str(head.iteration))
+    assert dashboard.store.head("walk", "main") == head
+    forgive(chromium, "status of 409")
+
+
+def _tab_to(page: Page, element: str) -> None:
+    """Press the tabulator until an element has the focus."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if _focused(page) == element:
+            return
+    pytest.fail(f"the keyboard does not reach #{element}")
+
+
+def _focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.id"))

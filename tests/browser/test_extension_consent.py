@@ -1,0 +1,87 @@
+"""The extension in real browsers: it works without a server, and sends nothing unless its user has agreed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from client_sim.models import frecency_start
+from protocol.json_schema import json_schema
+from tests.browser.garden import choose, garden_store, ranked_by, seeded, set_study
+from tests.browser.harness.waiting import wait_for
+from tests.browser.pages import serving
+from tests.browser.tools import landed_rows
+from tests.browser.users import User
+from tests.support.ingest_server import running_ingest
+
+pytestmark = pytest.mark.browser
+
+
+def would_send(user: User) -> dict[str, Any]:
+    """Return the ping that the page of the extension shows."""
+    ping: dict[str, Any] = json.loads(wait_for(lambda: user.text("#would-send-json"), "the ping that would be sent"))
+    return ping
+
+
+def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User, tmp_path: Path) -> None:
+    garden_store(tmp_path)
+    with (
+        running_ingest(tmp_path / "store", tmp_path / "landing") as server,
+        serving(server.url) as web,
+        user.browsing(),
+    ):
+        user.welcome()
+        wait_for(lambda: user.ask({"ask": "state"})["pages"] == 6, "the history to be read")
+        assert user.type("garden") == ranked_by(frecency_start(), seeded())  # no server is set yet
+        choose(user, 0)
+        set_study(user, web.relay)
+        choose(user, 1)
+        user.open("welcome/welcome.html")
+        jsonschema.validate(would_send(user), json.loads(json_schema("ping")))
+        user.click("#decline")
+        user.says("#message", "You do not take part")
+        choose(user, 2)
+        assert web.passed == []
+
+        user.click("#agree", allowing=True)
+        user.says("#message", "You take part")
+        choose(user, 3)
+        wait_for(lambda: len(web.posts()) == 1, "the ping of the choice")
+
+        user.open("options/options.html")
+        shown = would_send(user)
+        user.click("#on")
+        user.says("#message", "Switched off")
+        before = list(web.passed)
+        choose(user, 4)
+        assert user.ask({"ask": "waiting"}) == []
+        assert web.passed == before
+
+        user.click("#on")
+        wait_for(lambda: len(web.passed) > len(before), "the study to be asked for again")
+        assert len(web.posts()) == 1  # nor is the choice made up for that was made meanwhile
+        server.flush()
+    (row,) = landed_rows(tmp_path / "landing").values()
+    assert row["model_version"] == 0
+    assert set(shown["payload"]) <= set(row)
+
+
+def test_private_windows_are_none_of_its_business(user: User, tmp_path: Path) -> None:
+    garden_store(tmp_path)
+    with (
+        running_ingest(tmp_path / "store", tmp_path / "landing") as server,
+        serving(server.url) as web,
+        user.browsing(),
+    ):
+        set_study(user, web.relay)
+        user.click("#consent", allowing=True)
+        user.says("#arm", "treatment")
+        known = user.ask({"ask": "state"})["pages"]
+        user.search_privately("garden")
+        user.open("options/options.html")
+        assert user.ask({"ask": "state"})["pages"] == known
+        assert user.ask({"ask": "waiting"}) == []
+        choose(user, 0)
+        wait_for(lambda: len(web.posts()) == 1, "the ping of the choice in a usual window")

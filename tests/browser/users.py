@@ -1,0 +1,291 @@
+"""A user of the extension in each browser, who types into the real address bar, presses buttons, closes the browser."""
+
+import contextlib
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+from marionette_driver import By
+from marionette_driver.keys import Keys
+from playwright.sync_api import Page as Tab
+from playwright.sync_api import Playwright
+
+from tests.browser.harness.chromium import Profile, chromium_profile, launching, new_profile
+from tests.browser.harness.firefox import Firefox, running_firefox
+from tests.browser.harness.omnibox import Omnibox
+from tests.browser.harness.screen import Screen
+from tests.browser.harness.seeds import Seed, seed_chromium, seed_firefox
+from tests.browser.harness.waiting import wait_for
+from tests.browser.tools import BROWSER
+
+GECKO_ID = "fedping@fedping.example"
+KEYWORD = "fp "
+
+
+def packed(folder: Path) -> tuple[Path, Path]:
+    """Pack the extension as it is; return the folder, and the file for Firefox beside it."""
+    subprocess.run([sys.executable, str(BROWSER / "extension" / "pack.py"), str(folder / "extension")], check=True)
+    return folder / "extension", next(folder.glob("*-firefox.zip"))
+
+
+class User(ABC):
+    """One user with one profile: it keeps what it keeps from one :meth:`browsing` to the next."""
+
+    @abstractmethod
+    def browsing(self) -> contextlib.AbstractContextManager[None]:
+        """Have the browser open; the first time its history is that of the seeds, and the extension is installed."""
+
+    @abstractmethod
+    def open(self, path: str) -> None:
+        """Open a page of the extension in the tab for those."""
+
+    @abstractmethod
+    def welcome(self) -> None:
+        """Turn to the page that the extension has opened by itself."""
+
+    @abstractmethod
+    def click(self, selector: str, *, allowing: bool = False) -> None:
+        """Click on the page of the extension; and allow what the browser then asks for, if it is one that asks."""
+
+    @abstractmethod
+    def fill(self, selector: str, text: str) -> None:
+        """Put a text into a field of the page of the extension."""
+
+    @abstractmethod
+    def text(self, selector: str) -> str:
+        """Return what an element of the page of the extension says."""
+
+    @abstractmethod
+    def ask(self, message: dict[str, Any]) -> Any:
+        """Ask the background script, as the page of the extension does."""
+
+    @abstractmethod
+    def type(self, text: str) -> list[str]:
+        """Type the keyword and a text into the address bar; return the addresses of the pages below the first line."""
+
+    @abstractmethod
+    def choose(self, place: int) -> None:
+        """Choose one of those pages, counted from 0, with the arrow keys and Enter."""
+
+    @abstractmethod
+    def search_privately(self, text: str) -> None:
+        """Type the keyword, a text and Enter into the address bar of a private window; fails if pages are listed."""
+
+    @abstractmethod
+    def address(self) -> str:
+        """Return the address of the page below the address bar."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the browser as a crash would."""
+
+    def says(self, selector: str, text: str) -> None:
+        """Wait until an element says something."""
+        wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}; it says {self.text(selector)!r}")
+
+
+class FirefoxUser(User):
+    """A user of Firefox."""
+
+    def __init__(self, folder: Path, seeds: Sequence[Seed], web: int) -> None:
+        self._folder, self._seeds, self._web = folder, seeds, web
+        self._firefox: Firefox
+        self._typing = self._reading = self._extension = ""
+
+    @contextlib.contextmanager
+    def browsing(self) -> Iterator[None]:
+        leading = {"network__proxy__http_port": self._web, "dom__security__https_first": False}
+        with running_firefox(self._folder / "profile", self._folder, **leading) as self._firefox:
+            page = self._firefox.page
+            self._typing = page.current_window_handle
+            if self._extension:
+                self._firefox.address_of(GECKO_ID)
+            else:
+                seed_firefox(self._firefox, self._seeds)
+                self._extension = self._firefox.install(packed(self._folder)[1])
+            self._reading = page.open(type="tab")["handle"]
+            yield
+
+    def open(self, path: str) -> None:
+        self._turn_to(self._reading)
+        self._firefox.page.navigate(self._extension + path)
+
+    def welcome(self) -> None:
+        page = self._firefox.page
+
+        def found() -> bool:
+            for handle in page.window_handles:
+                page.switch_to_window(handle, focus=False)
+                if page.get_url().endswith("welcome/welcome.html"):
+                    self._reading = handle
+                    return True
+            return False
+
+        wait_for(found, "the page that welcomes")
+        self._turn_to(self._reading)
+
+    def click(self, selector: str, *, allowing: bool = False) -> None:
+        self._turn_to(self._reading)
+        self._firefox.page.find_element(By.CSS_SELECTOR, selector).click()
+        if allowing:
+            script = """
+                const shown = document.querySelector("popupnotification");
+                if (!PopupNotifications.isPanelOpen || !shown?.button) return false;
+                shown.button.click();
+                return true;
+            """
+            wait_for(lambda: self._firefox.run(script), "the browser's question")
+
+    def fill(self, selector: str, text: str) -> None:
+        self._turn_to(self._reading)
+        field = self._firefox.page.find_element(By.CSS_SELECTOR, selector)
+        field.clear()
+        field.send_keys(text)
+
+    def text(self, selector: str) -> str:
+        self._turn_to(self._reading)
+        return str(self._firefox.page.find_element(By.CSS_SELECTOR, selector).get_property("textContent"))
+
+    def ask(self, message: dict[str, Any]) -> Any:
+        self._turn_to(self._reading)
+        script = "const done = arguments[1]; browser.runtime.sendMessage(arguments[0]).then(done);"
+        answer = self._firefox.page.execute_async_script(script, script_args=[message], sandbox=None)
+        assert "problem" not in answer, answer
+        return answer.get("value")
+
+    def type(self, text: str) -> list[str]:
+        self._turn_to(self._typing)
+        self._firefox.clear()
+        self._firefox.type(KEYWORD + text)
+        rows = [row.content for row in self._firefox.rows() if row.kind == "UrlbarProviderOmnibox"]
+        assert self._firefox.bar() == KEYWORD + text
+        return [content.removeprefix(KEYWORD) for content in rows[1:]]
+
+    def choose(self, place: int) -> None:
+        for _ in range(place + 1):
+            self._firefox.key(Keys.ARROW_DOWN)
+        self._firefox.key(Keys.ENTER)
+
+    def search_privately(self, text: str) -> None:
+        with self._firefox.new_tab(private=True):
+            self._firefox.type(KEYWORD + text)
+            rows = self._firefox.rows()
+            # Firefox shows the keyword's own line there too, but does not ask the extension for pages.
+            assert [row.content for row in rows if row.kind == "UrlbarProviderOmnibox"] == [KEYWORD + text]
+            self._firefox.key(Keys.ENTER)
+
+    def address(self) -> str:
+        self._turn_to(self._typing)
+        return str(self._firefox.page.get_url())
+
+    def kill(self) -> None:
+        self._firefox.kill()
+
+    def _turn_to(self, tab: str) -> None:
+        if self._firefox.page.current_window_handle != tab or not self._firefox.run("return document.hasFocus();"):
+            self._firefox.page.switch_to_window(tab)
+
+
+class ChromiumUser(User):
+    """A user of Chromium, with a window on a screen that nobody sees."""
+
+    def __init__(self, playwright: Playwright, screen: Screen, folder: Path, seeds: Sequence[Seed], web: int) -> None:
+        self._playwright, self._screen = playwright, screen
+        self._folder, self._seeds, self._web = folder, seeds, web
+        self._profile: Profile
+        self._omnibox: Omnibox
+        self._typing: Tab
+        self._reading: Tab
+
+    @contextlib.contextmanager
+    def browsing(self) -> Iterator[None]:
+        profile, extension = self._folder / "profile", self._folder / "extension"
+        first = not profile.exists()
+        if first:
+            packed(self._folder)
+            self._begin(profile)
+        leading = f"127.0.0.1:{self._web}"
+        with chromium_profile(
+            self._playwright, profile, extension, elsewhere=leading, screen=self._screen
+        ) as self._profile:
+            self._typing = self._profile.context.pages[0]
+            self._reading = self._profile.open("options/options.html")
+            if first:
+                self._bookmark()
+            self._omnibox = Omnibox(self._profile)
+            yield
+
+    def _begin(self, profile: Path) -> None:
+        """Let Chromium make its files, and put the history into them."""
+        new_profile(profile)
+        options = launching(elsewhere="~NOTFOUND")
+        self._playwright.chromium.launch_persistent_context(profile, **options).close()
+        seed_chromium(profile, self._seeds)
+
+    def _bookmark(self) -> None:
+        marked = [{"url": seed.url, "title": seed.title} for seed in self._seeds if seed.bookmarked]
+        self._reading.evaluate("(marked) => Promise.all(marked.map((each) => chrome.bookmarks.create(each)))", marked)
+
+    def open(self, path: str) -> None:
+        self._reading.goto(self._profile.extension + path)
+
+    def welcome(self) -> None:
+        def found() -> list[Tab]:
+            self._hear()
+            return [page for page in self._profile.context.pages if page.url.endswith("welcome/welcome.html")]
+
+        self._reading = wait_for(found, "the page that welcomes")[0]
+
+    def click(self, selector: str, *, allowing: bool = False) -> None:
+        self._reading.locator(selector).click()  # Chromium does not ask for what the extension needs there
+
+    def fill(self, selector: str, text: str) -> None:
+        self._reading.locator(selector).fill(text)
+
+    def text(self, selector: str) -> str:
+        return self._reading.locator(selector).text_content() or ""
+
+    def ask(self, message: dict[str, Any]) -> Any:
+        answer = self._reading.evaluate("(message) => chrome.runtime.sendMessage(message)", message)
+        assert "problem" not in answer, answer
+        return answer.get("value")
+
+    def type(self, text: str) -> list[str]:
+        self._omnibox.type(self._typing, KEYWORD + text)
+        rows = [row.content for row in self._omnibox.rows(KEYWORD + text) if row.provider == "Keyword"]
+        return [content.removeprefix(KEYWORD) for content in rows[1:]]
+
+    def choose(self, place: int) -> None:
+        self._omnibox.press(*["Down"] * (place + 1), "Return")
+
+    def search_privately(self, text: str) -> None:
+        browser = self._profile.context.browser
+        assert browser is not None
+        devtools = browser.new_browser_cdp_session()
+        searched = "q=" + quote_plus(KEYWORD + text)  # as any search: it is not known as a keyword
+
+        def found() -> bool:
+            return any(searched in page["url"] for page in devtools.send("Target.getTargets")["targetInfos"])
+
+        self._screen.press("ctrl+shift+n")
+        self._screen.focus("chromium", windows=2)
+        self._screen.type(KEYWORD + text)
+        self._screen.press("Return")
+        wait_for(found, "the search for what was typed")
+        self._screen.press("ctrl+shift+w")
+        self._screen.focus("chromium", windows=1)
+
+    def address(self) -> str:
+        self._hear()
+        return self._typing.url
+
+    def kill(self) -> None:
+        self._profile.kill()
+
+    def _hear(self) -> None:
+        """Let Playwright take up what has happened, which it does only while it is asked for something."""
+        self._typing.wait_for_timeout(20)
