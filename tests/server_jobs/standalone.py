@@ -9,11 +9,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from server_jobs.spark.java import java_home
 from server_jobs.spark.session import spark_home
+from server_jobs.spark.settings import QUICK_START
+from tests.support.effort import few_or_all
 from tests.support.processes import left_over, new_mark, wait_until
 
 START_SECONDS = 120
+
+QUICK_EXECUTORS = {"spark.executor.extraJavaOptions": " ".join(QUICK_START)}
+"""What a session is given whose executors live for seconds: as the driver's JVM, they shall not optimise long."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,16 @@ class Cluster:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("work-*/app-*/*/stderr")))
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster for all that run something on one: two cores, in one executor or, by `make test-long`, in two."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=few_or_all(1, 2)) as running:
+        yield running
+
+
 @contextmanager
-def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master and workers of one core each; leave no process behind.
+def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
+    """Start a master and workers of two cores in all; leave no process behind.
 
     Their working folder is empty and their environment knows nothing of this checkout, so that executors can import our
     packages only if those were shipped to them.
@@ -44,7 +58,15 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
             master = running.enter_context(_daemon("master.Master", ["--port", "0"], environment, master_log))
             url = _said(master, master_log, r"Starting Spark master at (spark://\S+)")[0]
             for number in range(workers):
-                arguments = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work-{number}"), url]
+                arguments = [
+                    "--cores",
+                    str(2 // workers),
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(folder / f"work-{number}"),
+                    url,
+                ]
                 log = folder / f"worker-{number}.log"
                 running.enter_context(_daemon("worker.Worker", arguments, environment, log))
             _said(master, master_log, r"Registering worker (\S+)", times=workers)

@@ -17,8 +17,8 @@ from protocol.errors import FedpingError
 from server_jobs.spark.archive import archive_path, current_archive, make_archive
 from server_jobs.spark.java import find_java
 from server_jobs.spark.session import spark_home, spark_session
-from server_jobs.spark.settings import SparkSettings
-from tests.server_jobs.standalone import Cluster, standalone_cluster
+from server_jobs.spark.settings import QUICK_START, SparkSettings
+from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_shared_session")]
@@ -70,7 +70,6 @@ def test_a_session_computes_and_leaves_nothing(
         with spark_session(settings) as session:
             frame = session.createDataFrame([(path,) for path in paths], "path string").repartition(2)
             assert sum(row.rows for row in frame.mapInArrow(row_counts, "rows long").collect()) == 15
-            assert session.range(8).groupBy("id").count().count() == 8
             assert session.sparkContext.defaultParallelism == settings.cpus
             expected = settings.conf.get("spark.sql.shuffle.partitions", "2")
             assert session.conf.get("spark.sql.shuffle.partitions") == expected
@@ -182,9 +181,8 @@ def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
         ("spark-class", 0.0),
         ("launcher.Main", 0.0),
         ("/bin/java -cp", 0.0),
-        ("/bin/java -cp", 0.4),
         ("/bin/java -cp", 0.8),
-        ("/bin/java -cp", 1.6),
+        *(pytest.param("/bin/java -cp", tenths / 10, marks=pytest.mark.long) for tenths in range(4, 25, 6)),
     ],
 )
 def test_control_c_while_spark_starts_leaves_no_process(
@@ -231,7 +229,7 @@ def test_under_spark_submit_the_settings_of_its_command_line_stand(tmp_path: Pat
     environment = os.environ | mark | {"PYTHONPATH": str(ROOT), "JAVA_HOME": str(find_java().home())}
     environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home())}
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[1]", "--name", "theirs"]
-    command += ["--conf", "spark.ui.enabled=false", str(script)]
+    command += ["--conf", "spark.ui.enabled=false", "--driver-java-options", " ".join(QUICK_START), str(script)]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "got local[1] theirs 4" in ran.stdout
@@ -285,13 +283,8 @@ def maps_of_the_jvm() -> str:
         return Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 @pytest.mark.cluster
+@pytest.mark.thorough
 def test_executors_of_a_cluster_run_the_shipped_code(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +294,7 @@ def test_executors_of_a_cluster_run_the_shipped_code(
     monkeypatch.setattr(row_counts, "__module__", "__main__")  # so that they travel as code: no worker has these tests
     monkeypatch.setattr(where_from, "__module__", "__main__")
     paths = parquet_files(tmp_path / "data", [3, 5, 7, 11])
-    with spark_session(SparkSettings(master=cluster.master)) as session:
+    with spark_session(SparkSettings(master=cluster.master, conf=QUICK_EXECUTORS)) as session:
         frame = session.createDataFrame([(path,) for path in paths], "path string").repartition(4)
         assert sum(row.rows for row in frame.mapInArrow(row_counts, "rows long").collect()) == 26
         files = {row.file for row in frame.mapInArrow(where_from, "file string").collect()}
