@@ -57,8 +57,8 @@ def test_another_seed_gives_others(done: Path, tmp_path: Path) -> None:
     ("function", "nth", "moment"),
     [
         ("rename", 2, "before"),  # the first landed file
-        ("rename", 7, "after"),  # within an iteration, one partition of the tick landed
-        ("link", 3, "before"),  # a version about to be published
+        pytest.param("rename", 7, "after", marks=pytest.mark.long),  # in an iteration, one partition of a tick landed
+        pytest.param("link", 3, "before", marks=pytest.mark.long),  # a version about to be published
         ("link", 4, "after"),  # a version published, not yet what clients fetch
         ("rename", 20, "before"),  # in the evaluation
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedping.main import main
 from tests.support.ingest_app import make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
 from tests.support.processes import left_over, new_mark
@@ -60,13 +61,17 @@ def test_a_port_in_use(store: Path, tmp_path: Path) -> None:
     assert "--port" in told
 
 
-def test_the_port_and_the_journal_of_another_ingest(store: Path, tmp_path: Path) -> None:
+def test_the_port_and_the_journal_of_another_ingest(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("server_jobs.ingest.start.LOCK_PATIENCE", 0.2)  # seconds: nobody is about to give it up
     server = IngestServer(store, tmp_path / "landing", "--workers", "1")
     server.start()
     try:
         code, told = run("--store", store, "--landing", tmp_path / "other", "--port", server.port)
         assert (code, "is in use" in told) == (1, True)
-        code, told = run("--store", store, "--landing", tmp_path / "landing", "--port", free_port())
+        again = ["--store", str(store), "--landing", str(tmp_path / "landing"), "--port", str(free_port())]
+        code, told = main(["ingest", *again]), capsys.readouterr().err
         assert (code, "another ingest is running with the journal" in told) == (1, True)
         assert server.is_well()
     finally:
