@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from http import HTTPStatus
-from pathlib import Path
 
 from flask import Flask, Response, jsonify, redirect, render_template, request
 from flask_wtf.csrf import generate_csrf
@@ -41,8 +40,6 @@ def create_application(settings: DashboardSettings) -> Flask:
     services = Services(settings, Streams(settings.viewers))
     guard(application, settings)
     for page in PAGES:
-        if not (Path(__file__).parent / page / "views.py").exists():
-            continue
         views = importlib.import_module(f"dashboard.{page}.views")
         application.register_blueprint(views.blueprint(services))
     application.context_processor(lambda: _shared(settings))

@@ -46,8 +46,6 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
     fill(drawing, draw(data, width));
     // Plot labels groups that have no role; the drawing as a whole is one picture with a description.
     for (const part of drawing.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
-    // Plot names the parts of a drawing ("dot", "rule"); within an image, whose words are ours, they are not allowed.
-    for (const part of drawing.querySelectorAll("g[aria-label]")) part.removeAttribute("aria-label");
     drawing.setAttribute("aria-label", `${title}. ${describe(data)}`);
     const words = note?.(data) ?? "";
     caption.textContent = words;
