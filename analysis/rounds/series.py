@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,16 @@ def metric_series(store: ModelStore, landing: Path, study: str, line: str, colum
 
 
 def smoothed(values: Sequence[float], over: int = SMOOTHED) -> list[float]:
-    """Return the mean of the last ``over`` values at every place, of fewer at the beginning."""
-    return [float(np.mean(values[max(0, i + 1 - over) : i + 1])) for i in range(len(values))]
+    """Return the mean of the last ``over`` values at every place, of fewer at the beginning.
+
+    What is NaN is left out; where all of them are, so is the mean.
+    """
+    return [_mean(values[max(0, i + 1 - over) : i + 1]) for i in range(len(values))]
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _means(values: NDArray[np.float64], places: NDArray[np.int64], arms: int) -> NDArray[np.float64]:

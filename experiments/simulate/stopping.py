@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from analysis.rounds import smoothed
 from experiments.simulate.settings import EarlyStopping
 from model_store.version import Version
 
@@ -20,14 +21,6 @@ def validation_losses(versions: Sequence[Version], arm: str) -> list[float]:
     return [float("nan") if one is None or one.loss is None else one.loss for one in summaries]
 
 
-def smoothed(losses: Sequence[float], over: int) -> list[float]:
-    """Return the mean of the last ``over`` losses at every iteration (fewer at the beginning), as in figure 19.
-
-    What is NaN is left out; where all of them are, so is the mean.
-    """
-    return [_mean(losses[max(0, i + 1 - over) : i + 1]) for i in range(len(losses))]
-
-
 def best_version(losses: Sequence[float], settings: EarlyStopping) -> int | None:
     """Return the version with the lowest smoothed loss, the earliest of equals; None if no loss is known."""
     means = smoothed(losses, settings.smooth)
@@ -39,8 +32,3 @@ def should_stop(losses: Sequence[float], settings: EarlyStopping) -> bool:
     """Return whether the best version is ``patience`` iterations old."""
     best = best_version(losses, settings)
     return best is not None and len(losses) - 1 - best >= settings.patience
-
-
-def _mean(losses: Sequence[float]) -> float:
-    known = [loss for loss in losses if not math.isnan(loss)]
-    return sum(known) / len(known) if known else math.nan

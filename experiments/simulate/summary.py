@@ -12,8 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from analysis.curves import ArmCurve, arm_curves
+from analysis.rounds import smoothed
 from experiments.simulate.settings import Experiment
-from experiments.simulate.stopping import smoothed
 from model_store.store import ModelStore
 from protocol.landing import id_bytes, landed_at, landed_files
 from protocol.study import Study

@@ -1,5 +1,6 @@
 """What is read again of a round is what the round saw: the same pings, the same means, the same update."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,6 +273,9 @@ def test_a_line_without_rounds_has_an_empty_history(tmp_path: Path) -> None:
 def test_smoothing_takes_the_last_five() -> None:
     assert smoothed([1, 2, 3, 4, 5, 6, 16]) == pytest.approx([1, 1.5, 2, 2.5, 3, 4, 6.8])
     assert smoothed([3, 5], over=1) == [3, 5]
+    assert smoothed([9.0, 7.0, 8.0, 5.0, 6.0, 6.5, 7.0], over=2) == [9.0, 8.0, 7.5, 6.5, 5.5, 6.25, 6.75]
+    gaps = smoothed([math.nan, 2.0, math.nan, math.nan, 4.0], over=2)
+    assert gaps == pytest.approx([math.nan, 2.0, 2.0, math.nan, 4.0], nan_ok=True)
 
 
 def test_a_series_leaves_out_what_is_not_known() -> None:

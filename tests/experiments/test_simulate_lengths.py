@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.simulate import experiment_from_toml, simulate
 from experiments.simulate.length import is_over, stable_signs
 from experiments.simulate.settings import EarlyStopping, FixedLength, LengthByClients, LengthBySigns
-from experiments.simulate.stopping import best_version, should_stop, smoothed, validation_losses
+from experiments.simulate.stopping import best_version, should_stop, validation_losses
 from model_store.store import open_store
 from model_store.version import Aggregate, Version
 from tests.support.small_experiment import contents, experiment_file
@@ -111,7 +111,6 @@ def test_iterations_of_many_ticks_go_on_after_a_kill_to_the_same_bits(tmp_path: 
 def test_smoothing_and_patience() -> None:
     losses = [9.0, 7.0, 8.0, 5.0, 6.0, 6.5, 7.0]
     plain = EarlyStopping(arm="treatment", patience=3, smooth=1)
-    assert smoothed(losses, 2) == [9.0, 8.0, 7.5, 6.5, 5.5, 6.25, 6.75]
     assert best_version(losses, plain) == 3
     assert [should_stop(losses[:n], plain) for n in range(8)] == [False] * 7 + [True]
     assert best_version([2.0, math.nan, 1.0, math.nan], plain) == 2
