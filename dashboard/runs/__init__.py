@@ -1,5 +1,7 @@
-"""Experiments from the browser: described in a form, started, listed, stopped, gone on with.
+"""Experiments from the browser: described in a form or as text, started, listed, stopped, gone on with.
 
-`run` is one run as its folder tells of it, `book` all of them and what can be done to them. `form` makes fields of the
-laboratory's settings, `describing` turns what was filled in into the file that `fedping simulate` takes, and judges it.
+`run` is one run as its folder tells of it, `book` all of them and what can be done to them, `next` what one that ends
+leaves to be done, `listing` the list as a page follows it. `form` makes fields of the laboratory's settings,
+`presets` are what to begin with, `judging` says whether a description is right, and where not, by the code of the
+command; `toml` writes it. `views` and `describing` are the pages.
 """

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from http import HTTPStatus
 
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
-from markupsafe import Markup, escape
 from werkzeug.wrappers import Response as AnyResponse
 
-from dashboard.runs.book import RunBook
-from dashboard.runs.form.nodes import Node, choices_of, fields_of
-from dashboard.runs.form.posted import arms_of, input_of, settings
-from dashboard.runs.form.schema import laboratory_form
-from dashboard.runs.form.values import Arm, Filled, filled_form, tables_of
-from dashboard.runs.judging import Judged, Problem, judge
+from dashboard.runs.book import RunBook, WrongState
+from dashboard.runs.describing import describing
 from dashboard.runs.listing import RunsFeed, row
-from dashboard.runs.presets import Preset, preset, presets
-from dashboard.runs.toml import toml_text
+from dashboard.runs.run import UnknownRun
 from dashboard.services import Services
 from dashboard.watching.places import places
-from protocol.errors import FedpingError, InvalidSettings
-
-FIRST = "breast_cancer"
-"""The preset that the form begins with: it takes seconds, and has several variants."""
-
-_CODE = re.compile(r"``([^`]+)``")
+from protocol.errors import FedpingError
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -37,24 +22,18 @@ def blueprint(services: Services) -> Blueprint:
     book = RunBook(services.settings.runs, services.settings.runs_at_once)
     book.start_waiting()
     _list(views, services, book)
-    _describing(views, book)
+    describing(views, book)
     _actions(views, book)
-    views.add_app_template_filter(helped, "helped")
-    views.add_app_template_filter(given, "given")
+    views.register_error_handler(UnknownRun, lambda error: _refused(error, HTTPStatus.NOT_FOUND))
+    views.register_error_handler(WrongState, lambda error: _refused(error, HTTPStatus.CONFLICT))
     return views
 
 
-def helped(text: str) -> Markup:
-    """Return a docstring's words with what it quotes as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def given(nodes: Sequence[Node], values: Mapping[str, str]) -> bool:
-    """Return whether a form says something of any of these settings that is not so anyway."""
-    there = tuple(nodes)
-    usual = {field.name: "on" if field.default == "true" else "" for field in fields_of(there)}
-    usual |= {choice.name: choice.default for choice in choices_of(there)}
-    return any(values.get(name, said) not in ("", said) for name, said in usual.items())
+def _refused(error: FedpingError, status: HTTPStatus) -> tuple[Response | str, int]:
+    """Tell why something cannot be done: a person on a page, a program in JSON."""
+    if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
+        return render_template("error.html", sentence=str(error), status=status), status
+    return jsonify(error=str(error)), status
 
 
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
@@ -71,47 +50,6 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/<id>/row")
     def one_row(id: str) -> str:
         return render_template("runs/row.html", run=row(book.run(id)))
-
-
-def _describing(views: Blueprint, book: RunBook) -> None:
-    @views.get("/new")
-    def new() -> str | AnyResponse:
-        text, title = _begin(book)
-        return _form_or_text(text, title)
-
-    @views.post("/new")
-    def new_from_text() -> str | AnyResponse:
-        if "text" in request.form:
-            return _form_or_text(request.form["text"], request.form.get("title", ""))
-        return _form_again()
-
-    @views.get("/text")
-    def text() -> str:
-        begun, title = _begin(book)
-        return _text_page(begun, title)
-
-    @views.post("/text")
-    def text_from_form() -> str:
-        described, problem = _described(request.form)
-        return _text_page(described, request.form.get("title", ""), problem)
-
-    @views.post("/describe")
-    def describe() -> Response:
-        said = request.get_json()
-        if not isinstance(said, dict):
-            raise FedpingError("a description is sent as the form's fields by name; send a JSON object")
-        return jsonify(_verdict({str(key): str(value) for key, value in said.items()}))
-
-    @views.post("/start")
-    def start() -> AnyResponse | tuple[str, int]:
-        described, problem = _described(request.form)
-        judged = problem or judge(described)
-        if isinstance(judged, Problem):
-            again = _text_page(described, request.form.get("title", ""), judged) if "text" in request.form else None
-            return again or _form_page(_filled(request.form), request.form.get("title", ""), judged), 400
-        title = request.form.get("title", "").strip() or judged.name
-        run = book.start(described.encode(), title[:200], judged.beside)
-        return redirect(f"/runs/{run.id}/")
 
 
 def _actions(views: Blueprint, book: RunBook) -> None:
@@ -140,112 +78,3 @@ def _done(id: str) -> AnyResponse:
     if request.is_json:
         return Response(status=204)
     return redirect(url_for("runs.index") if "list" in request.form else f"/runs/{id}/")
-
-
-def _begin(book: RunBook) -> tuple[str, str]:
-    """Return the text, and a title, that the address asks to begin from: a run, a preset, or what is usual."""
-    if "like" in request.args:
-        run = book.run(request.args["like"])
-        return run.description.read_text(encoding="utf-8"), run.title
-    chosen = preset(request.args.get("from", FIRST))
-    return chosen.text, ""
-
-
-def _form_or_text(text: str, title: str) -> str | AnyResponse:
-    """Return the form of a description, or its text where no form is for it."""
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return _text_page(text, title)
-    filled = filled_form(tables)
-    if "study" in tables or filled.unplaced:
-        note = None
-        if "study" not in tables:
-            note = f"The form has no field for {', '.join(filled.unplaced)}, so that this is shown as text."
-        return _text_page(text, title, note=note)
-    return _form_page(filled, title)
-
-
-def _form_again() -> str:
-    """Return the form as it was filled in, with one more variant or setting where that was asked for."""
-    filled = _filled(request.form)
-    more, _, number = request.form.get("add", "").partition(".")
-    arms = list(filled.arms)
-    if more == "arm" and not number:
-        arms.append(Arm(""))
-    blank = int(number) if number.isdigit() else None
-    return _form_page(Filled(filled.values, arms), request.form.get("title", ""), blank=blank)
-
-
-def _filled(form: Mapping[str, str]) -> Filled:
-    return Filled({key: value for key, value in form.items() if not key.startswith("arm.")}, arms_of(form))
-
-
-def _described(form: Mapping[str, str]) -> tuple[str, Problem | None]:
-    """Return the text that a posted form describes, and why it describes none."""
-    if "text" in form:
-        return form["text"].replace("\r\n", "\n"), None
-    try:
-        return toml_text(tables_of(form, arms_of(form))), None
-    except InvalidSettings as error:
-        return "", Problem(str(error))
-
-
-def _verdict(form: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what the page's script shows of a description: the file, its size, or what is wrong and where."""
-    text, problem = _described(form)
-    judged = problem or judge(text)
-    if isinstance(judged, Judged):
-        return {"text": text, "size": _size(judged), "problem": None, "input": None}
-    where = None if "text" in form else input_of(judged, form, arms_of(form))
-    return {"text": text, "size": "", "problem": judged.sentence, "input": where}
-
-
-def _size(judged: Judged) -> str:
-    if judged.kind == "study":
-        return f"the study {judged.name} with arms {', '.join(judged.variants)}"
-    arms, seeds = len(judged.variants), judged.seeds
-    return f"{arms} variant{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)}"
-
-
-def _form_page(filled: Filled, title: str, problem: Problem | None = None, blank: int | None = None) -> str:
-    form = filled.values
-    try:
-        text = toml_text(tables_of(form, filled.arms))
-    except FedpingError:
-        text = ""
-    return render_template(
-        "runs/new.html",
-        cards=laboratory_form(),
-        values=form,
-        arms=filled.arms,
-        blank=blank,
-        settings=settings(),
-        hints=_hints(),
-        title=title,
-        text=text,
-        problem=problem,
-        wrong=input_of(problem, form, filled.arms) if problem else None,
-        presets=_by_kind(),
-    )
-
-
-@cache
-def _hints() -> Mapping[str, Mapping[str, Any]]:
-    """Return what helps to write the value of each setting that a variant changes."""
-    return {
-        path: {
-            "values": [value for value, _ in each.options] or (["true", "false"] if each.widget == "flag" else []),
-            "example": each.example or (f"usually {each.default}" if each.default else ""),
-        }
-        for path, each in settings().items()
-    }
-
-
-def _text_page(text: str, title: str, problem: Problem | None = None, note: str | None = None) -> str:
-    return render_template("runs/text.html", text=text, title=title, problem=problem, note=note, presets=_by_kind())
-
-
-def _by_kind() -> Mapping[str, list[Preset]]:
-    words = {"laboratory": "Laboratory", "study": "Studies (as text)"}
-    return {shown: [each for each in presets() if each.kind == kind] for kind, shown in words.items()}

@@ -1,37 +1,30 @@
-"""From the types of the settings to the nodes of a form."""
+"""The form of a laboratory experiment: its cards, the models and the sources of data."""
 
 from __future__ import annotations
 
-import inspect as python
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 from dashboard.runs.form import words
-from dashboard.runs.form.helps import first_paragraph, help_of, plain
-from dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, Widget
-from dashboard.runs.toml import value_text
+from dashboard.runs.form.fields import fields_of_struct, node_of, shown
+from dashboard.runs.form.helps import first_paragraph, plain
+from dashboard.runs.form.nodes import Choice, Field, Node, Option, Widget
 from experiments.laboratory.choices import Ask, ModelChoice, data_sets, models
 from experiments.laboratory.learning import OfSpec
 from experiments.laboratory.settings.data import Data
-from experiments.laboratory.settings.experiment import DEFAULTS, Head
+from experiments.laboratory.settings.experiment import Head
 from experiments.laboratory.settings.setup import Setup
-
-_USED, _UNUSED = "use", ""
-_NO_DEFAULT = (msgspec.NODEFAULT, None)
-_HELPLESS = (Data, Setup, Head, OfSpec)
-"""The structs whose docstring the form does not show as a whole."""
 
 
 @cache
 def laboratory_form() -> dict[str, tuple[Node, ...]]:
     """Return the form's nodes by the card that they stand on, all but the variants."""
-    head = [_node(Head, each, each.encode_name, each.encode_name) for each in _fields(Head) if _is_head(each)]
-    nodes = {node.path: node for node in (*head, *(_of_setup(each) for each in _fields(Setup)))}
+    head = [
+        node_of(Head, each, each.encode_name, each.encode_name) for each in filter(_is_head, fields_of_struct(Head))
+    ]
+    nodes = {node.path: node for node in (*head, *(_of_setup(each) for each in fields_of_struct(Setup)))}
     placed = {path for paths in words.GROUPS.values() for path in paths}
     cards = {title: [nodes[path] for path in paths if path in nodes] for title, paths in words.GROUPS.items()}
     last = list(cards)[-1]
@@ -49,174 +42,13 @@ def _is_head(field: inspect.Field) -> bool:
     return field.encode_name != "variants"
 
 
-def _fields(kind: type) -> tuple[inspect.Field, ...]:
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)
-    return info.fields
-
-
 def _of_setup(field: inspect.Field) -> Node:
     path = field.encode_name
     if path == "model":
         return _model()
     if path == "data":
         return _data()
-    return _node(Setup, field, path, path)
-
-
-def _node(owner: type, field: inspect.Field, path: str, name: str) -> Node:
-    """Return the node of a struct's field: a choice between structs, a table, or a field."""
-    kinds = _kinds(field.type)
-    structs = [each for each in kinds if isinstance(each, inspect.StructType)]
-    if len(structs) == len(kinds) > 1 or (structs and structs[0].tag_field):
-        return _choice(owner, field, path, name, structs)
-    if structs and field.default is None:
-        return _optional(path, name, structs[0])
-    if structs and not isinstance(field.default, msgspec.Struct) and not field.required:
-        return _field(owner, field, path, name, kinds)
-    if structs and path != "model.step":
-        return _table(path, name, structs[0])
-    return _field(owner, field, path, name, kinds)
-
-
-def _kinds(found: inspect.Type) -> list[inspect.Type]:
-    """Return the types that a value may have, without what they are wrapped in, and without nothing."""
-    types = found.types if isinstance(found, inspect.UnionType) else (found,)
-    bare = [each.type if isinstance(each, inspect.Metadata) else each for each in types]
-    return [each for each in bare if not isinstance(each, inspect.NoneType)]
-
-
-def _children(struct: inspect.StructType, path: str, name: str) -> tuple[Node, ...]:
-    return tuple(
-        _node(struct.cls, each, f"{path}.{each.encode_name}", f"{name}.{each.encode_name}") for each in struct.fields
-    )
-
-
-def _table(path: str, name: str, struct: inspect.StructType) -> Table:
-    return Table(
-        path=path,
-        name=name,
-        label=words.label(path),
-        help=first_paragraph(python.getdoc(struct.cls) or ""),
-        children=_children(struct, path, name),
-        rare=path in words.RARE,
-    )
-
-
-def _choice(owner: type, field: inspect.Field, path: str, name: str, structs: list[inspect.StructType]) -> Choice:
-    options = [_option(path, name, str(struct.tag), struct) for struct in structs]
-    default = _overlaid(path, field.default)
-    tag = structs[0].tag_field
-    assert tag is not None
-    return Choice(
-        path=path,
-        name=f"{name}.{tag}",
-        label=words.label(path),
-        tag=tag,
-        options=tuple(options),
-        default=str(default[tag]) if isinstance(default, Mapping) else options[0].value,
-        settled=_settled(default, structs) if isinstance(default, Mapping) else {},
-        help=help_of(owner, field.encode_name),
-        rare=path in words.RARE,
-    )
-
-
-def _settled(default: Mapping[str, Any], structs: list[inspect.StructType]) -> dict[str, Any]:
-    """Return what a default says beyond the defaults of what it chooses."""
-    usual = {
-        each.encode_name: each.default for struct in structs for each in struct.fields if struct.tag in default.values()
-    }
-    return {key: value for key, value in default.items() if key in usual and value != usual[key]}
-
-
-def _option(path: str, name: str, value: str, struct: inspect.StructType) -> Option:
-    return Option(
-        value=value,
-        label=words.option(path, value),
-        help=first_paragraph(python.getdoc(struct.cls) or ""),
-        children=_children(struct, path, f"{name}@{value}"),
-    )
-
-
-def _optional(path: str, name: str, struct: inspect.StructType) -> Choice:
-    used = Option(
-        value=_USED,
-        label="yes",
-        help=first_paragraph(python.getdoc(struct.cls) or ""),
-        children=_children(struct, path, f"{name}@{_USED}"),
-    )
-    return Choice(
-        path=path,
-        name=f"{name}@",
-        label=words.label(path),
-        tag=None,
-        options=(Option(value=_UNUSED, label="no"), used),
-        default=_UNUSED,
-        optional=True,
-        rare=path in words.RARE,
-    )
-
-
-def _field(owner: type, field: inspect.Field, path: str, name: str, kinds: list[inspect.Type]) -> Field:
-    default = _overlaid(path, field.default)
-    widget, options = _widget(path, kinds)
-    about = words.HELPS.get(path) or help_of(owner, field.encode_name)
-    if about and owner not in _HELPLESS and about in first_paragraph(python.getdoc(owner) or ""):
-        about = ""  # it is shown for the whole table
-    return Field(
-        path=path,
-        name=name,
-        label=words.label(path),
-        widget=widget,
-        default=_shown(default, widget),
-        required=field.required,
-        options=tuple(sorted(options, key=lambda each: each[0] != default)),
-        help=" ".join(filter(None, (about, _range(kinds)))),
-        example=words.EXAMPLES.get(path, ""),
-        rare=path in words.RARE,
-    )
-
-
-def _shown(default: Any, widget: Widget) -> str | None:
-    """Return a default as the form shows it."""
-    if default in _NO_DEFAULT:
-        return None
-    return str(default) if widget in ("text", "select") else value_text(default)
-
-
-def _overlaid(path: str, default: Any) -> Any:
-    """Return what the laboratory assumes for a setting, which may be another than the type's default."""
-    found: Any = DEFAULTS
-    for step in path.split("."):
-        if not isinstance(found, Mapping) or step not in found:
-            return default if isinstance(default, type(msgspec.NODEFAULT)) else msgspec.to_builtins(default)
-        found = found[step]
-    return found
-
-
-def _widget(path: str, kinds: list[inspect.Type]) -> tuple[Widget, tuple[tuple[str, str], ...]]:
-    only = kinds[0] if len(kinds) == 1 else None
-    if isinstance(only, inspect.BoolType):
-        return "flag", ()
-    if isinstance(only, inspect.LiteralType):
-        return "select", tuple((str(value), words.option(path, str(value))) for value in only.values)
-    if isinstance(only, inspect.IntType | inspect.FloatType):
-        return "number", ()
-    return ("text" if isinstance(only, inspect.StrType) else "toml"), ()
-
-
-def _range(kinds: list[inspect.Type]) -> str:
-    """Return in words between what a number has to be."""
-    only = kinds[0] if len(kinds) == 1 else None
-    if not isinstance(only, inspect.IntType | inspect.FloatType):
-        return ""
-    ends = [
-        f"{word} {end:,g}"
-        for word, end in (("at least", only.ge), ("more than", only.gt), ("at most", only.le), ("less than", only.lt))
-        if end is not None and abs(end) < 1e6
-    ]
-    said = ", ".join(ends)
-    return f"{said[0].upper()}{said[1:]}." if said else ""
+    return node_of(Setup, field, path, path)
 
 
 def _data() -> Choice:
@@ -256,7 +88,7 @@ def _of_data(field: inspect.Field, source: str) -> Node:
         return Field(
             path=path, name=name, label=words.label(path), widget="select", required=True, options=sets, about=about
         )
-    node = _node(Data, field, path, name)
+    node = node_of(Data, field, path, name)
     if isinstance(node, Field) and field.encode_name in ("file", "target", "users"):
         return replace(node, required=True)
     return node
@@ -276,8 +108,8 @@ def _model() -> Choice:
 def _of_model(model: ModelChoice) -> Option:
     name = f"model@{model.name}"
     of_spec = {
-        each.encode_name: _node(OfSpec, each, f"model.{each.encode_name}", f"{name}.{each.encode_name}")
-        for each in _fields(OfSpec)
+        each.encode_name: node_of(OfSpec, each, f"model.{each.encode_name}", f"{name}.{each.encode_name}")
+        for each in fields_of_struct(OfSpec)
         if each.encode_name != "name"
     }
     own = tuple(_asked(ask, name) for ask in model.settings if ask.name not in of_spec)
@@ -300,7 +132,7 @@ def _asked(ask: Ask, name: str) -> Field:
         name=f"{name}.{ask.name}",
         label=words.label(path),
         widget=widget,
-        default=_shown(ask.default, widget),
+        default=shown(ask.default, widget),
         required=ask.default is None and not ask.optional,
         options=tuple((each, words.option(path, each)) for each in ask.choices),
         help=" ".join(filter(None, (words.HELPS.get(path, ""), given, least))),
