@@ -3,12 +3,13 @@
  * What the extension does on a key stroke with 10,000 pages of ten visits each, in milliseconds:
  * `node browser/benchmarks/typing.js`.
  *
- * `keystroke`: the work between the key and the list, over words that many, few and no pages have. `awakening`: a
- * background script that begins anew takes up everything that is kept, in `stretch`es between which it answers. `rescoring`
+ * `keystroke`: the work between the key and the list, for the slowest of words that many, few and no pages have.
+ * `awakening`: a background script that begins anew takes up everything that is kept, in `stretch`es between which it answers. `rescoring`
  * the same for scoring all pages anew.
  */
 
 const PAGES = 10_000;
+const ROUNDS = 100;
 const DAY = 86_400_000;
 const TYPED = ["e", "ex", "exa", "news", "news m", "news map 12", "page 9999", "wiki zu", "zzzz", "no such words here"];
 const WORDS = ["news", "map", "mail", "wiki", "shop", "video", "docs", "issue", "music", "travel", "zürich", "weather"];
@@ -29,15 +30,20 @@ export async function measureTyping({ Worker, Shelf, api, environment }) {
   const worker = new Worker({ api, environment });
   const awakening = await stretches(() => worker.ready());
   const rescoring = await stretches(() => worker.rescore());
-  const keys = [];
-  for (let round = 0; round < 50; round += 1) {
-    for (const typed of TYPED) {
-      const begin = performance.now();
-      worker.list(typed, 10);
-      keys.push(performance.now() - begin);
-    }
-  }
-  return { pages: worker.library.size, awakening, rescoring, keystroke: summary(keys) };
+  const words = TYPED.map((typed) => summary(Array.from({ length: ROUNDS }, () => keystroke(worker, typed))));
+  return {
+    pages: worker.library.size,
+    awakening,
+    rescoring,
+    keystroke: words.reduce((a, b) => (a.median > b.median ? a : b)),
+  };
+}
+
+/** @param {any} worker @param {string} typed */
+function keystroke(worker, typed) {
+  const begin = performance.now();
+  worker.list(typed, 10);
+  return performance.now() - begin;
 }
 
 /**
@@ -56,9 +62,9 @@ async function stretches(work) {
   };
   port2.postMessage(0);
   await work();
-  await new Promise((resolve) => setTimeout(resolve, 0));
+  const end = performance.now();
   port1.close();
-  return { all: last - begin, stretch };
+  return { all: end - begin, stretch: Math.max(stretch, end - last) };
 }
 
 /** @param {any} api @param {string} path */
@@ -70,7 +76,7 @@ function placeOf(api, path) {
 function summary(times) {
   const sorted = times.toSorted((a, b) => a - b);
   const at = (/** @type {number} */ share) => sorted[Math.floor(share * (sorted.length - 1))];
-  return { first: times[0], least: at(0), median: at(0.5), p95: at(0.95), most: at(1) };
+  return { least: at(0), median: at(0.5), p95: at(0.95) };
 }
 
 /** @param {number} i @param {number} now */
@@ -98,5 +104,8 @@ if (globalThis.process?.argv[1]?.endsWith("typing.js")) {
     ),
   );
   const api = Object.assign(fakeApi(), { inNode: true });
+  const { get } = api.storage.local;
+  api.storage.local.get = (/** @type {any} */ keys) =>
+    new Promise((resolve) => setImmediate(resolve)).then(() => get(keys));
   console.log(await measureTyping({ Worker, Shelf, api, environment: browserEnvironment() }));
 }

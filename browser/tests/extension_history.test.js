@@ -35,6 +35,11 @@ test("accents make no difference, and scripts without spaces match anywhere", ()
   assert.ok(finds("koln", "Köln – Wikipedia", "https://de.wikipedia.org/wiki/K%C3%B6ln"));
   assert.ok(finds("KÖLN", "", "https://de.wikipedia.org/wiki/K%C3%B6ln"));
   assert.ok(finds("都", "東京都 - Wikipedia", "https://ja.wikipedia.org/"));
+  assert.ok(
+    finds("python", "Python入門", "https://example.org/") && finds("python入", "Python入門", "https://example.org/"),
+  );
+  assert.ok(!finds("ython", "Python入門", "https://example.org/"));
+  assert.ok(finds("2", "", "https://example.org/2024") && !finds("024", "", "https://example.org/2024"));
   assert.ok(!finds("k%C3", "", "https://example.org/100%"));
 });
 

@@ -173,7 +173,9 @@ export class Library {
   async #lost(missing, isAll) {
     const gone = missing.filter(({ bookmarked }) => !bookmarked).map(({ url }) => url);
     this.#index.remove(gone);
-    const marks = missing.filter(({ bookmarked }) => bookmarked && isAll).map(({ url, title }) => unvisited(url, title));
+    const marks = missing
+      .filter(({ bookmarked }) => bookmarked && isAll)
+      .map(({ url, title }) => unvisited(url, title));
     await this.#keep(marks, gone);
   }
 
@@ -246,6 +248,7 @@ export class Library {
     this.#scoreThese(entries);
     entries.filter(isWorthListing).forEach((entry) => this.#index.put(entry));
     this.#index.remove(entries.filter((entry) => !isWorthListing(entry)).map(({ url }) => url));
+    this.#index.reorder();
     await this.#shelf.save(this.#index.entries, [...gone, ...entries.map(({ url }) => url)]);
   }
 

@@ -2,6 +2,9 @@
 /**
  * All pages in the order of their kept scores, so that a search can stop as soon as it has found enough.
  *
+ * What is searched of them is one long text, a line each: looking for a word that no page has is then one pass over it,
+ * a few times faster than asking 10,000 texts.
+ *
  * @import { Entry } from "./entries.js"
  */
 
@@ -12,6 +15,9 @@ export class PageIndex {
   #entries = new Map();
   /** @type {Entry[]} */
   #order = [];
+  #all = "";
+  /** Where each line begins, and where the last ends. */
+  #lines = new Uint32Array(1);
   #sorted = true;
 
   get size() {
@@ -49,10 +55,11 @@ export class PageIndex {
     const gone = new Set([...urls].filter((url) => this.#entries.delete(url)));
     if (gone.size > 0) {
       this.#order = this.#order.filter((entry) => !gone.has(entry.url));
+      this.#sorted = false;
     }
   }
 
-  /** Scores have changed. */
+  /** Scores or pages have changed: put them in order now, and not when the next key is pressed. */
   reorder() {
     this.#sorted = false;
     this.#sort();
@@ -67,23 +74,48 @@ export class PageIndex {
    */
   matching(typed, most) {
     this.#sort();
-    const needles = needlesOf(typed);
+    if (typed.trim() === "") {
+      return this.#order.slice(0, most);
+    }
+    const [first, ...others] = needlesOf(typed);
     /** @type {Entry[]} */
     const matches = [];
-    if (needles.length === 0 && typed.trim() !== "") {
-      return matches; // only signs, which no page is found by
-    }
-    for (const entry of this.#order) {
-      if (needles.every((needle) => entry.text.includes(needle)) && matches.push(entry) === most) {
-        break;
+    let line = first === undefined ? -1 : this.#next(first, 0);
+    while (line >= 0 && matches.length < most) {
+      const entry = this.#order[line];
+      if (others.every((needle) => entry.text.includes(needle))) {
+        matches.push(entry);
       }
+      line = this.#next(first, line + 1);
     }
     return matches;
+  }
+
+  /**
+   * The first line, from one on, that contains something; -1 for none.
+   *
+   * @param {string} needle
+   * @param {number} line
+   */
+  #next(needle, line) {
+    const at = this.#all.indexOf(needle, this.#lines[line]);
+    if (at < 0) {
+      return -1;
+    }
+    let [below, above] = [line, this.#order.length];
+    while (above - below > 1) {
+      const middle = (below + above) >> 1;
+      [below, above] = this.#lines[middle] <= at ? [middle, above] : [below, middle];
+    }
+    return below;
   }
 
   #sort() {
     if (!this.#sorted) {
       this.#order.sort(bestFirst);
+      this.#all = this.#order.map(({ text }) => `${text}\n`).join("");
+      this.#lines = new Uint32Array(this.#order.length + 1);
+      this.#order.forEach(({ text }, i) => (this.#lines[i + 1] = this.#lines[i] + text.length + 1));
       this.#sorted = true;
     }
   }

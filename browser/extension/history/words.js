@@ -8,7 +8,8 @@
 
 const ASCII = /^[\x00-\x7f]*$/;
 const NO_SPACES =
-  /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
+  /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]+/u;
+const RUNS_WITHOUT_SPACES = new RegExp(NO_SPACES, "gu");
 const LONGEST = 500;
 
 /**
@@ -28,7 +29,21 @@ function folded(text) {
  */
 export function wordsOf(text) {
   const plain = folded(text);
-  return plain.split(ASCII.test(plain) ? /[^a-z0-9]+/ : /[^\p{L}\p{N}]+/u).filter((word) => word !== "");
+  const words = ASCII.test(plain)
+    ? plain.split(/[^a-z0-9]+/)
+    : plain.replace(RUNS_WITHOUT_SPACES, " $& ").split(/[^\p{L}\p{N}]+/u);
+  return words.filter((word) => word !== "");
+}
+
+/**
+ * A word with its beginning marked, by a capital letter where there is one: that is found faster than a space, of which
+ * there is one at every word.
+ *
+ * @param {string} word
+ */
+function begun(word) {
+  const first = word.charCodeAt(0);
+  return first >= 97 && first <= 122 ? String.fromCharCode(first - 32) + word.slice(1) : ` ${word}`;
 }
 
 /**
@@ -46,13 +61,14 @@ export function readable(url) {
 }
 
 /**
- * What of a page is searched: its words, each after a space.
+ * What of a page is searched: its words, each with its beginning marked.
  *
  * @param {string} title
  * @param {string} url
  */
 export function searchText(title, url) {
-  return ` ${wordsOf(readable(url).slice(0, LONGEST)).join(" ")} ${wordsOf(title.slice(0, LONGEST)).join(" ")}`;
+  const words = [...wordsOf(readable(url).slice(0, LONGEST)), ...wordsOf(title.slice(0, LONGEST))];
+  return words.map(begun).join("");
 }
 
 /**
@@ -62,7 +78,7 @@ export function searchText(title, url) {
  * @returns {string[]}
  */
 export function needlesOf(typed) {
-  const needles = wordsOf(typed).map((word) => (NO_SPACES.test(word) ? word : ` ${word}`));
+  const needles = wordsOf(typed).map((word) => (NO_SPACES.test(word) ? word : begun(word)));
   return [...new Set(needles)].sort((a, b) => b.length - a.length); // the rarest first
 }
 
