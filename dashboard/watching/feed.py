@@ -15,6 +15,7 @@ from dashboard.watching.left import Pace, seconds_left
 from dashboard.watching.places import Place, place, told
 from dashboard.watching.position import Known, Position
 from dashboard.watching.units import Unit, units_in
+from experiments.laboratory.bands import t_quantile
 from experiments.laboratory.results import Outcome
 from experiments.laboratory.results.progress import PROGRESS
 from experiments.simulate.progress import read_study_progress
@@ -76,7 +77,13 @@ class RunFeed:
         }
         if whole:
             data["names"] = [_name(unit) for unit in units]
+            data["quantiles"] = quantiles(len({unit.note.seed for unit in units}))
         return Change(positions.written(after), data)
+
+
+def quantiles(most: int) -> list[float]:
+    """Return Student's t for the interval of a mean of 2, 3, … values."""
+    return [t_quantile(n - 1) for n in range(2, most + 1)]
 
 
 def _look(unit: Unit, of: Measured, before: Known | None) -> Seen:

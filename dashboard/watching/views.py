@@ -14,12 +14,11 @@ from dashboard.watching import downloads
 from dashboard.watching.comparing import MOST, One, drawn, found, pairs, settings_apart
 from dashboard.watching.curves import Measured
 from dashboard.watching.differing import ABSENT, Flat, common, differing, settings_of, settings_of_file
-from dashboard.watching.feed import LogFeed, RunFeed
+from dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from dashboard.watching.finals import finals
 from dashboard.watching.kinds import measured, shown_first
 from dashboard.watching.places import Place, UnknownRun, place, places, told
 from dashboard.watching.units import Unit, units_in
-from experiments.laboratory.bands import t_quantile
 from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.report.page import told as told_band
 from protocol.errors import FedpingError
@@ -127,7 +126,7 @@ def _run_page(runs: Path, where: Place) -> str:
         others=[each for each in places(runs) if each.id != where.id and each.kind == "laboratory"],
         presets=[each.id for each in presets() if each.kind == "laboratory"],
         changes=differing([common(variants), other.settings]) if other else [],
-        quantiles=_quantiles(len({unit.note.seed for unit in units})),
+        known=len(units),
         has={name: (where.out / name).is_file() for name in ("summary.json", "report.html")},
         absent=ABSENT,
     )
@@ -167,7 +166,7 @@ def _compare_page(runs: Path, ones: list[One]) -> str:
         apart=settings_apart(ones),
         choices=[(where, _names(where)) for where in places(runs) if where.kind == "laboratory"],
         most=MOST,
-        quantiles=_quantiles(max((len(one.units) for one in ones), default=1)),
+        quantiles=quantiles(max((len(one.units) for one in ones), default=1)),
     )
 
 
@@ -193,11 +192,6 @@ def _differences(ones: list[One], of: Measured) -> list[dict[str, Any]]:
                     }
                 )
     return rows
-
-
-def _quantiles(most: int) -> list[float]:
-    """Return Student's t for the interval of a mean of 2, 3, … values."""
-    return [t_quantile(n - 1) for n in range(2, most + 1)]
 
 
 def _text(file: Path) -> str | None:

@@ -76,6 +76,7 @@ def test_a_page_is_told_only_what_is_new_and_in_the_end_has_what_the_metrics_hav
     run, page = Going(tmp_path, ID, seeds=2), Page(tmp_path)
     assert page.look()
     assert [unit["state"] for unit in page.units] == ["waiting", "waiting"]
+    assert page.last["quantiles"] == [pytest.approx(12.706, abs=1e-3)]
     assert not page.look()
     log, progress = run.begin()
     page.look()

@@ -77,11 +77,12 @@ function draw(data, width) {
   if (!there.length) return el("p", { class: "muted" }, "Nothing is measured yet.");
   const most = mostOf(there.reduce((sum, { runs }) => sum + runs.length + 1, 0));
   const usable = data.log ? (y) => (y > 0 ? y : null) : (y) => y;
-  const limits = data.zoom ? limitsLate(there.flatMap(({ runs }) => runs), data.log) : null;
+  const limits = data.zoom ? limitsLate(there.flatMap((line) => [...line.runs, ...edgesOf(line)]), data.log) : null;
   const clip = limits !== null;
+  const opacity = Math.min(0.15, 0.36 / there.length); // so that many bands, one over the other, do not hide the lines
   const end = Math.max(...there.map(({ x }) => x.at(-1)));
   const marks = [
-    ...there.map((line) => bandOf(line, most, usable, clip)),
+    ...there.map((line) => bandOf(line, most, usable, clip, opacity)),
     ...there.map((line) => rawOf(line, most, usable, clip)),
     ...there.filter(({ runs }) => runs.length > 1).map((line) => meanOf(line, most, usable, clip)),
   ];
@@ -112,12 +113,16 @@ function withRules([low, high], rules) {
   return least > 0 ? [Math.max(least - margin, least / 2), greatest + margin] : [least - margin, greatest + margin];
 }
 
-function bandOf({ x, mean: middle, half, place }, most, usable, clip) {
+/** The edges of a band as lines. */
+const edgesOf = ({ x, mean: middle, half }) =>
+  [-1, 1].map((side) => ({ x, y: middle.map((value, i) => (half[i] === null ? null : value + side * half[i])) }));
+
+function bandOf({ x, mean: middle, half, place }, most, usable, clip, opacity) {
   const points = picked(x.length, Math.min(most, 600)).map((i) =>
     half[i] === null ? [x[i], null, null] : [x[i], usable(middle[i] - half[i]), usable(middle[i] + half[i])],
   );
   if (points.every(([, low]) => low === null)) return null;
-  return Plot.areaY(points, { x: "0", y1: "1", y2: "2", fill: armColour(place), fillOpacity: 0.14, clip });
+  return Plot.areaY(points, { x: "0", y1: "1", y2: "2", fill: armColour(place), fillOpacity: opacity, clip });
 }
 
 function rawOf({ runs, place }, most, usable, clip) {

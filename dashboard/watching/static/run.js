@@ -21,6 +21,8 @@ const runs = laboratory ? matrix(at("matrix")) : null;
 
 let state = { state: run.state };
 let units = [];
+let quantiles = [];
+let described = run.known > 0 || !laboratory;
 let stream = null;
 let finished = -1;
 let resultsAsked = 0;
@@ -36,6 +38,7 @@ function follow_() {
 
 function take(data) {
   const wasWaiting = WAITS.has(state.state);
+  quantiles = data.quantiles ?? quantiles;
   if (data.whole) units = (data.names ?? []).map((name) => ({ ...name, state: "waiting", rounds: 0, x: [], y: [] }));
   for (const change of data.units) {
     const unit = units[change.unit];
@@ -53,6 +56,7 @@ function take(data) {
     runs.update(units, data.state);
     draw();
     askForResults(wasWaiting && !WAITS.has(data.state));
+    if (!described && units.length) askForDescription();
   } else showPhase(data.study);
   if (!WAITS.has(data.state)) stream?.stop();
 }
@@ -62,7 +66,7 @@ function draw() {
   const drawn = [...names.values()]
     .map((group) => ({ name: group[0].name, baseline: group[0].baseline, runs: group }))
     .filter(({ name, baseline }) => !baseline || !name.startsWith("start")); // every variant begins there
-  curves.update({ curves: drawn, quantiles: run.quantiles, ...chosen, log: at("log").checked, zoom: at("zoom").checked });
+  curves.update({ curves: drawn, quantiles, ...chosen, log: at("log").checked, zoom: at("zoom").checked });
 }
 
 function showState() {
@@ -92,7 +96,7 @@ function showTime() {
   const begun = Date.parse(state.started);
   const until = state.ended ? Date.parse(state.ended) : WAITS.has(state.state) ? Date.now() : NaN;
   at("elapsed").textContent = duration(Math.max(0, (until - begun) / 1000));
-  if (at("left")) at("left").textContent = state.left == null ? "–" : duration(state.left);
+  if (at("left")) at("left").textContent = state.left == null ? "–" : state.left < 1 ? "a moment" : duration(state.left);
 }
 
 function showPhase(study) {
@@ -120,6 +124,16 @@ async function askForResults(ended) {
   }, 2000);
   const answer = await fetch(`/runs/${run.id}/results`).catch(() => null);
   if (answer?.ok) fill(at("results"), document.createRange().createContextualFragment(await answer.text()));
+}
+
+/** The page came before the run had begun: what is run, variant by variant, is known only now. */
+async function askForDescription() {
+  described = true;
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (!answer?.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  at("description").replaceChildren(...page.getElementById("description").childNodes);
+  at("compare").href = page.getElementById("compare").getAttribute("href");
 }
 
 /** Show the links to what is written when a run ends. */
