@@ -22,7 +22,7 @@ from tests.support.versions import small_study
 from tests.support.walks import following, walked_store
 from tests.support.watched import finished_run
 
-PATIENCE = 60_000
+PATIENCE = 40_000
 """Milliseconds: what is waited for starts processes, on a machine that may be busy."""
 
 expect.set_options(timeout=PATIENCE)
@@ -136,7 +136,9 @@ def rows_of(page: Page, figure: str) -> list[list[str]]:
     if table.get_attribute("open") is None:
         table.locator("summary").click()
     script = "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
-    return [list(row) for row in table.locator("tbody tr").evaluate_all(script)]
+    rows = table.locator("tbody tr")
+    rows.first.wait_for()
+    return [list(row) for row in rows.evaluate_all(script)]
 
 
 def forgive(pages: Pages, pattern: str) -> None:

@@ -76,7 +76,7 @@ function told(found) {
       fact("Settings", ["digest ", digest(found.config_digest)]),
       fact("Code", found.code_version),
     ),
-    found.counts.length > 0 && section("What became of every ping", plainTable(["", "pings", "meaning"], found.counts.map(({ reason, pings, words }) => [reason, pings, words]))),
+    found.counts.length > 0 && section("What became of every ping", plainTable(["outcome", "pings", "meaning"], found.counts.map(({ reason, pings, words }) => [reason, pings, words]))),
     Object.keys(found.arms).length > 0 && section("Arms", armsTable(found.arms)),
     files.count > 0 && section(`Landed files: ${count(files.count)}, with ${count(files.rows)} rows`, filesTable(files)),
   ].filter(Boolean);

@@ -32,7 +32,7 @@ const seen = new IntersectionObserver(
  * @returns {{update: (data: any) => void}}
  */
 export function figure(element, { title, describe, draw, table, note, level = 2 }) {
-  const drawing = el("div", { class: "drawing", role: "img" });
+  const drawing = el("div", { class: "drawing", role: "img", "aria-label": title });
   const caption = el("figcaption", { hidden: true });
   const figureElement = el("figure", {}, drawing, caption);
   fill(element, el(`h${level}`, {}, title), figureElement);
