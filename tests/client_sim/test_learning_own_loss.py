@@ -116,6 +116,8 @@ def test_what_an_own_loss_cannot_do_is_told(own_losses: Any) -> None:
         own_loss(own_losses.squared, [[0.0]])
     with pytest.raises(InvalidSettings, match="needs the setting 'weights'"):
         model_spec("own", {"function": "own_losses:squared"})
+    with pytest.raises(InvalidSettings, match="weights = 2, but its start has 3"):
+        model_spec("own", {"function": "own_losses:squared", "start": "own_losses:START", "weights": 2})
 
 
 def test_without_jax_it_is_told_how_to_install_it(own_losses: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedping.main import main
@@ -147,6 +148,30 @@ def test_a_module_that_it_names_lies_beside_the_file(tmp_path: Path, monkeypatch
     assert main(["simulate", str(file), "--out", str(tmp_path / "out"), *FEW, *own]) == 0
     assert sys.modules.pop("beside_the_file").__file__ == str(file.parent / "beside_the_file.py")
     assert sys.path[-1] == str(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("start", "weights", "expected"),
+    [
+        ('start = "own_start:START"', "", [1.5, -2.0]),
+        ('start = "own_start:start"', "weights = 2, ", [3.0, 4.0]),
+        ("start = 0.5", "weights = 2, ", [0.5, 0.5]),
+        ("start = [5, 6]", "weights = 2, ", [5.0, 6.0]),
+    ],
+)
+def test_the_weights_of_a_loss_begin_where_its_module_or_the_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, weights: str, expected: list[float]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = small_file(tmp_path / "mine")
+    (file.parent / "own_start.py").write_text(OWN + "START = (1.5, -2.0)\ndef start():\n    return [3, 4]\n")
+    names = 'function = "own_start:loss", predict = "own_start:predict", gradient = "finite_differences"'
+    options = ["--set", f'model={{ name = "own", {weights}{start}, {names} }}', "--set", "evaluation.baselines=[]"]
+    options += ["--set", "rounds=0", "--set", "seeds=1", "--jobs", "1"]
+    assert main(["simulate", str(file), "--out", str(tmp_path / "out"), *options]) == 0
+    sys.modules.pop("own_start")
+    [last, *_] = (tmp_path / "out" / "runs").glob("*/*/last.npy")
+    assert np.load(last).tolist() == expected
 
 
 def test_the_shipped_experiment_of_the_breast_cancer_clinics_can_be_meant() -> None:

@@ -229,11 +229,21 @@ def loss_of(settings: Settings) -> Loss:
 
 
 def start_of(settings: Settings) -> FloatArray:
-    """Return the weights that ``start`` names, or as many zeros as ``weights`` says."""
+    """Return the weights that ``start`` names, or as many zeros as ``weights`` says.
+
+    Raises:
+        InvalidSettings: both are given and do not agree.
+    """
     if not settings.has("start"):
         return np.zeros(settings.whole("weights"))
     values = named(settings, "start", "my_module:my_start")
-    return np.asarray(values() if callable(values) else values, dtype=np.float64)
+    start = np.asarray(values() if callable(values) else values, dtype=np.float64)
+    if settings.has("weights") and settings.whole("weights") != start.size:
+        raise InvalidSettings(
+            f"the model '{settings.model}' has weights = {settings.whole('weights'):,}, but its start has "
+            f"{start.size:,}; leave 'weights' out, or make them agree"
+        )
+    return start
 
 
 def prediction_of(settings: Settings) -> Prediction | None:
