@@ -35,6 +35,10 @@ LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
 STDOUT, STDERR = "stdout", "stderr"
 _POLL = 0.1
 
+SECRETS = ("FEDPING_DASHBOARD_TOKEN", "CREDENTIALS_DIRECTORY")
+"""Variables of a server that its commands do not get, as they need none of its secrets, and might show them in what
+they print: the dashboard's token, and where systemd keeps the credentials of a service."""
+
 
 class Process(msgspec.Struct, frozen=True):
     """Who keeps a command: its process id, which is that of the session and its group, and when it began."""
@@ -77,6 +81,7 @@ def start(folder: Path, command: Sequence[str], *, patience: float, then: Sequen
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name not in SECRETS},
             start_new_session=True,
             pass_fds=(lock,),
         )

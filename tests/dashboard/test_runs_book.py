@@ -16,6 +16,7 @@ import requests
 from dashboard.runs.book import RunBook, WrongState
 from dashboard.runs.run import UnknownRun
 from experiments.run_process import PROCESS
+from fedping.dashboard_options import TOKEN_VARIABLE
 from tests.support.dashboard import dashboard_client
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
@@ -121,6 +122,22 @@ def test_what_does_not_heed_is_killed_after_a_while(tmp_path, mark):
     (tmp_path / STOP).touch()
     assert wait_until(lambda: not is_alive(tmp_path))
     assert wait_until(lambda: not marked(mark), 5)
+
+
+def test_a_command_gets_the_environment_without_the_secrets_of_the_server(tmp_path, mark, monkeypatch):
+    from experiments.run_process import STDOUT, is_alive, start
+
+    secret = "a token of the dashboard"
+    for name in (TOKEN_VARIABLE, "CREDENTIALS_DIRECTORY"):
+        monkeypatch.setenv(name, secret)
+    tell = "import os; print(open(f'/proc/{os.getppid()}/environ').read(), *os.environ.items())"
+    assert start(tmp_path, [sys.executable, "-c", tell], patience=1)
+    assert wait_until(lambda: not is_alive(tmp_path))
+    said = (tmp_path / STDOUT).read_text()
+    for name in (TOKEN_VARIABLE, "CREDENTIALS_DIRECTORY", secret):
+        assert name not in said
+    for value in mark.values():
+        assert value in said
 
 
 def test_a_run_whose_keeper_is_killed_is_lost_and_goes_on(tmp_path, mark):
