@@ -53,4 +53,5 @@ export async function told(where, action) {
     where.textContent = /** @type {Error} */ (error).message;
     where.classList.add("problem");
   }
+  where.scrollIntoView({ block: "nearest" });
 }

@@ -40,8 +40,14 @@ export function outcome(state) {
   if (!state.on) {
     return "Thank you. The extension is switched off in the settings, so nothing is sent.";
   }
-  return state.lacksPermission ? LACKS_PERMISSION : `Thank you. You take part in the study “${state.study}”.`;
+  if (state.lacksPermission) {
+    return LACKS_PERMISSION;
+  }
+  return state.arm === null ? `Thank you. ${NOT_REACHED}` : `Thank you. You take part in the study “${state.study}”.`;
 }
+
+export const NOT_REACHED =
+  "The server has not answered with such a study, or it does not take this browser; it will be asked again. Until then pages are ranked by the start values.";
 
 export const LACKS_PERMISSION =
   "The browser has not been asked yet whether the extension may reach the study's server, so nothing is sent: press Save in the settings.";

@@ -24,7 +24,7 @@ function inWords({ payload, ...outer }, drawn) {
     element("dd", {}, meaning),
   ]);
   return [
-    element("p", {}, EXAMPLE),
+    element("p", {}, payload.frecency_scores.length > 0 ? EXAMPLE : NO_PAGES),
     ...unlike,
     element("dl", { className: "fields" }, ...fields),
     element("p", {}, element("strong", {}, "Never sent: "), `${NEVER.join("; ")}.`),
@@ -34,6 +34,8 @@ function inWords({ payload, ...outer }, drawn) {
 
 const EXAMPLE =
   "One message for each page you choose from a list. This is the message for your own pages as they are now, had you typed three letters and chosen the second page shown.";
+const NO_PAGES =
+  "One message for each page you choose from a list. There are no pages yet, so this is the message of an empty list.";
 const NOT_DRAWN =
   "Your random number and your group are drawn only once you take part; until then “00000000-…” and “not-drawn-yet” stand in their places.";
 
@@ -43,7 +45,7 @@ function inShort(value) {
     return JSON.stringify(value);
   }
   const some = value.filter((number) => number !== 0).length;
-  return value.length > 10 ? `${value.length} numbers, ${some} of them not 0` : value.join(", ");
+  return value.length > 10 ? `${value.length} numbers, ${some || "none"} of them not 0` : value.join(", ") || "none";
 }
 
 /**
@@ -52,5 +54,7 @@ function inShort(value) {
  * @param {any} message
  */
 function inJson(message) {
-  return JSON.stringify(message, null, 2).replace(/\[[^[\]{}"]*\]/g, (array) => array.replace(/\s+/g, " "));
+  return JSON.stringify(message, null, 2).replace(/\[[^[\]{}"]*\]/g, (array) =>
+    array.replace(/\s+/g, " ").replace(/^\[ | \]$/g, (end) => end.trim()),
+  );
 }

@@ -3,6 +3,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { outcome } from "../extension/consent.js";
 import { Interaction } from "../extension/interaction.js";
 import { FIELDS } from "../extension/taking_part/fields.js";
 import {
@@ -359,6 +360,23 @@ test("what would be sent has every field explained, and is what the ping would b
   assert.equal(real.ping.clientId, JSON.parse(extension.api.storage.local.kept.get("fedping/pings/client") ?? ""));
   assert.equal(real.ping.payload.study_variation, client.arm);
   assert.equal(extension.browser.posts.length, 0);
+});
+
+test("what came of agreeing is said as it is", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  const agreed = async () => outcome(await extension.ask({ ask: "consent", agreed: true }));
+  assert.match(await agreed(), /No study is set/);
+  const { answer } = ingest;
+  ingest.answer = () => new Response(null, { status: 404 });
+  await extension.ask({ ask: "study", ingest: INGEST, study: "pings" });
+  assert.match(await agreed(), /has not answered with such a study/);
+  ingest.answer = answer;
+  await extension.ask({ ask: "fetch" });
+  assert.match(await agreed(), /You take part in the study “pings”/);
+  await extension.ask({ ask: "on", on: false });
+  assert.match(await agreed(), /switched off/);
+  assert.match(outcome(await extension.ask({ ask: "consent", agreed: false })), /You do not take part/);
 });
 
 test("nothing is reported of a list that was ranked for another study", async () => {

@@ -3,7 +3,7 @@
 
 import { api, originNamesInstallation } from "../api.js";
 import { ask, byId, told } from "../ask.js";
-import { LACKS_PERMISSION, agree, decline, outcome } from "../consent.js";
+import { LACKS_PERMISSION, NOT_REACHED, agree, decline, outcome } from "../consent.js";
 import { hostPattern, serverAddress, studyName } from "../taking_part/settings.js";
 import { drawWouldSend } from "../would_send.js";
 
@@ -75,11 +75,8 @@ function saved(state) {
   if (!state.on) {
     return "Saved. The extension is switched off, so nothing is sent.";
   }
-  return state.arm === null ? NOT_REACHED : `Saved. You take part in the study “${state.study}”.`;
+  return state.arm === null ? `Saved. ${NOT_REACHED}` : `Saved. You take part in the study “${state.study}”.`;
 }
-
-const NOT_REACHED =
-  "Saved. The server has not answered with such a study, or it does not take this browser; it will be asked again. Until then pages are ranked by the start values.";
 
 /** @param {any} state */
 function switched(state) {
@@ -91,7 +88,7 @@ function switched(state) {
 /** @param {any} state */
 function fetched({ version, arm }) {
   if (arm === null) {
-    return NOT_REACHED.replace("Saved. ", "");
+    return NOT_REACHED;
   }
   return version < 0 ? "This browser's group has no model of its own." : `Version ${version} is the newest.`;
 }
