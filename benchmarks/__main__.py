@@ -16,6 +16,7 @@ BENCHMARKS = (
     "command_line",
     "simulate",
     "growth",
+    "browser",
 )
 
 

@@ -19,15 +19,21 @@ from tests.browser.pages import serving
 BROWSERS = ("chromium", "firefox")
 
 
+def measure(browser: str) -> dict[str, dict[str, float]]:
+    """Return milliseconds by what was measured, and by which of its runs."""
+    with serving() as web, opened(browser, f"{web.address}/tests/page.html"):
+        for step in ("parity", "digest"):
+            web.hears(step)
+        figures: dict[str, dict[str, float]] = web.hears("benchmark")
+        return figures
+
+
 def main(browser: str) -> None:
     """Print the figures of a browser."""
     if browser not in BROWSERS or path_of(browser) is None:
         sys.exit(f"there is no {browser} on this machine; install it, or name another of {', '.join(BROWSERS)}")
-    with serving() as web, opened(browser, f"{web.address}/tests/page.html"):
-        for step in ("parity", "digest"):
-            web.hears(step)
-        for name, figures in web.hears("benchmark").items():
-            print(name.ljust(20), "   ".join(f"{which} {figure:7.2f} ms" for which, figure in figures.items()))
+    for name, figures in measure(browser).items():
+        print(name.ljust(20), "   ".join(f"{which} {figure:7.2f} ms" for which, figure in figures.items()))
 
 
 @contextlib.contextmanager

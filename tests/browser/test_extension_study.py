@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sim.models import frecency_start
+from client_sim.models import VisitType, frecency_start
 from tests.browser.garden import garden_store, page_of, ranked_by, scores_by, seeded, take_part, update_of
 from tests.browser.harness.waiting import wait_for
 from tests.browser.pages import serving
 from tests.browser.tools import landed_rows
-from tests.browser.users import User
+from tests.browser.users import FirefoxUser, User
 from tests.support.ingest_server import ROOT, running_ingest
 
 pytestmark = pytest.mark.browser
@@ -56,6 +56,9 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         known = {
             page["url"]: page_of(page) for page in user.ask({"ask": "search", "typed": "garden"})["listed"]["pages"]
         }
+        # The visit to the page that was chosen; Chromium counts it as if its address had been typed.
+        newest = max(known[before[chosen]].visits, key=lambda visit: visit.time)
+        assert newest.type == (VisitType.LINK if isinstance(user, FirefoxUser) else VisitType.TYPED)
         after = user.type("garden")
         assert after == ranked_by(version.model, known)
         assert after != ranked_by(frecency_start(), known)

@@ -28,7 +28,8 @@ KEYWORD = "fp "
 
 def packed(folder: Path) -> tuple[Path, Path]:
     """Pack the extension as it is; return the folder, and the file for Firefox beside it."""
-    subprocess.run([sys.executable, str(BROWSER / "extension" / "pack.py"), str(folder / "extension")], check=True)
+    command = [sys.executable, str(BROWSER / "extension" / "pack.py"), str(folder / "extension")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "extension", next(folder.glob("*-firefox.zip"))
 
 

@@ -1,0 +1,84 @@
+"""The extension's pages in Chromium: accessible in every look, and the search page by the keyboard alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Playwright, expect
+
+from tests.browser.garden import SEEDS, garden_store
+from tests.browser.harness.accessible import axe_violations
+from tests.browser.harness.chromium import PATIENCE, Profile, chromium_profile, launching, new_profile
+from tests.browser.harness.little_web import running_web
+from tests.browser.harness.seeds import seed_chromium
+from tests.browser.harness.waiting import wait_for
+from tests.browser.pages import serving
+from tests.browser.tools import landed_rows
+from tests.browser.users import packed
+from tests.support.ingest_server import running_ingest
+
+pytestmark = pytest.mark.browser
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture
+def profile(playwright: Playwright, tmp_path: Path) -> Iterator[Profile]:
+    """Give a Chromium without a window, with the history of the garden and the extension."""
+    folder = tmp_path / "user" / "profile"
+    new_profile(folder)
+    playwright.chromium.launch_persistent_context(folder, **launching()).close()
+    seed_chromium(folder, SEEDS)
+    with running_web({seed.url: seed.title for seed in SEEDS}) as web:
+        extension, _ = packed(folder.parent)
+        with chromium_profile(playwright, folder, extension, elsewhere=f"127.0.0.1:{web}") as profile:
+            yield profile
+
+
+def test_pages_are_accessible_in_every_look(profile: Profile) -> None:
+    wrong: list[str] = []
+    for path in ("welcome/welcome.html", "options/options.html", "search/search.html"):
+        page = profile.open(path)
+        if path.startswith("search"):
+            page.locator("#query").press_sequentially("garden")
+            expect(page.locator("#results [role=option]")).to_have_count(5)
+        else:
+            expect(page.locator("#would-send-json")).not_to_be_empty()
+            page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        for dark in (False, True):
+            page.emulate_media(color_scheme="dark" if dark else "light")
+            for width in (390, 1280):
+                page.set_viewport_size({"width": width, "height": 800})
+                wrong += [f"{path}, dark {dark}, width {width}: {line}" for line in axe_violations(page)]
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+    assert wrong == []
+
+
+def test_a_page_is_found_chosen_and_reported_by_the_keyboard_alone(profile: Profile, tmp_path: Path) -> None:
+    garden_store(tmp_path)
+    with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
+        settings = profile.open("options/options.html")
+        settings.locator("#ingest").fill(web.relay)
+        settings.locator("#study").fill("garden")
+        settings.locator("#save").click()
+        expect(settings.locator("#message")).to_contain_text("Saved")
+        settings.locator("#consent").check()
+        expect(settings.locator("#arm")).to_have_text("treatment")
+
+        search = profile.open("search/search.html")
+        expect(search.locator("#query")).to_be_focused()
+        search.keyboard.type("garden")
+        expect(search.locator("#results [role=option]")).to_have_count(5)
+        shown = search.locator("#results [role=option]").evaluate_all("(rows) => rows.map((row) => row.dataset.url)")
+        search.keyboard.press("ArrowDown")
+        expect(search.locator("#results [aria-selected=true]")).to_have_attribute("data-url", shown[1])
+        search.keyboard.press("Enter")
+        search.wait_for_url(shown[1])
+        wait_for(lambda: len(web.posts()) == 1, "the ping of the choice")
+        server.flush()
+    (row,) = landed_rows(tmp_path / "landing").values()
+    assert row["rank_selected"] == 1
+    assert row["num_chars_typed"] == len("garden")
+    assert row["num_key_down_events"] == len("garden") + 1
+    assert row["enter_was_pressed"] == 1
+    assert len(row["frecency_scores"]) == 5
