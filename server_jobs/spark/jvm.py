@@ -57,11 +57,25 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
+def _close_here_what_is_interrupted() -> None:
+    """Have Ctrl-C in a call to the JVM close connections on this side alone.
+
+    Py4J also asks the JVM to close the interrupted one, by its two ports, over every connection that is open. The JVM
+    takes that to mean all connections with one of those ports, so all there are: one is the port that it listens on.
+    Whoever opens another meanwhile, such as PySpark to clean up after the call, fails, and the error takes the place of
+    the interruption. Nor is the JVM to be asked: it sees by itself that a connection has been closed.
+    """
+    from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
+
+    ClientServerConnection.shutdown_socket = lambda connection, *_: connection.close()
+
+
 def _launch(master: str) -> Jvm:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     _quieten_py4j()
+    _close_here_what_is_interrupted()
     complaints = Complaints()
     output = {"stdout": complaints.write_end, "stderr": complaints.write_end}
     try:

@@ -95,7 +95,8 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
                 session = _connect(jvm, start)
         jvm.complaints.pass_on()
         ship_code(session)
-        yield session
+        with _interruption_first():
+            yield session
     finally:
         if jvm is not None:
             end_jvm(jvm)
@@ -140,6 +141,22 @@ def _cause(error: Exception) -> str:
         java = java.getCause()
     said = str(java.getMessage() or java.toString()) if java is not None else str(error)
     return next(iter(said.strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def _interruption_first() -> Iterator[None]:
+    """Raise Ctrl-C itself where PySpark's clean-up after it has failed, as it does when the JVM has gone too."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        earlier: BaseException | None = error
+        while earlier is not None and not isinstance(earlier, KeyboardInterrupt):
+            earlier = earlier.__context__
+        if earlier is None:
+            raise
+        raise KeyboardInterrupt from error
 
 
 @contextmanager

@@ -96,6 +96,16 @@ def test_a_master_that_is_none_is_told_in_one_sentence(mark: dict[str, str]) -> 
 
 @pytest.mark.filterwarnings("ignore:Unable to cleanly shutdown")
 def test_a_second_session_beside_the_first_is_refused_and_a_dead_jvm_does_not_stay(mark: dict[str, str]) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupt_with_a_dead_jvm(mark)
+    assert isinstance(raised.value.__cause__, Exception)
+    assert not left_over(mark, seconds=5)
+    with spark_session(SparkSettings(cpus=1)) as session:
+        assert session.range(3).count() == 3
+    assert not left_over(mark, seconds=2)
+
+
+def interrupt_with_a_dead_jvm(mark: dict[str, str]) -> None:
     with spark_session(SparkSettings(cpus=1)) as session:
         with pytest.raises(RuntimeError, match="already"), spark_session():
             pass
@@ -104,14 +114,14 @@ def test_a_second_session_beside_the_first_is_refused_and_a_dead_jvm_does_not_st
                 os.kill(pid, signal.SIGKILL)
         with pytest.raises(Exception, match=r"."):
             session.range(3).count()
-    assert not left_over(mark, seconds=5)
-    with spark_session(SparkSettings(cpus=1)) as session:
-        assert session.range(3).count() == 3
-    assert not left_over(mark, seconds=2)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            session.range(3).count()  # which fails, as PySpark's own clean-up would
 
 
 SLOW_JOB = """
-import signal, sys, time
+import signal, sys, threading, time
 from pathlib import Path
 from server_jobs.spark.session import spark_session
 from server_jobs.spark.settings import SparkSettings
@@ -123,13 +133,36 @@ def wait(batches):
     time.sleep(600)
     yield from batches
 
+class Other(threading.Thread):
+    "A thread with a connection to the JVM of its own: it sleeps there, and tells whether the connection has stayed."
+
+    def __init__(self, session, seconds):
+        super().__init__(daemon=True)
+        self.jvm, self.seconds = session._jvm, seconds
+        self.start()
+
+    def run(self):
+        self.jvm.java.lang.Thread.sleep(0)
+        client = self.jvm._gateway_client
+        connection = client.get_thread_connection()
+        if self.seconds:
+            while not running.exists():
+                time.sleep(0.02)
+            self.jvm.java.lang.Thread.sleep(1000 * self.seconds)
+            self.stayed = client.get_thread_connection() is connection
+        else:
+            time.sleep(600)
+
 try:
     with spark_session(SparkSettings(cpus=2)) as session:
         print("session", flush=True)
+        idle, busy = Other(session, 0), Other(session, 2)
         try:
             session.range(2).mapInArrow(wait, "id long").collect()
         except KeyboardInterrupt:
             print("alive", session.sparkContext.statusTracker().getActiveJobsIds(), flush=True)
+            busy.join()
+            print(busy.stayed, flush=True)
             raise
 except KeyboardInterrupt:
     sys.exit(130)
@@ -169,9 +202,10 @@ def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
     tmp_path: Path, slow_job: subprocess.Popen[str], mark: dict[str, str]
 ) -> None:
     assert wait_until((tmp_path / "running").exists)
+    time.sleep(0.5)  # seconds, until the other thread's call has reached the JVM
     os.killpg(slow_job.pid, signal.SIGINT)  # as the terminal does: to Python, and to the JVM beside it
     said, _ = slow_job.communicate(timeout=60)
-    assert (slow_job.returncode, said.split()) == (130, ["session", "alive", "[0]"])
+    assert (slow_job.returncode, said.split()) == (130, ["session", "alive", "[0]", "True"])
     assert not left_over(mark, seconds=2)
 
 
