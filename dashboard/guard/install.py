@@ -15,6 +15,9 @@ from dashboard.settings import DashboardSettings
 
 _FREE = ("/static/", "/enter")
 
+MOST_BYTES = 2 * 1024 * 1024
+"""Of what is sent: descriptions are short, and the door is open to everybody."""
+
 
 def guard(application: Flask, settings: DashboardSettings) -> None:
     """Let through only who may: by host, by token, and for changes by origin and CSRF token."""
@@ -26,6 +29,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         WTF_CSRF_CHECK_DEFAULT=False,
         WTF_CSRF_TIME_LIMIT=None,
         WTF_CSRF_HEADERS=["X-CSRF-Token"],
+        MAX_CONTENT_LENGTH=MOST_BYTES,
     )
     csrf = CSRFProtect(application)
     token = settings.token
@@ -49,7 +53,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         if request.method == "GET":
             return _door(200)
         if not same(request.form.get("token", "").strip(), token):
-            return _door(403, "That is not the token of this dashboard; it was printed when the dashboard started.")
+            return _door(403, "That is not the token of this dashboard; ask whoever started it.")
         let_in(token)
         return redirect(_local(request.form.get("next", "/")))
 

@@ -1,4 +1,4 @@
-"""Where a request comes from: only our own pages may change anything, and nobody may reach us by another name.
+"""Where a request comes from: only our own pages may ask for anything, and nobody may reach us by another name.
 
 The second is against DNS rebinding: a page of somebody else whose name points to loopback has that name in ``Host``.
 """
@@ -28,6 +28,8 @@ def check_host(request: Request, settings: DashboardSettings) -> None:
     if settings.token is not None:
         return
     name = (urlsplit(f"//{request.host}").hostname or "").lower()
+    if not name:
+        raise Refused("the request names no host, or none that can be one; open the address that the dashboard printed")
     if name not in (*LOOPBACK, settings.host.lower(), *(host.lower() for host in settings.hosts)):
         raise Refused(
             f"this dashboard is not known as '{name}'; open it by the address that it printed, or start it with "
@@ -36,16 +38,19 @@ def check_host(request: Request, settings: DashboardSettings) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a change that a page of another site asks for. Programs, which name no site, are for the token to judge.
+    """Refuse what a page of another site asks for, all but to be led here by a link.
+
+    It could not read an answer, but every stream that it holds is one viewer less. Programs, which name no site, are
+    for the token to judge.
 
     Raises:
         Refused: the request comes from another site.
     """
-    if request.method in SAFE:
-        return
+    reads = request.method in SAFE
     site = request.headers.get("Sec-Fetch-Site")
-    if site is not None and site not in ("same-origin", "none"):
-        raise Refused("a page of another site asked for this change; use the buttons of the dashboard itself")
+    led_here = reads and request.headers.get("Sec-Fetch-Mode") == "navigate"
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
-        raise Refused("a page of another address asked for this change; use the buttons of the dashboard itself")
+    foreign = site is not None and site not in ("same-origin", "none") and not led_here
+    if foreign or (origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()):
+        asked = "this; open the dashboard itself" if reads else "this change; use the buttons of the dashboard itself"
+        raise Refused(f"a page of another site asked for {asked}")

@@ -1,6 +1,7 @@
 """Who may do what, on every page."""
 
 import hashlib
+import io
 import re
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_a_page_of_another_site_changes_nothing(tmp_path: Path, method: str, hea
     assert made.config["changes"] == 0
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Origin": "http://localhost:1"},
+    ],
+)
+def test_a_page_of_another_site_holds_no_stream_and_reads_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
+    client = application(tmp_path).test_client()
+    for path in ("/runs/feed", "/change", "/static/js/page.js"):
+        answer = client.get(path, headers={"Accept": "text/event-stream", **headers})
+        assert (answer.status_code, answer.content_type) == (403, "application/json")
+
+
+def test_a_link_of_another_site_leads_here(tmp_path: Path) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert application(tmp_path).test_client().get("/change", headers=headers).status_code == 200
+
+
 def test_our_own_pages_change_what_they_ask_for(tmp_path: Path) -> None:
     made = application(tmp_path)
     client = made.test_client()
@@ -84,6 +105,13 @@ def test_without_a_token_only_names_of_this_machine_are_answered(tmp_path: Path,
     assert "--allow-host" in answer.json["error"]
     allowing = application(tmp_path, hosts=(host.partition(":")[0],)).test_client()
     assert allowing.get("/change", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["[", "a]b", "", "<script>"])
+def test_a_host_that_is_none_is_told_in_a_sentence(tmp_path: Path, host: str) -> None:
+    answer = application(tmp_path).test_client().get("/change", headers={"Host": host})
+    assert answer.status_code == 403
+    assert "names no host" in answer.json["error"]
 
 
 @pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1", "[::1]:8081"])
@@ -128,6 +156,12 @@ def test_the_door_lets_in_by_the_token_and_leads_nowhere_else(tmp_path: Path) ->
         assert client.post("/enter", data={**form, "token": TOKEN, "next": elsewhere}).location == "/"
     assert client.post("/enter", data={**form, "token": TOKEN, "next": "/change"}).location == "/change"
     assert client.get("/change").status_code == 200
+
+
+def test_nobody_can_send_so_much_that_the_disk_is_full(tmp_path: Path) -> None:
+    client = application(tmp_path, token=TOKEN).test_client()
+    answer = client.post("/enter", data={"csrf_token": "x", "file": (io.BytesIO(bytes(3 << 20)), "large")})
+    assert answer.status_code == 413
 
 
 def test_a_program_shows_the_token_and_needs_no_page(tmp_path: Path) -> None:
