@@ -1,9 +1,9 @@
 """What typing waits for in the search page of the extension: `python -m tests.browser.benchmark_typing [PAGES]`.
 
-In Chromium, with a history of 10,000 pages of ten visits each; real key events, one at a time. Of the thread of the search page, and of
-that of the background script: the longest task, which is the longest that another key would have waited, from
-Chromium's own trace and its own work included; by the clock, and by the processor's time, which others on the machine
-do not lengthen. `key to list` is from the key event to the moment that the list has changed.
+In Chromium, with a history of 10,000 pages of ten visits each; real key events, one at a time. Of the thread of the
+search page, and of that of the background script: the longest task, which is the longest that another key would have
+waited, from Chromium's own trace and its own work included; by the clock, and by the processor's time, which others on
+the machine do not lengthen. `key to list` is from the key event to the moment that the list has changed.
 """
 
 import json
@@ -112,7 +112,7 @@ def _stretches(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def summary(figures: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Return the median and 95th percentile of the time to the list, and of the tasks the longest and how many are long."""
+    """Return median and 95th percentile of the time to the list; of tasks the longest, and how many are too long."""
     shown = figures["shown"]
     tasks = {what: times for what, times in sorted(figures.items()) if what != "shown"}
     return {
