@@ -21,6 +21,7 @@ class DashboardSettings:
         host: the address to listen on.
         port: the port to listen on.
         token: what a visitor must show; None lets everybody in, which is for loopback alone.
+        token_is_new: whether it was made at this start, so that nobody knows it who is not told.
         hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token.
         viewers: how many pages at most are kept up to date by a held connection; the rest ask now and then.
         runs_at_once: how many runs at most have a process; the rest wait.
@@ -33,6 +34,7 @@ class DashboardSettings:
     host: str = "127.0.0.1"
     port: int = 8081
     token: str | None = None
+    token_is_new: bool = False
     hosts: tuple[str, ...] = ()
     viewers: int = 32
     runs_at_once: int = 1

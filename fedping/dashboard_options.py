@@ -44,7 +44,7 @@ viewers_option = click.option(
 
 
 def dashboard_settings(*, token_file: Path | None, host: str, **rest: Any) -> DashboardSettings:
-    """Return the settings, with the token that the operator gave, or a new one beyond loopback.
+    """Return the settings, with the token that the operator gave, or a new one beyond loopback, which is to be printed.
 
     Raises:
         InvalidSettings: the token is too short, or its file cannot be read.
@@ -56,15 +56,15 @@ def dashboard_settings(*, token_file: Path | None, host: str, **rest: Any) -> Da
     if settings.token is None and settings.beyond_loopback:
         from dataclasses import replace
 
-        return replace(settings, token=new_token())
+        return replace(settings, token=new_token(), token_is_new=True)
     return settings
 
 
 def at(settings: DashboardSettings) -> str:
-    """Return the address to open, with the token if there is one."""
+    """Return the address to open, with the token only if it is new: what is printed may be kept, as by a journal."""
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = f"[{host}]" if ":" in host else host
-    end = f"/?token={settings.token}" if settings.token else "/"
+    end = f"/?token={settings.token}" if settings.token_is_new else "/"
     return f"http://{shown}:{settings.port}{end}"
 
 

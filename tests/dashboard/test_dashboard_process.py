@@ -50,6 +50,18 @@ def test_beyond_loopback_nobody_enters_without_the_printed_token(tmp_path: Path)
         assert visitor.get(f"{server.url}/runs/", timeout=30).ok
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_that_was_given_is_not_printed(tmp_path: Path, host: str) -> None:
+    token = "a token of the operator"
+    (tmp_path / "token").write_text(f"{token}\n")
+    with running_dashboard(tmp_path, "--host", host, "--token-file", str(tmp_path / "token")) as server:
+        assert server.get("/runs/").status_code == 401
+        assert server.get("/runs/", headers={"Authorization": f"Bearer {token}"}).ok
+    said = server.said.read_text()
+    assert f":{server.url.rpartition(':')[2]}/. Ctrl-C" in said
+    assert "token" not in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_it_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     with running_dashboard(tmp_path) as server:
