@@ -15,6 +15,7 @@ from dashboard.feeds.streams import Streams
 from dashboard.guard import guard
 from dashboard.guard.install import Closed
 from dashboard.guard.origin import Refused
+from dashboard.sentences import MOST, sentence_of
 from dashboard.services import Services
 from dashboard.settings import DashboardSettings
 from model_store import StoreError
@@ -44,6 +45,8 @@ def create_application(settings: DashboardSettings) -> Flask:
         application.register_blueprint(views.blueprint(services))
     application.context_processor(lambda: _shared(settings))
     application.register_error_handler(FedpingError, _sentence)
+    application.register_error_handler(OSError, _sentence)
+    application.register_error_handler(RecursionError, _too_deep)
     application.register_error_handler(HTTPException, _http_error)
     application.add_url_rule("/", "home", lambda: _home(settings))
     return application
@@ -65,7 +68,9 @@ def _home(settings: DashboardSettings) -> AnyResponse:
     return redirect("/live/" if settings.store.is_dir() else "/runs/")
 
 
-def _status(error: FedpingError) -> HTTPStatus:
+def _status(error: FedpingError | OSError) -> HTTPStatus:
+    if isinstance(error, OSError):
+        return HTTPStatus.INTERNAL_SERVER_ERROR
     if isinstance(error, Closed):
         return HTTPStatus.UNAUTHORIZED
     if isinstance(error, Refused):
@@ -75,14 +80,18 @@ def _status(error: FedpingError) -> HTTPStatus:
     return HTTPStatus.NOT_FOUND if isinstance(error, StoreError) else HTTPStatus.BAD_REQUEST
 
 
-def _sentence(error: FedpingError) -> tuple[Response | str, int]:
-    return _told(str(error), _status(error))
+def _sentence(error: FedpingError | OSError) -> tuple[Response | str, int]:
+    return _told(sentence_of(error), _status(error))
+
+
+def _too_deep(error: RecursionError) -> tuple[Response | str, int]:
+    return _told("what was sent is nested too deeply; send something that a person could read", HTTPStatus.BAD_REQUEST)
 
 
 def _http_error(error: HTTPException) -> tuple[Response | str, int]:
     status = HTTPStatus(error.code or 500)
     if status == HTTPStatus.NOT_FOUND:
-        return _told(f"there is no page {request.path}; go back to the start", status)
+        return _told(f"there is no page {request.path[:MOST]}; go back to the start", status)
     return _told(f"{status.phrase}: {error.description}", status)
 
 

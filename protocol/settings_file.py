@@ -26,7 +26,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise InvalidSettings(f"cannot read the {what} {path}: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise InvalidSettings(f"the {what} {path} is not UTF-8 text; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, or of as many brackets
         raise InvalidSettings(f"the {what} {path} is not valid TOML: {error}") from error
 
 

@@ -15,6 +15,7 @@ from flask import Response, request
 
 from dashboard.feeds.feed import Feed
 from dashboard.feeds.reading import SharedReading
+from dashboard.sentences import sentence_of
 from protocol.errors import FedpingError
 
 TICK = 0.2
@@ -88,8 +89,8 @@ class Streams:
         while True:
             try:
                 change = self._reading.since(feed, position)
-            except FedpingError as error:
-                yield _event("problem", None, {"error": str(error)})
+            except (FedpingError, OSError) as error:
+                yield _event("problem", None, {"error": sentence_of(error)})
                 self._sleep(AFTER_PROBLEM)
                 continue
             if change is not None:

@@ -80,7 +80,7 @@ def blueprint(services: Services) -> Blueprint:
         named = {"Content-Disposition": f'attachment; filename="{study}-{line}.csv"'}
         return Response(text, content_type="text/csv; charset=utf-8", headers={**_FRESH, **named})
 
-    @views.get("/<study>/<line>/versions/<int:number>.json")
+    @views.get("/<study>/<line>/versions/<int(max=999999999):number>.json")
     def version(study: str, line: str, number: int) -> Response:
         store = open_store(root)
         _known(store, study, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,9 +129,12 @@ def _value(name: str, given: str) -> Any:
 
 def _number(given: str) -> float:
     try:
-        return float(given)
+        number = float(given)
     except ValueError:
-        raise InvalidSettings(f"the level alpha is a number such as 0.05, not '{given}'") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidSettings(f"the level alpha is a number such as 0.05, not '{given}'")
+    return number
 
 
 def _integer(name: str, given: str) -> int:

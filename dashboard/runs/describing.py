@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,7 +18,7 @@ from dashboard.runs.form.schema import laboratory_form
 from dashboard.runs.form.values import Arm, Filled, filled_form, tables_of
 from dashboard.runs.judging import Judged, Problem, judge
 from dashboard.runs.presets import Preset, preset, presets
-from dashboard.runs.toml import toml_text
+from dashboard.runs.toml import NotToml, tables_in, toml_text
 from protocol.errors import FedpingError, InvalidSettings
 
 FIRST = "breast_cancer"
@@ -98,8 +97,8 @@ def _begin(book: RunBook) -> tuple[str, str]:
 def _form_or_text(text: str, title: str) -> str | AnyResponse:
     """Return the form of a description, or its text where no form is for it."""
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        tables = tables_in(text)
+    except NotToml:
         return _text_page(text, title)
     filled = filled_form(tables)
     if "study" in tables or filled.unplaced:
@@ -117,7 +116,7 @@ def _form_again() -> str:
     arms = list(filled.arms)
     if more == "arm" and not number:
         arms.append(Arm(""))
-    blank = int(number) if number.isdigit() else None
+    blank = next((place for place in range(len(arms)) if str(place) == number), None)
     return _form_page(Filled(filled.values, arms), request.form.get("title", ""), blank=blank)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from dashboard.runs.presets import EXPERIMENTS
+from dashboard.runs.toml import NotToml, tables_in
 from experiments.laboratory.choices import check_choices
 from experiments.laboratory.settings import Experiment, Setup, experiment_of
 from experiments.laboratory.settings.merging import CHOICES, nested, variants_of
@@ -61,11 +61,10 @@ class Problem:
 def judge(text: str) -> Judged | Problem:
     """Return what a description comes to, or what is wrong with it."""
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return Problem(f"this is not valid TOML: {error}")
-    try:
+        tables = tables_in(text)
         return _study(text, tables) if "study" in tables else _laboratory(tables)
+    except NotToml as error:
+        return Problem(str(error))
     except InvalidSettings as error:
         return problem_of(str(error), tables)
 
@@ -138,8 +137,8 @@ def _study(text: str, tables: Mapping[str, Any]) -> Judged:
 def _beside(study: Any) -> Mapping[str, bytes]:
     if not isinstance(study, str) or Path(study).is_absolute():
         return {}
-    shipped = EXPERIMENTS / study
-    if "/" in study or not shipped.is_file():
+    shipped = next((file for file in EXPERIMENTS.iterdir() if file.name == study and file.is_file()), None)
+    if shipped is None:
         raise InvalidSettings(
             f"'study' is '{study}', which is not shipped with fedping; give the whole path of your study's file"
         )

@@ -40,7 +40,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
         raise InvalidSettings(f"'{text}' is no axis to sweep over; write it as in training.rate=0.1,0.3")
     try:
         found: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or thousands of digits or brackets
         found = [toml_value(value.strip()) for value in values.split(",")]
     return key.strip(), found
 

@@ -93,5 +93,5 @@ def toml_value(text: str) -> Any:
     """Return a value written as in TOML; what is none is taken for a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or thousands of digits or brackets
         return text
