@@ -37,8 +37,8 @@ from protocol.spec import ModelSpec, Step, Weight
 from protocol.study import Arm, Line, Study
 from server_jobs.optimize import first_versions
 from server_jobs.spark.archive import make_archive
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import find_java
-from server_jobs.spark.session import spark_home
 
 ROOT = Path(__file__).parents[1]
 M = 22

@@ -1,4 +1,4 @@
-"""An archive of Spark's classes, parsed and verified once, that the JVM maps into memory instead of reading 279 jars.
+"""Makes an archive of Spark's classes, parsed and verified once, that the JVM maps into memory instead of 279 jars.
 
 It is made once for a Java and a Spark, takes half a minute and 180 MB in the cache folder, and takes two to three
 seconds off every later start. A session only ever reads it: no run becomes longer by making it at its end, none is
@@ -11,7 +11,6 @@ With FEDPING_SPARK_ARCHIVE=off it is neither made nor used.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -22,31 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import FedpingError
-from server_jobs.spark.cache import cache_folder, keep_newest
+from server_jobs.spark.archive_place import SUFFIX, archive_path, current_archive, is_wanted
+from server_jobs.spark.cache import keep_newest
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
+from server_jobs.spark.session import spark_session
+from server_jobs.spark.settings import SparkSettings, class_path
 
-SUFFIX = ".jsa"
 MAKING = "making-"
 
 KEPT = 2
 """Archives kept for one Spark: cron and a person's shell may well find different Javas."""
-
-
-def current_archive(java: Java, spark_home: Path) -> Path | None:
-    """Return the archive that fits this Java and this Spark, if it has been made and is wanted."""
-    path = archive_path(java, spark_home)
-    return path if is_wanted() and path.is_file() else None
-
-
-def is_wanted() -> bool:
-    """Whether archives are to be made and used here."""
-    return os.environ.get("FEDPING_SPARK_ARCHIVE") != "off"
-
-
-def archive_path(java: Java, spark_home: Path) -> Path:
-    """Return where the archive for this Java and this Spark belongs: another file for every change in either."""
-    folder = cache_folder() / "spark" / _digest(str(spark_home.resolve()))
-    return folder / f"{_digest(*_identity(java, spark_home))}{SUFFIX}"
 
 
 def make_archive() -> Path | None:
@@ -55,8 +40,6 @@ def make_archive() -> Path | None:
     Raises:
         FedpingError: no Java, no room, or the JVM refuses.
     """
-    from server_jobs.spark.session import spark_home
-
     java, home = find_java(), spark_home()
     path = archive_path(java, home)
     try:
@@ -82,9 +65,6 @@ def _make(java: Java, home: Path, path: Path) -> None:
 
 def _list_classes(classes: Path) -> None:
     """Run a small job of the kind that rounds are made of, and have the JVM write down the classes that it loads."""
-    from server_jobs.spark.session import spark_session
-    from server_jobs.spark.settings import SparkSettings
-
     options = (f"-XX:DumpLoadedClassList={classes}", "-Xshare:auto", "-Xlog:disable")
     settings = SparkSettings(master="local[2]", app_name="fedping-archive", driver_java_options=options)
     with spark_session(settings) as session:
@@ -94,25 +74,12 @@ def _list_classes(classes: Path) -> None:
 
 
 def _dump(java: Java, home: Path, classes: Path, made: Path) -> None:
-    from server_jobs.spark.settings import class_path
-
     command = [str(java.home() / "bin" / "java"), "-Xshare:dump", f"-XX:SharedClassListFile={classes}"]
     command += [f"-XX:SharedArchiveFile={made}", "-Xlog:disable", "-cp", class_path(home)]
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if ran.returncode or not made.is_file():
         said = (ran.stderr + ran.stdout).strip().splitlines()[-1:] or [f"exit code {ran.returncode}"]
         raise FedpingError(f"Java {java.version} made no archive of Spark's classes: {said[0]}")
-
-
-def _identity(java: Java, spark_home: Path) -> Iterator[str]:
-    yield java.version
-    for path in [*java.runtime.glob("lib/server/libjvm.*"), *sorted(spark_home.glob("jars/*.jar"))]:
-        found = path.stat()
-        yield f"{path} {found.st_size} {found.st_mtime_ns}"
-
-
-def _digest(*words: str) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -130,8 +97,6 @@ def _sole(path: Path) -> Iterator[bool]:
 def main() -> int:
     """Make the archive where it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 at Ctrl-C."""
     from rich.console import Console
-
-    from server_jobs.spark.session import spark_home
 
     if not is_wanted() or current_archive(find_java(), spark_home()):
         return 0

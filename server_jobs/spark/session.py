@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import signal
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.errors import FedpingError
-from server_jobs.spark.archive import current_archive
+from server_jobs.spark.archive_place import current_archive
 from server_jobs.spark.arguments import is_local
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
 from server_jobs.spark.jvm import Jvm, end_jvm, start_jvm
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
@@ -47,21 +47,6 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
         return
     with _own(settings) as session:
         yield session
-
-
-def spark_home() -> Path:
-    """Return the folder of the Spark that will run: ``SPARK_HOME``, else that of the pyspark package.
-
-    Raises:
-        FedpingError: there is neither.
-    """
-    named = os.environ.get("SPARK_HOME")
-    if named:
-        return Path(named)
-    package = importlib.util.find_spec("pyspark")  # found, not imported: that takes time, and Spark may not be needed
-    if package is None or package.origin is None:
-        raise FedpingError(f"{sys.executable} has no pyspark: run `make install`, or use the Python that has it")
-    return Path(package.origin).parent
 
 
 @contextmanager

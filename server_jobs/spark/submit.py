@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from protocol.errors import FedpingError, InvalidSettings
 from server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.settings import QUICK_START
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
@@ -76,8 +77,6 @@ def _driver_is_here(options: list[str]) -> bool:
     Raises:
         InvalidSettings: there is no such mode, or the master cannot run a driver.
     """
-    from server_jobs.spark.session import spark_home
-
     properties = properties_of(options, os.environ, spark_home())
     mode = value_of(options, "--deploy-mode", "spark.submit.deployMode", properties) or "client"
     if mode not in ("client", "cluster"):
@@ -121,7 +120,6 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
 def _become_spark_submit(words: list[str]) -> NoReturn:
     """Run Spark's own program in place of this one, so that signals and the exit code are its."""
     from server_jobs.spark.java import java_home
-    from server_jobs.spark.session import spark_home
 
     program = spark_home() / "bin" / "spark-submit"
     environment = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}

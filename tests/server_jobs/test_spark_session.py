@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from protocol.errors import FedpingError
-from server_jobs.spark.archive import archive_path, current_archive, make_archive
+from server_jobs.spark.archive import make_archive
+from server_jobs.spark.archive_place import archive_path, current_archive
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import find_java
-from server_jobs.spark.session import spark_home, spark_session
+from server_jobs.spark.session import spark_session
 from server_jobs.spark.settings import QUICK_START, SparkSettings
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until

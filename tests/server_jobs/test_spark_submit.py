@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from model_store.store import open_store
 from protocol.errors import InvalidSettings
 from server_jobs.spark import submit
-from server_jobs.spark.archive import current_archive
+from server_jobs.spark.archive_place import current_archive
 from server_jobs.spark.arguments import is_local, pairs, properties_of, split, value_of
+from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import find_java
-from server_jobs.spark.session import spark_home
 from server_jobs.spark.settings import SparkSettings, plan
 from server_jobs.spark.shipping import PACKAGES, code_archive
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster

@@ -1,0 +1,25 @@
+"""Where Spark lies."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from protocol.errors import FedpingError
+
+
+def spark_home() -> Path:
+    """Return the folder of the Spark that will run: ``SPARK_HOME``, else that of the pyspark package.
+
+    Raises:
+        FedpingError: there is neither.
+    """
+    named = os.environ.get("SPARK_HOME")
+    if named:
+        return Path(named)
+    package = importlib.util.find_spec("pyspark")  # found, not imported: that takes time, and Spark may not be needed
+    if package is None or package.origin is None:
+        raise FedpingError(f"{sys.executable} has no pyspark: run `make install`, or use the Python that has it")
+    return Path(package.origin).parent
