@@ -33,6 +33,7 @@ SEEDS = (
     Seed("http://bank.example/", "Bank", ((0.5, TYPED),)),
 )
 MARGIN = 25.0
+START: list[float] = frecency_start().tolist()
 
 
 def study() -> Study:
@@ -40,7 +41,7 @@ def study() -> Study:
     long, short = Step(start=60, min=1, max=60), Step(start=1, min=1, max=1)
     weights = tuple(
         Weight(name, start, long if "Bonus" in name else short, integer=True)
-        for name, start in zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
+        for name, start in zip(FRECENCY_NAMES, START, strict=True)
     )
     spec = ModelSpec(name="frecency", model="frecency-2018", weights=weights, margin=MARGIN)
     line = Line(name="main", spec=spec, pipeline=Pipeline(min_clients=1))
@@ -85,7 +86,8 @@ def update_of(pages: Sequence[Page], chosen: int) -> list[float]:
     def loss(weights: FloatArray) -> float:
         return plain_loss(scores_by(weights.tolist(), pages), chosen, MARGIN)
 
-    return descent_by_finite_differences(loss, frecency_start()).tolist()
+    update: list[float] = descent_by_finite_differences(loss, np.array(START)).tolist()
+    return update
 
 
 def set_study(user: User, server: str) -> None:

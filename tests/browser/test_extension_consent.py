@@ -7,9 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from client_sim.models import frecency_start
 from protocol.json_schema import json_schema
-from tests.browser.garden import choose, garden_store, ranked_by, seeded, set_study
+from tests.browser.garden import START, choose, garden_store, ranked_by, seeded, set_study
 from tests.browser.harness.waiting import wait_for
 from tests.browser.pages import serving
 from tests.browser.tools import landed_rows
@@ -34,7 +33,7 @@ def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User
     ):
         user.welcome()
         wait_for(lambda: user.ask({"ask": "state"})["pages"] == 6, "the history to be read")
-        assert user.type("garden") == ranked_by(frecency_start(), seeded())  # no server is set yet
+        assert user.type("garden") == ranked_by(START, seeded())  # no server is set yet
         choose(user, 0)
         set_study(user, web.relay)
         choose(user, 1)

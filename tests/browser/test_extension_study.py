@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sim.models import VisitType, frecency_start
-from tests.browser.garden import garden_store, page_of, ranked_by, scores_by, seeded, take_part, update_of
+from client_sim.models import VisitType
+from tests.browser.garden import START, garden_store, page_of, ranked_by, scores_by, seeded, take_part, update_of
 from tests.browser.harness.waiting import wait_for
 from tests.browser.pages import serving
 from tests.browser.tools import landed_rows
@@ -36,7 +36,7 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         user.says("#version", "0")
 
         before = user.type("garden")
-        assert before == ranked_by(frecency_start(), pages)
+        assert before == ranked_by(START, pages)
         chosen = 3
         user.choose(chosen)
         wait_for(lambda: user.address() == before[chosen], "the page that was chosen")
@@ -44,7 +44,7 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         server.flush()
         (row,) = landed_rows(tmp_path / "landing").values()
         assert (row["study_variation"], row["model_version"], row["rank_selected"]) == ("treatment", 0, chosen + 1)
-        assert row["frecency_scores"] == scores_by(frecency_start(), [pages[url] for url in before])
+        assert row["frecency_scores"] == scores_by(START, [pages[url] for url in before])
         assert np.frombuffer(row["update"], "<f4").tolist() == update_of([pages[url] for url in before], chosen)
 
         spark_round(tmp_path)
@@ -61,7 +61,7 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         assert newest.type == (VisitType.LINK if isinstance(user, FirefoxUser) else VisitType.TYPED)
         after = user.type("garden")
         assert after == ranked_by(version.model, known)
-        assert after != ranked_by(frecency_start(), known)
+        assert after != ranked_by(START, known)
         user.choose(0)
         wait_for(lambda: len(web.posts()) == 2, "the second ping")
         server.flush()

@@ -256,9 +256,12 @@ class ChromiumUser(User):
         return answer.get("value")
 
     def type(self, text: str) -> list[str]:
-        self._omnibox.type(self._typing, KEYWORD + text)
-        rows = [row.content for row in self._omnibox.rows(KEYWORD + text) if row.provider == "Keyword"]
-        return [content.removeprefix(KEYWORD) for content in rows[1:]]
+        def lines() -> list[str]:
+            self._omnibox.type(self._typing, KEYWORD + text)
+            return [row.content for row in self._omnibox.rows(KEYWORD + text) if row.provider == "Keyword"]
+
+        # In the first moments of a browser the keyword is not one yet, and is typed once more.
+        return [line.removeprefix(KEYWORD) for line in wait_for(lines, "the keyword to be known")[1:]]
 
     def choose(self, place: int) -> None:
         self._omnibox.press(*["Down"] * (place + 1), "Return")

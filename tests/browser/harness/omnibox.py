@@ -25,6 +25,9 @@ _LAST_ANSWER = """
 """
 
 
+_FORGET = """() => document.querySelector("omnibox-output").shadowRoot.querySelector("#contents").replaceChildren()"""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row below the address bar: who suggests it, what it says, and what the bar holds while it is selected."""
@@ -46,6 +49,7 @@ class Omnibox:
 
     def type(self, page: Page, text: str) -> None:
         """Type into the address bar above a page, from its beginning."""
+        self._listening.evaluate(_FORGET)  # the answer to the same text, typed before, is none to this
         page.bring_to_front()
         self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
         self._screen.type(text)
