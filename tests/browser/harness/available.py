@@ -3,12 +3,14 @@
 `tests/conftest.py` ends the report of a run with one line about what was skipped for that (:func:`loud_line`).
 """
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -34,8 +36,17 @@ def path_of(name: str) -> str | None:
     """
     if name in os.environ.get("FEDPING_WITHOUT", "").split(","):
         return None
-    found = next(filter(None, map(shutil.which, _COMMANDS[name])), None)
-    return found if name != "node" or found is None or _node_version(found) >= LEAST_NODE else None
+    found = [path for path in map(shutil.which, _COMMANDS[name]) if path is not None]
+    if name == "node":
+        found = [path for path in [*found, *_node_of_playwright()] if _node_version(path) >= LEAST_NODE]
+    return found[0] if found else None
+
+
+def _node_of_playwright() -> list[str]:
+    """Return the node that lies in Playwright's wheel, for machines whose own is missing or too old."""
+    package = importlib.util.find_spec("playwright")
+    folders = package.submodule_search_locations if package else None
+    return [str(path) for folder in folders or () if (path := Path(folder) / "driver" / "node").is_file()]
 
 
 @cache
