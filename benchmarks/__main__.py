@@ -17,6 +17,7 @@ BENCHMARKS = (
     "simulate",
     "growth",
     "browser",
+    "drawing",
 )
 
 

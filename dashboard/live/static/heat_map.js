@@ -8,25 +8,40 @@ const LETTER = 6.6;
 const TOP = 8;
 const BOTTOM = 34;
 
-/** Colours between the theme's, as [r, g, b]; made anew for every drawing, for the theme may have changed. */
+let colours = null;
+addEventListener("fedping:theme", () => (colours = null));
+
+/** Colours between the theme's, as {@link pixel}s; asked of the browser once a theme, for it works out all styles for that. */
 export function palette() {
-  const [cold, neutral, warm, accent] = ["--cold", "--neutral", "--warm", "--accent"].map(rgb);
+  colours ??= mixtures(...["--cold", "--neutral", "--warm", "--accent"].map(rgb));
+  return colours;
+}
+
+const STEPS = 256;
+
+function mixtures(cold, neutral, warm, accent) {
+  const [colder, warmer, stronger] = [cold, warm, accent].map((end) => ramp(neutral, end).map(pixel));
+  const at = (colours, share) => colours[Math.round(STEPS * Math.max(0, Math.min(1, share)))];
   return {
-    neutral,
+    neutral: pixel(neutral),
     /** −1 is cold, 0 neutral, 1 warm. */
-    diverging: (share) => mixed(neutral, share < 0 ? cold : warm, Math.min(1, Math.abs(share))),
+    diverging: (share) => (share < 0 ? at(colder, -share) : at(warmer, share)),
     /** 0 is neutral, 1 the accent. */
-    sequential: (share) => mixed(neutral, accent, Math.max(0, Math.min(1, share))),
+    sequential: (share) => at(stronger, share),
   };
 }
 
-const mixed = (from, to, share) => from.map((value, k) => value + (to[k] - value) * share);
+const ramp = (from, to) =>
+  Array.from({ length: STEPS + 1 }, (_, step) => from.map((value, k) => value + ((to[k] - value) * step) / STEPS));
+
+/** A colour as a canvas keeps it: four bytes, which are written as one number. */
+const pixel = (colour) => new Uint32Array(Uint8ClampedArray.of(...colour, 255).buffer)[0];
 
 /**
  * @param {object} of
  * @param {string[]} of.names a row each
  * @param {number[]} of.versions a column each
- * @param {(row: number, column: number) => number[]} of.colour
+ * @param {(row: number, column: number) => number} of.colour of the palette
  * @param {(row: number, column: number) => string} of.words what a cell says when it is pointed at
  * @param {number} of.width
  * @param {number | null} [of.chosen] the version that is marked
@@ -63,14 +78,9 @@ function painted(rows, columns, colour) {
   const canvas = el("canvas", { width: Math.max(1, columns), height: rows });
   const context = canvas.getContext("2d");
   const image = context.createImageData(canvas.width, rows);
+  const pixels = new Uint32Array(image.data.buffer);
   for (let row = 0, at = 0; row < rows; row++) {
-    for (let column = 0; column < columns; column++, at += 4) {
-      const [r, g, b] = colour(row, column);
-      image.data[at] = r;
-      image.data[at + 1] = g;
-      image.data[at + 2] = b;
-      image.data[at + 3] = 255;
-    }
+    for (let column = 0; column < columns; column++, at++) pixels[at] = colour(row, column);
   }
   context.putImageData(image, 0, 0);
   return canvas;

@@ -12,13 +12,14 @@ import { el, fill } from "./dom.js";
  * @property {number} [level] of the heading, 2 if not given
  */
 
+const LEAST_WIDTH = 240;
+
 const hidden = new Set();
 const seen = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) hidden.delete(target);
-      else hidden.add(target);
-      if (isIntersecting) target.dispatchEvent(new Event("fedping:seen"));
+      if (!isIntersecting) hidden.add(target);
+      else if (hidden.delete(target)) target.dispatchEvent(new Event("fedping:seen"));
     }
   },
   { rootMargin: "200px" },
@@ -38,12 +39,15 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
   fill(element, el(`h${level}`, {}, title), figureElement);
   let data;
   let asked = 0;
+  let width = 0; // as it was observed: to ask the browser for it would have it lay out what other figures have just drawn
+  let drawn = 0;
 
   function paint() {
     asked = 0;
     if (data === undefined || hidden.has(element)) return;
-    const width = Math.max(240, Math.floor(drawing.clientWidth));
-    fill(drawing, draw(data, width));
+    width ||= Math.floor(drawing.clientWidth);
+    drawn = width;
+    fill(drawing, draw(data, Math.max(LEAST_WIDTH, width)));
     // Plot labels groups that have no role; the drawing as a whole is one picture with a description.
     for (const part of drawing.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
     drawing.setAttribute("aria-label", `${title}. ${describe(data)}`);
@@ -55,13 +59,9 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
     asked ||= requestAnimationFrame(paint);
   };
 
-  let width = 0;
   new ResizeObserver(([entry]) => {
-    const now = Math.floor(entry.contentRect.width);
-    if (now !== width && now > 0) {
-      width = now;
-      ask();
-    }
+    width = Math.floor(entry.contentRect.width);
+    if (width > 0 && width !== drawn) ask();
   }).observe(drawing);
   seen.observe(element);
   element.addEventListener("fedping:seen", ask);
