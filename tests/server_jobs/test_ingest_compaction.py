@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -18,12 +19,13 @@ from protocol.landing import SHARDS_KEY, landed_files, partition
 from protocol.update import CODECS
 from server_jobs.ingest.compaction import compactor as compactor_module
 from server_jobs.ingest.compaction.compactor import Compactor
-from server_jobs.ingest.compaction.duplicates import first_of_each
+from server_jobs.ingest.compaction.duplicates import first_of_each, keys_in, keys_of
 from server_jobs.ingest.compaction.recent import RecentDocuments
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.journal.segment import CLOSED, segments
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
+from tests.support.versions import small_study
 
 
 @pytest.fixture
@@ -126,6 +128,35 @@ def test_a_retry_of_what_has_landed_lands_no_second_time_even_after_a_restart(in
     landed = landed_ids(ingest.settings.landing)
     assert len(landed) == 21
     assert set(ids) < set(landed)
+
+
+def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
+    """So that two fleets of one seed do not take each other's pings for their own."""
+    ingest = ingest_app(tmp_path, others=[small_study("another", m=22)])
+    made = [batched() for _ in range(8)]
+    lines = "\n".join(map(json.dumps, made)).encode()
+    for path in (PATH, "/submit/another/frecency-update/1") * 2:  # each twice: the second time they are duplicates
+        assert ingest.post(path, lines).status_code == 200
+    ingest.land()
+    for path in (PATH, "/submit/another/frecency-update/1"):
+        assert ingest.post(path, lines).status_code == 200
+    ingest.land()  # with a new compactor, which knows of what has landed by its files
+    ids = sorted(ping["documentId"] for ping in made)
+    for study in ("study", "another"):
+        landed = ingest.settings.landing.glob(f"study={study}/line=main/iteration=0/*.parquet")
+        found = [i for file in landed for i in pq.ParquetFile(file).read().column("document_id").to_pylist()]
+        assert sorted(str(uuid.UUID(bytes=i)) for i in found) == ids
+    sums = ingest.totals()
+    assert (sums["landed"], sums["duplicates"]) == (16, 32)
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "another"])), max_size=30))
+def test_keys_tell_documents_apart_by_id_and_study(rows: list[tuple[int, str]]) -> None:
+    ids = np.array([[number] * 16 for number, _ in rows], dtype=np.uint8).reshape(-1, 16)
+    keys = keys_of(ids, pa.chunked_array([pa.array([study for _, study in rows], pa.string())]))
+    assert first_of_each(keys).tolist() == [row not in rows[:k] for k, row in enumerate(rows)]
+    for key, (number, study) in zip(keys, rows, strict=True):
+        assert keys_in(study, np.full((1, 16), number, np.uint8)).tolist() == [key.tolist()]
 
 
 @given(

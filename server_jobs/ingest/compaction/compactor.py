@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from protocol.documents import DOCUMENT_TYPES
 from protocol.landing import sync_folder, write_landed
-from server_jobs.ingest.compaction.columns import SEGMENT, landed_columns, uuid_bytes
-from server_jobs.ingest.compaction.duplicates import first_of_each
+from server_jobs.ingest.compaction.columns import SEGMENT, STUDY, landed_columns, uuid_bytes
+from server_jobs.ingest.compaction.duplicates import first_of_each, keys_of
 from server_jobs.ingest.compaction.partitions import Part, landed_segments, parts_of, segment_note
 from server_jobs.ingest.compaction.recent import recently_landed
 from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
@@ -86,7 +86,7 @@ class Compactor:
 
     def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
         """Write the records' partitions; return how many rows are landed now, those of an earlier attempt included."""
-        documents = uuid_bytes(records.column("document_id"))
+        documents = keys_of(uuid_bytes(records.column("document_id")), records.column(STUDY))
         first = first_of_each(documents) & ~self._recent.holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)

@@ -15,33 +15,34 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from protocol.landing import id_bytes, landed_at
+from server_jobs.ingest.compaction.duplicates import keys_in
 
 REMEMBERED = 250_000
 LOOK_BACK_MS = 3_600_000
 
 
 class RecentDocuments:
-    """The ids of the last :data:`REMEMBERED` documents or so."""
+    """The keys (:func:`server_jobs.ingest.compaction.duplicates.keys_of`) of the last :data:`REMEMBERED` documents."""
 
     def __init__(self) -> None:
         self._blocks: deque[NDArray[np.uint64]] = deque()
         self._sorted = np.zeros((0, 2), dtype=np.uint64)
 
-    def add(self, ids: NDArray[np.uint8]) -> None:
-        """Remember ids, shape (k, 16), and forget the oldest."""
-        if not len(ids):
+    def add(self, keys: NDArray[np.uint8]) -> None:
+        """Remember keys, shape (k, 16), and forget the oldest."""
+        if not len(keys):
             return
-        self._blocks.append(_halves(ids)[-REMEMBERED:])
+        self._blocks.append(_halves(keys)[-REMEMBERED:])
         while sum(map(len, self._blocks)) - len(self._blocks[0]) >= REMEMBERED:
             self._blocks.popleft()
         every = np.concatenate(list(self._blocks))
         self._sorted = every[np.argsort(every[:, 1])]
 
-    def holds(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which of the ids, shape (k, 16), are remembered; the mask has shape (k,)."""
-        asked = _halves(ids)
+    def holds(self, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which of the keys, shape (k, 16), are remembered; the mask has shape (k,)."""
+        asked = _halves(keys)
         if not len(self._sorted):
-            return np.zeros(len(ids), dtype=np.bool_)
+            return np.zeros(len(keys), dtype=np.bool_)
         where = np.searchsorted(self._sorted[:, 1], asked[:, 1])
         found = self._sorted[np.minimum(where, len(self._sorted) - 1)]
         same: NDArray[np.bool_] = (found == asked).all(axis=1)
@@ -56,15 +57,19 @@ def recently_landed(landing: Path) -> RecentDocuments:
     for path in sorted(files, key=lambda path: path.name, reverse=True):
         if sum(map(len, blocks)) >= REMEMBERED:
             break
-        blocks.append(_document_ids(path))
+        blocks.append(keys_in(_study(path), _document_ids(path)))
     recent = RecentDocuments()
     for block in reversed(blocks):
         recent.add(block)
     return recent
 
 
-def _halves(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(ids).view(np.uint64).reshape(-1, 2)
+def _halves(keys: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(keys).view(np.uint64).reshape(-1, 2)
+
+
+def _study(landed: Path) -> str:
+    return landed.parents[2].name.removeprefix("study=")
 
 
 def _document_ids(path: Path) -> NDArray[np.uint8]:
