@@ -17,7 +17,7 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from client_sim.models import VisitType
-from tests.browser.harness.chromium import Profile, chromium_profile, launching, new_profile
+from tests.browser.harness.chromium import Profile, chromium_profile, new_profile
 from tests.browser.harness.seeds import Seed, seed_chromium
 from tests.browser.users import packed
 
@@ -59,8 +59,7 @@ def measure(pages: int, folder: Path) -> dict[str, list[float]]:
     """Return milliseconds by what was measured, one of each a key."""
     extension, _ = packed(folder)
     with sync_playwright() as playwright:
-        new_profile(folder / "profile")
-        playwright.chromium.launch_persistent_context(folder / "profile", **launching()).close()
+        new_profile(playwright, folder / "profile")
         seed_chromium(folder / "profile", list(history(pages)))
         with chromium_profile(playwright, folder / "profile", extension) as profile:
             search = profile.open("search/search.html")

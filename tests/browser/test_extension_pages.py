@@ -8,7 +8,7 @@ from playwright.sync_api import Playwright, expect
 
 from tests.browser.garden import SEEDS, garden_store
 from tests.browser.harness.accessible import axe_violations
-from tests.browser.harness.chromium import PATIENCE, Profile, chromium_profile, launching, new_profile
+from tests.browser.harness.chromium import PATIENCE, Profile, chromium_profile, new_profile
 from tests.browser.harness.little_web import running_web
 from tests.browser.harness.seeds import seed_chromium
 from tests.browser.harness.waiting import wait_for
@@ -26,8 +26,7 @@ expect.set_options(timeout=PATIENCE)
 def profile(playwright: Playwright, tmp_path: Path) -> Iterator[Profile]:
     """Give a Chromium without a window, with the history of the garden and the extension."""
     folder = tmp_path / "user" / "profile"
-    new_profile(folder)
-    playwright.chromium.launch_persistent_context(folder, **launching()).close()
+    new_profile(playwright, folder)
     seed_chromium(folder, SEEDS)
     with running_web({seed.url: seed.title for seed in SEEDS}) as web:
         extension, _ = packed(folder.parent)

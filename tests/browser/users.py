@@ -14,7 +14,7 @@ from marionette_driver.keys import Keys
 from playwright.sync_api import Page as Tab
 from playwright.sync_api import Playwright
 
-from tests.browser.harness.chromium import Profile, chromium_profile, launching, new_profile
+from tests.browser.harness.chromium import Profile, chromium_profile, new_profile
 from tests.browser.harness.firefox import Firefox, running_firefox
 from tests.browser.harness.omnibox import Omnibox
 from tests.browser.harness.screen import Screen
@@ -208,7 +208,8 @@ class ChromiumUser(User):
         first = not profile.exists()
         if first:
             packed(self._folder)
-            self._begin(profile)
+            new_profile(self._playwright, profile)
+            seed_chromium(profile, self._seeds)
         leading = f"127.0.0.1:{self._web}"
         with chromium_profile(
             self._playwright, profile, extension, elsewhere=leading, screen=self._screen
@@ -219,13 +220,6 @@ class ChromiumUser(User):
                 self._bookmark()
             self._omnibox = Omnibox(self._profile)
             yield
-
-    def _begin(self, profile: Path) -> None:
-        """Let Chromium make its files, and put the history into them."""
-        new_profile(profile)
-        options = launching(elsewhere="~NOTFOUND")
-        self._playwright.chromium.launch_persistent_context(profile, **options).close()
-        seed_chromium(profile, self._seeds)
 
     def _bookmark(self) -> None:
         marked = [{"url": seed.url, "title": seed.title} for seed in self._seeds if seed.bookmarked]

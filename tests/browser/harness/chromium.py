@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,11 @@ PATIENCE = 30_000
 _ARGUMENTS = ("--disable-gpu", "--disable-quic", "--force-color-profile=srgb")
 
 
-def launching(*more: str, elsewhere: str = "", screen: Screen | None = None) -> dict[str, Any]:
+def launching(home: Path, *more: str, elsewhere: str = "", screen: Screen | None = None) -> dict[str, Any]:
     """Return how Playwright is to launch Chromium: no name leads out of this machine.
 
     Args:
+        home: a folder to take for the user's own, so that nothing is written into theirs.
         more: more arguments of Chromium.
         screen: where to open a window; without, there is none.
         elsewhere: an address (`127.0.0.1:8000`) that every other host's name leads to; by default to none.
@@ -32,7 +34,7 @@ def launching(*more: str, elsewhere: str = "", screen: Screen | None = None) -> 
     return {
         "executable_path": needed("chromium"),
         "headless": screen is None,
-        "env": {**os.environ, **(screen.environment if screen else {})},
+        "env": {**os.environ, "HOME": str(home), **(screen.environment if screen else {})},
         "chromium_sandbox": os.getuid() != 0,  # as root it does not run with it
         "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *(["--ozone-platform=x11"] if screen else []), *more],
     }
@@ -65,7 +67,10 @@ class Pages:
 @contextlib.contextmanager
 def running_chromium(playwright: Playwright) -> Iterator[Browser]:
     """Run Chromium for pages that need no profile; see :func:`pages_of`."""
-    with contextlib.closing(playwright.chromium.launch(**launching())) as browser:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
+        contextlib.closing(playwright.chromium.launch(**launching(Path(home)))) as browser,
+    ):
         yield browser
 
 
@@ -100,21 +105,20 @@ class Profile:
             os.kill(pid, signal.SIGKILL)
 
 
-def new_profile(folder: Path) -> None:
-    """Make a profile in which `chrome://omnibox` can be opened."""
+def new_profile(playwright: Playwright, folder: Path) -> None:
+    """Let Chromium make a profile, in which `chrome://omnibox` can be opened."""
     folder.mkdir(parents=True)
     (folder / "Local State").write_text(json.dumps({"internal_only_uis_enabled": True}))
+    playwright.chromium.launch_persistent_context(folder, **launching(folder.parent)).close()
 
 
 @contextlib.contextmanager
 def chromium_profile(
     playwright: Playwright, folder: Path, extension: Path, *, elsewhere: str = "", screen: Screen | None = None
 ) -> Iterator[Profile]:
-    """Run Chromium on a profile, made if need be, with an unpacked extension; it has ended when this returns."""
-    if not folder.exists():
-        new_profile(folder)
+    """Run Chromium on a profile (:func:`new_profile`) with an unpacked extension; it has ended when this returns."""
     given = (f"--disable-extensions-except={extension}", f"--load-extension={extension}")
-    options = launching(*given, elsewhere=elsewhere, screen=screen)
+    options = launching(folder.parent, *given, elsewhere=elsewhere, screen=screen)
     options |= {"ignore_default_args": ["--disable-extensions"], "no_viewport": screen is not None}
     context = playwright.chromium.launch_persistent_context(folder, **options)
     try:
