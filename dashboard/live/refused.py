@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dashboard.tail import last_lines
+
 TAIL_BYTES = 64 * 1024
 """How much of the end of each log is read; a line has about 150 bytes."""
 
@@ -77,14 +79,7 @@ def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusa
 
 def _tail(path: Path) -> Iterator[Refusal]:
     """Yield the entries at the end of a log; a line that is not whole, or of something else, is left out."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return
-    for line in lines if size <= TAIL_BYTES else lines[1:]:
+    for line in last_lines(path, TAIL_BYTES):
         try:
             entry = msgspec.json.decode(line, type=Refusal)
         except (msgspec.MsgspecError, UnicodeDecodeError):

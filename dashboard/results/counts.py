@@ -1,7 +1,6 @@
 """All counts of all studies: asked for, counted one at a time by processes of their own, kept.
 
-Nothing is kept in memory: several servers may be of one folder, and come and go. What is kept is every count, because
-how often somebody has looked belongs to the result.
+What is kept is every count, because how often somebody has looked belongs to the result.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from pathlib import Path
 import msgspec
 
 from analysis.verdict import Asked
+from dashboard.jobs import Queue
 from dashboard.results.asking import key_of, options_of
-from dashboard.results.count import ASKED, LANDED, WAITING, Count, UnknownCount, read_count
+from dashboard.results.count import ASKED, LANDED, Count, UnknownCount, read_count
 from dashboard.results.landed import Folders, Landed
 from experiments.run_folder import write_whole_bytes
-from experiments.run_process import ENDED, STDERR, STOP, Ended, alone, start
+from experiments.run_process import ENDED, STDERR, Ended
 from model_store.store import open_store
 from protocol import __version__
 from protocol.errors import FedpingError
@@ -33,7 +33,6 @@ QUIET = ("nice", "-n", "10", "env", "FEDPING_PROGRESS=lines")
 """In front of the command: it leaves the machine to whoever takes pings, and says what it does in lines."""
 
 _ID = re.compile(r"[0-9]{13}-[0-9a-f]{12}")
-_LOCK = ".lock"
 
 Command = Callable[[str, Asked], Sequence[str]]
 
@@ -53,7 +52,8 @@ class Counts:
         self.folder, self.store, self.landing = folder, store, landing
         self.folders = Folders()
         self._command = command or self._analyze
-        self._then = self._next() if command is None else ()
+        places = tuple(str(path.absolute()) for path in (folder, store, landing))
+        self._queue = Queue(folder, 1, PATIENCE, () if command else ("dashboard.results.next", *places))
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
         """Return the counts of a study, or of one question to it, newest first."""
@@ -80,10 +80,10 @@ class Counts:
         same again, and no other look.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with alone(self.folder / _LOCK):
+        with self._queue.alone():
             landed = self._landed(study, asked)
             for before in self.of(study.name, key_of(asked)):
-                if not before.is_over or (before.state == "done" and before.landed == landed):
+                if not before.is_over or (before.state == "finished" and before.landed == landed):
                     return before
             folder = self._new_folder(study.name, asked)
         self.start_waiting()
@@ -96,28 +96,21 @@ class Counts:
             UnknownCount: there is none of that name.
         """
         count = self.count(study, id)
-        with alone(self.folder / _LOCK):
+        with self._queue.alone():
             if not read_count(count.folder).is_over:
-                (count.folder / STOP).touch()
-                (count.folder / WAITING).unlink(missing_ok=True)
+                self._queue.stop(count)
 
     def start_waiting(self) -> None:
         """Start the count that has waited longest, if none is running."""
-        if not self.folder.is_dir():
-            return
-        with alone(self.folder / _LOCK):
-            everything = sorted((count for study in self._studies() for count in self.of(study)), key=lambda c: c.id)
-            if any(count.state == "counting" for count in everything):
-                return
-            for count in everything:
-                if count.state == "waiting":
-                    self._start(count)
-                    return
+        self._queue.start_waiting(self._everything, self._start)
 
     def ahead(self, count: Count) -> int:
         """Return how many counts come before one that waits."""
-        others = (other for study in self._studies() for other in self.of(study) if not other.is_over)
-        return sum(other.state == "counting" or other.id < count.id for other in others if other.id != count.id)
+        others = (other for other in self._everything() if not other.is_over and other.id != count.id)
+        return sum(other.state == "running" or other.id < count.id for other in others)
+
+    def _everything(self) -> Iterator[Count]:
+        return (count for study in self._studies() for count in self.of(study))
 
     def _newest_first(self, study: str, key: str | None) -> Iterator[Count]:
         found = (path.name for path in (self.folder / study).glob("*") if _ID.fullmatch(path.name))
@@ -139,20 +132,14 @@ class Counts:
         try:
             landed = self._landed(open_store(self.store).study(study), count.asked)
             write_whole_bytes(count.folder / LANDED, msgspec.json.encode(landed))
-            command = [*QUIET, *self._command(study, count.asked)]
-            start(count.folder, command, patience=PATIENCE, then=self._then)
+            self._queue.start(count, [*QUIET, *self._command(study, count.asked)])
         except FedpingError as error:  # the store is gone since it was asked
             write_whole_bytes(count.folder / STDERR, str(error).encode())
             write_whole_bytes(count.folder / ENDED, msgspec.json.encode(Ended(error.exit_code, datetime.now(UTC))))
-        (count.folder / WAITING).unlink(missing_ok=True)
 
     def _analyze(self, study: str, asked: Asked) -> list[str]:
         places = [f"--store={self.store.absolute()}", f"--landing={self.landing.absolute()}"]
         return [sys.executable, "-m", "fedping", "analyze", study, "--json", *places, *options_of(asked)]
-
-    def _next(self) -> tuple[str, ...]:
-        """Return what a count that is over leaves to be done: it starts the next, though no server may be there."""
-        return "dashboard.results.next", *(str(path.absolute()) for path in (self.folder, self.store, self.landing))
 
     def _landed(self, study: Study, asked: Asked) -> Landed:
         store = open_store(self.store)
@@ -172,6 +159,6 @@ class Counts:
                 break
             except FileExistsError:
                 now += 1
-        (folder / WAITING).touch()
+        self._queue.put(folder)
         write_whole_bytes(folder / ASKED, msgspec.json.encode(asked))
         return folder

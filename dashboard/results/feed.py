@@ -49,7 +49,7 @@ class CountFeed:
             "id": newest.id,
             "state": newest.state,
             "said": newest.said,
-            "started": newest.started.isoformat() if newest.state == "counting" and newest.started else None,
+            "started": newest.started.isoformat() if newest.state == "running" and newest.started else None,
             "ahead": self.counts.ahead(newest) if newest.state == "waiting" else 0,
         }
 

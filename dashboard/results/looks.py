@@ -54,7 +54,7 @@ class Looks:
 
 def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
     """Return how often the subject of a count was looked at, among all counts of its study."""
-    done = [one for one in counts if one.state == "done" and not one.asked.interim]
+    done = [one for one in counts if one.state == "finished" and not one.asked.interim]
     subject = subject_of(count.asked, study)
     landed = [one.landed.digest for one in sorted(done, key=lambda one: one.id) if _is_about(one, subject, study)]
     order = list(dict.fromkeys(landed))

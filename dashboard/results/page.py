@@ -108,12 +108,12 @@ def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | N
     chosen = counts.count(study.name, id) if id else None
     asked = chosen.asked if chosen else asked_by(fields, study)
     mine = [one for one in everything if one.key == key_of(asked)]
-    history = tuple(one for one in everything if one.state == "done")
-    count = chosen or next((one for one in mine if one.state == "done"), None)
+    history = tuple(one for one in everything if one.state == "finished")
+    count = chosen or next((one for one in mine if one.state == "finished"), None)
     made = Page(study, fields_of(asked), asked, latest=mine[0] if mine else None, history=history)
     if history:
         made = replace(made, usual=history[0].seconds)
-    return made if count is None or count.state != "done" else _shown(made, count)
+    return made if count is None or count.state != "finished" else _shown(made, count)
 
 
 def _shown(page: Page, count: Count) -> Page:

@@ -133,7 +133,7 @@ class Results:
         return store.study(name)
 
     def _newest(self, study: str) -> Count | None:
-        return next((one for one in self._counts.of(study) if one.state == "done"), None)
+        return next((one for one in self._counts.of(study) if one.state == "finished"), None)
 
     def _chosen(self, study: str) -> Count:
         """Return the count that an address of data names by a question, or by its own name."""

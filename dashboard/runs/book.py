@@ -1,6 +1,6 @@
 """All runs of a folder: listed, started a few at a time, stopped, gone on with, deleted.
 
-Nothing is kept in memory: several books, in several processes, may be of one folder, and come and go.
+Like the queue of their jobs, a book keeps nothing in memory.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ import os
 import re
 import shutil
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from dashboard.runs.run import DESCRIPTION, NOTE, WAITING, Note, Run, UnknownRun, read_run
+from dashboard.jobs import Queue
+from dashboard.runs.run import DESCRIPTION, NOTE, Note, Run, UnknownRun, read_run
 from experiments.run_folder import write_whole_bytes
-from experiments.run_process import STOP, alone, start
 from protocol.errors import FedpingError
 
 PATIENCE = 20.0
 """Seconds after which a run that does not heed the wish to stop is killed."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9-]{1,60}")
-_LOCK = ".lock"
 
 
 class WrongState(FedpingError):
@@ -43,7 +41,10 @@ class RunBook:
     """
 
     def __init__(self, folder: Path, at_most: int = 1, patience: float = PATIENCE) -> None:
-        self.folder, self.at_most, self.patience = folder, at_most, patience
+        self.folder, self.at_most = folder, at_most
+        self._queue = Queue(
+            folder, at_most, patience, ("dashboard.runs.next", str(folder), str(at_most), str(patience))
+        )
 
     def runs(self) -> list[Run]:
         """Return all runs, newest first."""
@@ -59,7 +60,7 @@ class RunBook:
     def look(self) -> list[Run]:
         """Return all runs, newest first, after those that wait were started as far as there is room."""
         found = self.runs()
-        if self._room(found) > 0 and any(run.state == "waiting" for run in found):
+        if self._queue.room(found) and any(run.state == "waiting" for run in found):
             self.start_waiting()
             return self.runs()
         return found
@@ -84,11 +85,11 @@ class RunBook:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         described = datetime.now(UTC)
-        with alone(self.folder / _LOCK):
+        with self._queue.alone():
             folder = self._new_folder(title, described)
             for name, content in {**(beside or {}), DESCRIPTION: description}.items():
                 write_whole_bytes(folder / name, content)
-            _queue(folder)
+            self._queue.put(folder)
             write_whole_bytes(folder / NOTE, msgspec.json.encode(Note(title.strip() or "untitled", described)))
         self.start_waiting()
         return self.run(folder.name)
@@ -103,8 +104,7 @@ class RunBook:
         with self._locked(id) as run:
             if run.is_over:
                 raise WrongState(f"'{run.title}' is {run.state}; only what runs, or waits, can be stopped")
-            (run.folder / STOP).touch()
-            (run.folder / WAITING).unlink(missing_ok=True)
+            self._queue.stop(run)
 
     def go_on(self, id: str) -> None:
         """Run the same command again, which does what has not been finished, now or when it is its turn.
@@ -116,7 +116,7 @@ class RunBook:
         with self._locked(id) as run:
             if not run.can_go_on:
                 raise WrongState(f"'{run.title}' is {run.state}; there is nothing to go on with")
-            _queue(run.folder)
+            self._queue.put(run.folder)
         self.start_waiting()
 
     def delete(self, id: str) -> None:
@@ -135,25 +135,11 @@ class RunBook:
 
     def start_waiting(self) -> None:
         """Start runs that wait, the first first, until as many run as may."""
-        if not self.folder.is_dir():
-            return
-        with alone(self.folder / _LOCK):
-            runs = self.runs()
-            waiting = sorted((run for run in runs if run.state == "waiting"), key=_queued)
-            for run in waiting[: max(self._room(runs), 0)]:
-                self._start(run)
+        self._queue.start_waiting(self.runs, self._start)
 
     def _start(self, run: Run) -> None:
         command = [sys.executable, "-m", "fedping", "simulate", str(run.description), "--out", str(run.out)]
-        start(run.folder, command, patience=self.patience, then=self._next())
-        (run.folder / WAITING).unlink(missing_ok=True)
-
-    def _next(self) -> Sequence[str]:
-        """Return what a run that is over leaves to be done: it starts the next, though no server may be there."""
-        return "dashboard.runs.next", str(self.folder), str(self.at_most), str(self.patience)
-
-    def _room(self, runs: Sequence[Run]) -> int:
-        return self.at_most - sum(run.state == "running" for run in runs)
+        self._queue.start(run, command)
 
     def _new_folder(self, title: str, described: datetime) -> Path:
         slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40].strip("-") or "run"
@@ -171,18 +157,6 @@ class RunBook:
     def _locked(self, id: str) -> Iterator[Run]:
         """Yield a run that no other book changes meanwhile; the folder is then seen to have changed."""
         self.run(id)  # so that no lock is made where nothing is
-        with alone(self.folder / _LOCK):
+        with self._queue.alone():
             yield self.run(id)
             os.utime(self.folder)
-
-
-def _queue(folder: Path) -> None:
-    (folder / STOP).unlink(missing_ok=True)
-    write_whole_bytes(folder / WAITING, str(time.time_ns()).encode())
-
-
-def _queued(run: Run) -> int:
-    try:
-        return int((run.folder / WAITING).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return 0

@@ -17,6 +17,7 @@ import msgspec
 from dashboard.feeds import Change
 from dashboard.runs.book import RunBook
 from dashboard.runs.run import Run
+from dashboard.tail import last_lines
 from experiments.laboratory.results.progress import PROGRESS, UnitNote, read_units
 from experiments.laboratory.settings import experiment_of
 from experiments.simulate.progress import read_study_progress
@@ -137,12 +138,7 @@ def _work_done(unit: UnitNote, work: int, out: Path) -> int:
 def _last_round(file: Path) -> int:
     """Return after how many rounds the last whole line of a run's progress was written."""
     try:
-        with open(file, "rb") as source:
-            source.seek(max(0, source.seek(0, 2) - _TAIL))
-            lines = source.read().rpartition(b"\n")[0].split(b"\n")
-    except FileNotFoundError:
-        return 0
-    try:
-        return max((int(row[0]) for row in msgspec.json.decode(lines[-1])), default=0)
+        whole = last_lines(file, _TAIL)[:-1]
+        return max((int(row[0]) for row in msgspec.json.decode(whole[-1])), default=0)
     except (msgspec.DecodeError, TypeError, KeyError, IndexError):
         return 0

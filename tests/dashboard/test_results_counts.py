@@ -81,14 +81,14 @@ def finish(counts: Counts, count: Count, sentence: str = "") -> Count:
 
 def test_one_counts_while_others_wait_for_their_turn(counts: Counts, study: Study) -> None:
     first, second, third = (counts.ask(study, asked) for asked in LEVELS)
-    assert [counts.count("study", one.id).state for one in (first, second, third)] == ["counting", "waiting", "waiting"]
+    assert [counts.count("study", one.id).state for one in (first, second, third)] == ["running", "waiting", "waiting"]
     assert [counts.ahead(one) for one in (second, third)] == [1, 2]
     assert wait_until(lambda: counts.count("study", first.id).said == "counting the landed pings")
     assert counts.ask(study, LEVELS[2]).id == third.id, "it waits already"
     counts.stop("study", second.id)
     done = finish(counts, first)
-    assert (done.state, done.printed) == ("done", b'{"arms": {}}\n')
-    assert [counts.count("study", one.id).state for one in (second, third)] == ["stopped", "counting"]
+    assert (done.state, done.printed) == ("finished", b'{"arms": {}}\n')
+    assert [counts.count("study", one.id).state for one in (second, third)] == ["stopped", "running"]
     failed = finish(counts, third, "the disk is on fire")
     assert (failed.state, failed.said) == ("failed", "the disk is on fire")
     assert [one.id for one in counts.of("study")] == [third.id, second.id, first.id]
@@ -96,13 +96,13 @@ def test_one_counts_while_others_wait_for_their_turn(counts: Counts, study: Stud
 
 def test_a_running_count_is_stopped_and_may_be_asked_for_again(counts: Counts, study: Study) -> None:
     asked = counts.ask(study, LEVELS[0])
-    assert counts.count("study", asked.id).state == "counting"
+    assert counts.count("study", asked.id).state == "running"
     counts.stop("study", asked.id)
     assert wait_until(lambda: counts.count("study", asked.id).is_over)
     assert counts.count("study", asked.id).state == "stopped"
     again = counts.ask(study, LEVELS[0])
     assert again.id != asked.id
-    assert finish(counts, again).state == "done"
+    assert finish(counts, again).state == "finished"
 
 
 def test_the_same_pings_are_counted_once_and_more_of_them_are_another_look(
@@ -146,13 +146,13 @@ def test_the_feed_tells_each_state_once_and_goes_on_where_it_was(counts: Counts,
     assert wait_until(lambda: counts.count("study", count.id).said)
     counting = told(feed().since(nothing.position))
     assert (counting.data["newest"]["state"], counting.data["newest"]["said"]) == (
-        "counting",
+        "running",
         "counting the landed pings",
     )
     assert feed().since(counting.position) is None
     finish(counts, count)
     done = told(feed(count.id).since(counting.position))
-    assert done.data["newest"]["state"] == "done"
+    assert done.data["newest"]["state"] == "finished"
     assert done.data["landed_since"] == {"pings": 0, "complete": True}
     land(tmp_path, 12_345, stamp=3)
     assert told(feed(count.id).since(done.position)).data["landed_since"]["pings"] == 12_345

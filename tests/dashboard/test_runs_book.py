@@ -14,11 +14,12 @@ import pytest
 import requests
 
 from dashboard.runs.book import RunBook, WrongState
-from dashboard.runs.run import UnknownRun
-from experiments.run_process import PROCESS
+from dashboard.runs.run import NOTE, UnknownRun
+from experiments.run_process import ENDED, PROCESS
 from fedping.dashboard_options import TOKEN_VARIABLE
 from tests.support.dashboard import dashboard_client
 from tests.support.processes import left_over, marked, new_mark, wait_until
+from tests.support.watched import ended, noted
 
 QUICK = b'rounds = 3\n[model]\nname = "linear-15"\n[data]\nusers = 20\njudges = 10\n[evaluation]\nbaselines = []\n'
 LONG = QUICK.replace(b"rounds = 3", b"rounds = 1000000").replace(b"users = 20", b"users = 2000")
@@ -196,3 +197,19 @@ def test_what_is_no_run_is_refused(tmp_path, id):
             action(id)
     assert list(tmp_path.iterdir()) == []
     assert Path(tmp_path).is_dir()
+
+
+def test_what_is_damaged_in_one_run_stops_neither_the_others_nor_the_dashboard(tmp_path):
+    runs = tmp_path / "runs"
+    finished = noted(runs, "20260101-000001-finished", "finished")
+    ended(finished)
+    for number, name in enumerate((PROCESS, ENDED, NOTE), start=2):
+        folder = noted(runs, f"20260101-00000{number}-damaged", name)
+        (folder / name).write_bytes(b"[1, \xff")
+    no_file = noted(runs, "20260101-000005-no-file", "no file")
+    (no_file / NOTE).unlink()
+    (no_file / NOTE).mkdir()
+    (runs / "20260101-000006-no-folder").write_text("")
+    rows = dashboard_client(tmp_path).get("/runs/feed").get_json()["data"]["runs"]
+    states = {row["title"]: row["state"] for row in rows}
+    assert states == {"finished": "finished", PROCESS: "lost", ENDED: "lost"}

@@ -126,7 +126,7 @@ function watch(card) {
   const began = { at: null };
   const following = follow(feed, {
     onChange({ newest, landed_since: since }) {
-      const over = newest && !["waiting", "counting"].includes(newest.state);
+      const over = newest && !["waiting", "running"].includes(newest.state);
       const changed = newest && (newest.id !== latest || (over && newest.state !== state));
       if (changed && !(pinned && over && newest.id === latest)) {
         following.stop();

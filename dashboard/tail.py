@@ -1,0 +1,20 @@
+"""The end of a file that grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def last_lines(file: Path, most: int) -> list[bytes]:
+    """Return the lines within the last ``most`` bytes of a file, the first of them whole; none without such a file.
+
+    The last is empty, or what has been written so far of a line.
+    """
+    try:
+        with open(file, "rb") as source:
+            size = source.seek(0, 2)
+            source.seek(max(0, size - most))
+            lines = source.read().split(b"\n")
+    except OSError:
+        return []
+    return lines if size <= most else lines[1:]
