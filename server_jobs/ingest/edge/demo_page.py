@@ -2,7 +2,7 @@
 
 Only with `fedping ingest --demo-page`. The files are read once, when a worker starts, and looked up by their whole
 path, so that no path leads out of them. Below ``/demo/`` they lie as below ``browser/``, so that the page's modules
-find the client's module where they find it in the checkout.
+find the client's module where they find it in the checkout. An installation has the folder beside the packages.
 """
 
 from __future__ import annotations
@@ -77,12 +77,10 @@ def page_files(folder: Path = BROWSER) -> Mapping[str, Document]:
     """Return what is served, by path.
 
     Raises:
-        FedpingError: the files are not there, as in an installation without the checkout.
+        FedpingError: the files are not there.
     """
     if not (folder / PAGE).is_file():
-        raise FedpingError(
-            f"the demo page is not there ({folder / PAGE}); run from a checkout of fedping, or leave out --demo-page"
-        )
+        raise FedpingError(f"the demo page is not there ({folder / PAGE}); install fedping anew, or leave out --demo-page")
     found = [*folder.glob("*.js"), *(path for part in PARTS for path in (folder / part).rglob("*"))]
     return {path.relative_to(folder).as_posix(): tagged(path.read_bytes()) for path in found if path.suffix in TYPES}
 

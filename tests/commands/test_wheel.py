@@ -1,0 +1,51 @@
+"""A wheel holds what the product reads of its own files while it runs: the globs of pyproject.toml match them all."""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from server_jobs.ingest.edge.demo_page import page_files
+
+ROOT = Path(__file__).parents[2]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+LEFT_OUT = {".py", ".pyc"}
+
+
+def data_files() -> set[str]:
+    """Return what the globs take, of the folders that are packages."""
+    found = (
+        path.relative_to(ROOT)
+        for package, globs in SETUPTOOLS["package-data"].items()
+        for glob in globs
+        for path in (ROOT / package).glob(glob)
+        if path.is_file()
+    )
+    return {path.as_posix() for path in found if is_package(path.parent)}
+
+
+def is_package(folder: Path) -> bool:
+    include = SETUPTOOLS["packages"]["find"]["include"]
+    return all(
+        any(fnmatchcase(".".join(folder.parts[:depth]), glob) for glob in include)
+        for depth in range(1, len(folder.parts) + 1)
+    )
+
+
+def not_python(room: str) -> set[str]:
+    """Return the files of a room that are no Python, but for hidden ones and those in hidden folders."""
+    inside = {path.relative_to(ROOT).as_posix() for path in (ROOT / room).rglob("*") if path.is_file()}
+    return {path for path in inside if "/." not in path and Path(path).suffix not in LEFT_OUT}
+
+
+@pytest.mark.parametrize(
+    "room", ["analysis", "client_sim", "dashboard", "experiments", "fedping", "model_store", "protocol", "server_jobs"]
+)
+def test_it_holds_every_file_of_a_room_that_is_no_python(room: str) -> None:
+    assert not_python(room) <= data_files()
+
+
+def test_of_the_browser_it_holds_what_the_demo_page_is_made_of_and_no_more() -> None:
+    of_browser = {path.removeprefix("browser/") for path in data_files() if path.startswith("browser/")}
+    assert of_browser == set(page_files())
