@@ -1,6 +1,5 @@
 """Fuzzing of the submit and batch endpoints: no 5xx whatever comes, and every ping that was answered 200 is landed."""
 
-import copy
 import gzip
 import http.client
 import json
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import IngestServer, running_ingest
+from tests.support.mutations import JSON, TEXTS, changed_pings, spoiled
 from tests.support.pings import ping_json
 
 pytestmark = pytest.mark.thorough
@@ -29,63 +29,7 @@ IN_PROCESS = settings(
 )
 OVER_HTTP = settings(IN_PROCESS, max_examples=few_or_all(100, 400))
 
-TEXTS = st.one_of(
-    st.text(st.characters(codec="utf-8"), max_size=30),
-    st.sampled_from(["", "treatment", "control", "plain", "a:b", "\x00", "\u2028", "é"]),
-)
-NUMBERS = st.one_of(
-    st.integers(-3, 5),
-    st.integers(),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([2**31 - 1, 2**31, 2**53, 2**63, -(2**63) - 1, 10**400, 1e308, -0.0, 1e-320]),
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
-    max_leaves=12,
-)
-UPDATES = st.lists(NUMBERS, min_size=20, max_size=24) | st.lists(st.floats(-50, 50), min_size=22, max_size=22)
-FIELDS = sorted(ping_json()["payload"])
-
-
-@st.composite
-def mutated_pings(draw: st.DrawFn) -> dict[str, Any]:
-    """Return a valid ping with a few things changed, from harmless to hopeless."""
-    ping = copy.deepcopy(ping_json())
-    payload = ping["payload"]
-    for _ in range(draw(st.integers(0, 3))):
-        match draw(st.integers(0, 6)):
-            case 0:
-                payload[draw(st.sampled_from(FIELDS))] = draw(JSON)
-            case 1:
-                payload.pop(draw(st.sampled_from(FIELDS)), None)
-            case 2:
-                payload[draw(TEXTS)] = draw(JSON)
-            case 3:
-                payload["update"] = draw(UPDATES)
-            case 4:
-                payload |= draw(
-                    st.sampled_from([{"study_variation": "control", "update": None}, {"model_version": -1}])
-                )
-            case 5:
-                ping[draw(st.sampled_from([*ping, "documentId"]))] = draw(JSON)
-            case 6:
-                payload[draw(st.sampled_from(FIELDS))] = draw(NUMBERS)
-    return ping
-
-
-def spoiled(data: bytes, draw: st.DrawFn) -> bytes:
-    """Return bytes with one place of them changed."""
-    at = draw(st.integers(0, len(data)))
-    what = draw(st.sampled_from(["cut", "insert", "overwrite", "repeat"]))
-    piece = draw(
-        st.binary(min_size=1, max_size=4) | st.sampled_from([b"\xff", b"\x00", b"\n", b'"', b"{", b"[" * 3000])
-    )
-    if what == "cut":
-        return data[:at]
-    if what == "repeat":
-        return data[:at] + data[max(0, at - 40) :]
-    return data[:at] + piece + data[at + (len(piece) if what == "overwrite" else 0) :]
+PINGS = changed_pings(ping_json(), 22, [{"study_variation": "control", "update": None}, {"model_version": -1}])
 
 
 @st.composite
@@ -94,7 +38,7 @@ def documents(draw: st.DrawFn) -> bytes:
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(st.binary(max_size=200))
-    value = draw(JSON) if kind == 1 else draw(mutated_pings())
+    value = draw(JSON) if kind == 1 else draw(PINGS)
     text = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
     data = text.encode("utf-8", errors="surrogatepass")
     return spoiled(data, draw) if kind <= 4 else data
@@ -136,7 +80,7 @@ def batches(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 5))):
         document = str(uuid.UUID(bytes=draw(st.binary(min_size=16, max_size=16))))
         if draw(st.integers(0, 3)):
-            lines.append(json.dumps({"documentId": document, **draw(mutated_pings())}).encode())
+            lines.append(json.dumps({"documentId": document, **draw(PINGS)}).encode())
         else:
             lines.append(draw(documents()))
     return draw(st.sampled_from([b"\n", b"\n\n", b"\r\n"])).join(lines)

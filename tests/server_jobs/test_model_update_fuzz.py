@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.model_updates import PATH, STUDY, model_ping_json, model_study
+from tests.support.mutations import changed_pings, spoiled
 
 pytestmark = pytest.mark.thorough
 QUICK = settings(
@@ -24,47 +25,18 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-numbers = st.one_of(
-    st.integers(-3, 5),
-    st.integers(),
-    st.floats(),
-    st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 1e30, 1e31, 1e308, -0.0, 1e-320, 0.1]),
-)
-json_values = st.recursive(
-    st.none() | st.booleans() | numbers | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=8,
-)
-updates = st.lists(numbers, min_size=2, max_size=4) | st.lists(st.floats(-50, 50), min_size=3, max_size=3)
-FIELDS = sorted(model_ping_json()["payload"])
+VALID_TOGETHER = [
+    {"study_variation": "control", "update": None},
+    {"examples": 0},
+    {"examples": 0, "loss": 0, "update": [0, 0, 0]},
+]
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """Return a valid ping with a few things changed, from harmless to hopeless, or with some of its bytes changed."""
-    ping = model_ping_json()
-    payload = ping["payload"]
-    for _ in range(draw(st.integers(0, 3))):
-        match draw(st.integers(0, 6)):
-            case 0:
-                payload[draw(st.sampled_from(FIELDS))] = draw(json_values)
-            case 1:
-                payload.pop(draw(st.sampled_from(FIELDS)), None)
-            case 2:
-                payload[draw(st.text(max_size=10))] = draw(json_values)
-            case 3:
-                payload["update"] = draw(updates)
-            case 4:
-                payload |= draw(st.sampled_from([{"study_variation": "control", "update": None}, {"examples": 0}]))
-            case 5:
-                payload |= {"examples": 0, "loss": 0, "update": [0, 0, 0]}
-            case 6:
-                ping[draw(st.sampled_from(["clientId", "type", "payload", "documentId"]))] = draw(json_values)
-    data = json.dumps(ping).encode()
-    if draw(st.integers(0, 4)) == 0:
-        at = draw(st.integers(0, len(data)))
-        data = data[:at] + draw(st.binary(max_size=3)) + data[at + draw(st.integers(0, 3)) :]
-    return data
+    """Return a valid ping with a few things changed, or with some of its bytes changed."""
+    data = json.dumps(draw(changed_pings(model_ping_json(), 3, VALID_TOGETHER))).encode()
+    return spoiled(data, draw) if draw(st.integers(0, 4)) == 0 else data
 
 
 SENT: dict[str, bytes] = {}
