@@ -80,7 +80,9 @@ def page_files(folder: Path = BROWSER) -> Mapping[str, Document]:
         FedpingError: the files are not there.
     """
     if not (folder / PAGE).is_file():
-        raise FedpingError(f"the demo page is not there ({folder / PAGE}); install fedping anew, or leave out --demo-page")
+        raise FedpingError(
+            f"the demo page is not there ({folder / PAGE}); install fedping anew, or leave out --demo-page"
+        )
     found = [*folder.glob("*.js"), *(path for part in PARTS for path in (folder / part).rglob("*"))]
     return {path.relative_to(folder).as_posix(): tagged(path.read_bytes()) for path in found if path.suffix in TYPES}
 
