@@ -92,6 +92,8 @@ def _http_error(error: HTTPException) -> tuple[Response | str, int]:
     status = HTTPStatus(error.code or 500)
     if status == HTTPStatus.NOT_FOUND:
         return _told(f"there is no page {request.path[:MOST]}; go back to the start", status)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _told("this is a defect of the dashboard; what happened is written where it was started", status)
     return _told(f"{status.phrase}: {error.description}", status)
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from protocol.errors import InvalidSettings
+import msgspec
+
+from protocol.errors import FedpingError, InvalidSettings
+
+T = TypeVar("T")
 
 NOTE = "experiment.json"
 """The file of a folder that says what is run there."""
 
 LEAVES_NOTHING = frozenset({NOTE, "units.json"})
 """Files that are written before a run begins, and of no worth without it."""
+
+
+class DamagedRun(FedpingError):
+    """A file of a run does not hold what was written there."""
 
 
 def claim(out: Path, said: bytes) -> None:
@@ -35,6 +44,20 @@ def claim(out: Path, said: bytes) -> None:
         raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
     out.mkdir(parents=True, exist_ok=True)
     write_whole_bytes(note, said)
+
+
+def read_whole(file: Path, kind: type[T]) -> T | None:
+    """Return what a JSON file of a run holds; None if it is not there.
+
+    Raises:
+        DamagedRun: it holds something else.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedRun(f"the file {file} is damaged ({error}); delete it, and run the experiment again") from error
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:

@@ -20,6 +20,7 @@ from dashboard.runs.run import Run
 from dashboard.tail import last_lines
 from experiments.laboratory.results.progress import PROGRESS, UnitNote, read_units
 from experiments.laboratory.settings import experiment_of
+from experiments.run_folder import DamagedRun
 from experiments.simulate.progress import read_study_progress
 from protocol.errors import FedpingError
 
@@ -125,7 +126,10 @@ def _units(out: Path) -> list[UnitNote]:
 
 @lru_cache(maxsize=64)
 def _units_at(out: Path, changed: int) -> list[UnitNote]:
-    return read_units(out) or []
+    try:
+        return read_units(out) or []
+    except DamagedRun:  # its own page tells of that
+        return []
 
 
 def _work_done(unit: UnitNote, work: int, out: Path) -> int:

@@ -14,6 +14,7 @@ from protocol.settings_file import read_toml
 from tests.support.dashboard import csrf_token, dashboard_application, dashboard_client
 from tests.support.versions import small_study
 from tests.support.walks import walked_store
+from tests.support.watched import noted
 
 DEEP = "x = " + "[" * 20_000
 LONG = "x = " + "9" * 5_000
@@ -124,3 +125,23 @@ def test_a_run_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     answer = client.post("/runs/start", data={"csrf_token": token, "text": text})
     assert answer.status_code == 500
     assert str(tmp_path / "runs") in answer.json["error"]
+
+
+def test_a_damaged_list_of_trainings_is_told_on_the_page_of_its_run_alone(tmp_path: Path) -> None:
+    folder = noted(tmp_path / "runs", "20260101-000001-damaged", "damaged")
+    (folder / "out").mkdir()
+    (folder / "out" / "units.json").write_text("{")
+    client = dashboard_client(tmp_path)
+    assert client.get("/runs/feed").json["data"]["runs"][0]["done"] is None
+    answer = client.get(f"/runs/{folder.name}/feed")
+    assert answer.status_code == 400
+    assert "units.json is damaged" in answer.json["error"]
+
+
+def test_a_defect_is_told_apart_from_what_a_visitor_can_mend(tmp_path: Path) -> None:
+    application = dashboard_application(tmp_path)
+    application.add_url_rule("/defect", view_func=lambda: str(1 // 0))
+    application.config["PROPAGATE_EXCEPTIONS"] = False
+    answer = application.test_client().get("/defect")
+    assert answer.status_code == 500
+    assert "defect of the dashboard" in answer.json["error"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run_folder import NOTE, claim
+from experiments.laboratory.results import RunFolder, read_units
+from experiments.run_folder import NOTE, DamagedRun, claim
 from protocol.errors import InvalidSettings
 
 
@@ -39,3 +40,13 @@ def test_what_is_no_run_is_left_alone(tmp_path: Path) -> None:
     for name in ("letters", "file"):
         with pytest.raises(InvalidSettings, match="holds no run"):
             claim(tmp_path / name, b"one")
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff"])
+def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, said: bytes) -> None:
+    assert read_units(tmp_path) is None
+    assert RunFolder(tmp_path).finished() is None
+    for name, read in (("units.json", read_units), ("run.json", lambda folder: RunFolder(folder).finished())):
+        (tmp_path / name).write_bytes(said)
+        with pytest.raises(DamagedRun, match=f"{name} is damaged"):
+            read(tmp_path)

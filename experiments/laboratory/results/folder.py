@@ -13,7 +13,7 @@ import pyarrow as pa
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.results.outcome import Outcome
 from experiments.laboratory.results.progress import PROGRESS
-from experiments.run_folder import write_whole, write_whole_bytes
+from experiments.run_folder import read_whole, write_whole, write_whole_bytes
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,12 @@ class RunFolder:
         self.path.mkdir(parents=True)
 
     def finished(self) -> Outcome | None:
-        """Return what the run came to, or None if it has not been finished."""
-        file = self.path / "run.json"
-        return msgspec.json.decode(file.read_bytes(), type=Outcome) if file.is_file() else None
+        """Return what the run came to, or None if it has not been finished.
+
+        Raises:
+            DamagedRun: the file that says so holds something else.
+        """
+        return read_whole(self.path / "run.json", Outcome)
 
     def finish(self, outcome: Outcome, metrics: pa.Table, best: FloatArray, last: FloatArray) -> None:
         """Write what came of the run: metrics, weights of the best and of the last version, and the outcome, last.

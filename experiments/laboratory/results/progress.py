@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from experiments.laboratory.results.log import MetricLog
-from experiments.run_folder import write_whole_bytes
+from experiments.run_folder import read_whole, write_whole_bytes
 
 UNITS = "units.json"
 PROGRESS = "progress.jsonl"
@@ -65,9 +65,12 @@ def write_units(out: Path, units: Sequence[UnitNote]) -> None:
 
 
 def read_units(out: Path) -> list[UnitNote] | None:
-    """Return which runs there are in their order, or None where that was not written."""
-    file = out / UNITS
-    return msgspec.json.decode(file.read_bytes(), type=list[UnitNote]) if file.is_file() else None
+    """Return which runs there are in their order, or None where that was not written.
+
+    Raises:
+        DamagedRun: the file holds something else.
+    """
+    return read_whole(out / UNITS, list[UnitNote])
 
 
 class ProgressFile:
