@@ -11,11 +11,11 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from dashboard.errors import MOST, NotThere, WrongState, as_sentence, sentence_of
 from dashboard.feeds.streams import Streams
 from dashboard.guard import guard
 from dashboard.guard.install import Closed
 from dashboard.guard.origin import Refused
-from dashboard.sentences import MOST, sentence_of
 from dashboard.services import Services
 from dashboard.settings import DashboardSettings
 from model_store import StoreError
@@ -44,6 +44,7 @@ def create_application(settings: DashboardSettings) -> Flask:
         views = importlib.import_module(f"dashboard.{page}.views")
         application.register_blueprint(views.blueprint(services))
     application.context_processor(lambda: _shared(settings))
+    application.add_template_filter(as_sentence, "sentence")
     application.register_error_handler(FedpingError, _sentence)
     application.register_error_handler(OSError, _sentence)
     application.register_error_handler(RecursionError, _too_deep)
@@ -75,9 +76,9 @@ def _status(error: FedpingError | OSError) -> HTTPStatus:
         return HTTPStatus.UNAUTHORIZED
     if isinstance(error, Refused):
         return HTTPStatus.FORBIDDEN
-    if isinstance(error, VersionConflict):
+    if isinstance(error, VersionConflict | WrongState):
         return HTTPStatus.CONFLICT
-    return HTTPStatus.NOT_FOUND if isinstance(error, StoreError) else HTTPStatus.BAD_REQUEST
+    return HTTPStatus.NOT_FOUND if isinstance(error, StoreError | NotThere) else HTTPStatus.BAD_REQUEST
 
 
 def _sentence(error: FedpingError | OSError) -> tuple[Response | str, int]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 from flask import Response, request
 
+from dashboard.errors import sentence_of
 from dashboard.feeds.feed import Feed
 from dashboard.feeds.reading import SharedReading
-from dashboard.sentences import sentence_of
 from protocol.errors import FedpingError
 
 TICK = 0.2

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dashboard.errors import as_sentence
 from dashboard.live.ingest import Ingest
 from dashboard.live.landed import Landed
 
@@ -39,7 +40,7 @@ def now_of(newest: int, landed: Landed, ingest: Ingest, unreadable: Mapping[int,
 
 def _alarms(landed: Landed, unreadable: Mapping[int, str]) -> Iterator[Advice]:
     for sentence in unreadable.values():
-        yield Advice("alarm", f"{sentence[0].upper()}{sentence[1:]}.")
+        yield Advice("alarm", as_sentence(sentence))
     if landed.unreadable:
         more = len(landed.unreadable) - 1
         files = f"{landed.unreadable[0]}{f' and {more} more' if more else ''}"

@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 
 from analysis.verdict import Asked
+from dashboard.errors import NotThere
 from dashboard.jobs import Job, decoded, job_fields
 from dashboard.results.landed import Landed
 from experiments.run_process import STDOUT
-from model_store import StoreError
 
 ASKED, LANDED = "asked.json", "landed.json"
 
 
-class UnknownCount(StoreError):
+class UnknownCount(NotThere):
     """There is no such count of a study."""
 
 

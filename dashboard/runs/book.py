@@ -16,19 +16,15 @@ from pathlib import Path
 
 import msgspec
 
+from dashboard.errors import WrongState
 from dashboard.jobs import Queue
 from dashboard.runs.run import DESCRIPTION, NOTE, Note, Run, UnknownRun, read_run
 from experiments.run_folder import write_whole_bytes
-from protocol.errors import FedpingError
 
 PATIENCE = 20.0
 """Seconds after which a run that does not heed the wish to stop is killed."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9-]{1,60}")
-
-
-class WrongState(FedpingError):
-    """What was wanted of a run cannot be done as it is now."""
 
 
 class RunBook:
@@ -90,7 +86,7 @@ class RunBook:
             for name, content in {**(beside or {}), DESCRIPTION: description}.items():
                 write_whole_bytes(folder / name, content)
             self._queue.put(folder)
-            write_whole_bytes(folder / NOTE, msgspec.json.encode(Note(title.strip() or "untitled", described)))
+            write_whole_bytes(folder / NOTE, msgspec.json.encode(Note(_printed(title) or "untitled", described)))
         self.start_waiting()
         return self.run(folder.name)
 
@@ -160,3 +156,8 @@ class RunBook:
         with self._queue.alone():
             yield self.run(id)
             os.utime(self.folder)
+
+
+def _printed(title: str) -> str:
+    """Return a title on one line, without signs that are not seen: some would turn what stands behind it around."""
+    return "".join(sign for sign in " ".join(title.split()) if sign.isprintable())

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from dashboard.errors import NotThere
 from dashboard.jobs import Job, decoded, job_fields
-from protocol.errors import FedpingError
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 
 
-class UnknownRun(FedpingError):
+class UnknownRun(NotThere):
     """There is no run of that id."""
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
-from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
+from flask import Blueprint, Response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
-from dashboard.runs.book import RunBook, WrongState
+from dashboard.runs.book import RunBook
 from dashboard.runs.describing import describing
 from dashboard.runs.listing import RunsFeed, row
-from dashboard.runs.run import UnknownRun
 from dashboard.services import Services
 from dashboard.watching.places import places
-from protocol.errors import FedpingError
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -24,16 +20,7 @@ def blueprint(services: Services) -> Blueprint:
     _list(views, services, book)
     describing(views, book)
     _actions(views, book)
-    views.register_error_handler(UnknownRun, lambda error: _refused(error, HTTPStatus.NOT_FOUND))
-    views.register_error_handler(WrongState, lambda error: _refused(error, HTTPStatus.CONFLICT))
     return views
-
-
-def _refused(error: FedpingError, status: HTTPStatus) -> tuple[Response | str, int]:
-    """Tell why something cannot be done: a person on a page, a program in JSON."""
-    if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
-        return render_template("error.html", sentence=str(error), status=status), status
-    return jsonify(error=str(error)), status
 
 
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:

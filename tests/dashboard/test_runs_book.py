@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from dashboard.runs.book import RunBook, WrongState
+from dashboard.errors import WrongState
+from dashboard.runs.book import RunBook
 from dashboard.runs.run import NOTE, UnknownRun
 from experiments.run_process import ENDED, PROCESS
 from fedping.dashboard_options import TOKEN_VARIABLE
@@ -213,3 +214,9 @@ def test_what_is_damaged_in_one_run_stops_neither_the_others_nor_the_dashboard(t
     rows = dashboard_client(tmp_path).get("/runs/feed").get_json()["data"]["runs"]
     states = {row["title"]: row["state"] for row in rows}
     assert states == {"finished": "finished", PROCESS: "lost", ENDED: "lost"}
+
+
+def test_a_title_is_one_line_of_signs_that_are_seen(tmp_path):
+    book = RunBook(tmp_path, at_most=0)
+    assert book.start(b"", " a\u202e b\n\tc\x00 å ").title == "a b c å"
+    assert book.start(b"", "\u200b").title == "untitled"
