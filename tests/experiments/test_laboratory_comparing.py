@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.laboratory.comparing import Chosen, chosen, compared
-from experiments.laboratory.results import Outcome
+from experiments.laboratory.report import render_report
+from experiments.laboratory.report.page import best_cells
+from experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
 from experiments.laboratory.results.outcome import SplitMetrics
 from experiments.laboratory.run import run_experiment
 from protocol.errors import InvalidSettings
@@ -44,6 +49,45 @@ def test_a_repetition_that_diverged_in_either_counts_in_none() -> None:
 def test_what_has_nothing_in_common_is_told(b: dict[tuple[int, int | None], float | None], said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
         compared(runs("a", {(1, None): 1.0}), runs("b", b))
+
+
+def summary_of(**variants: list[float | None]) -> Summary:
+    """Return the summary of variants with a loss a seed."""
+    runs = {name: [outcome(seed, None, loss) for seed, loss in enumerate(losses)] for name, losses in variants.items()}
+    return summarised("x", "", range(3), ("loss",), "test", runs, {})
+
+
+def test_variants_are_told_from_the_best_by_their_differences_and_not_by_their_bands() -> None:
+    found = summary_of(best=[1.0, 5.0, 9.0], worse=[1.1, 5.12, 9.1], unsure=[0.5, 6.0, 9.4], same=[1.0, 5.0, 9.0])
+    assert found.best == "best"
+    bands = [found.variants[name].metrics["test"]["loss"] for name in ("best", "worse")]
+    assert bands[1].mean - bands[0].mean < bands[0].half  # type: ignore[operator]
+    assert found.level == {"test": {"loss": ("best", "unsure", "same")}}
+    assert best_cells(found) == {(name, "test", "loss") for name in ("best", "unsure", "same")}
+    assert "best has the best loss: 5.0000 ± 9.9366, not told apart from unsure, same" in page_of(found)
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=2, max_size=5))
+def test_what_is_level_with_the_best_is_what_compare_cannot_tell_from_it(losses: list[list[float]]) -> None:
+    variants = {f"v{number}": each for number, each in enumerate(losses)}
+    found = summary_of(**variants)
+    assert found.best is not None
+    chosen = {
+        name: runs(name, {(seed, None): loss for seed, loss in enumerate(each)}) for name, each in variants.items()
+    }
+    untold = [name for name in variants if compared(chosen[found.best], chosen[name]).differences[0].better is None]
+    assert list(found.level["test"]["loss"]) == untold
+
+
+def test_one_seed_tells_nothing_apart_and_a_variant_that_diverged_is_not_level() -> None:
+    alone = summary_of(a=[2.0], b=[1.0], c=[1.0])
+    assert alone.level == {"test": {"loss": ("b", "c")}}
+    assert "which tells nothing apart" in page_of(msgspec.structs.replace(alone, seeds=(1,)))
+    assert summary_of(a=[2.0, 2.0, 2.1], b=[None, None, None]).level == {"test": {"loss": ("a",)}}
+
+
+def page_of(summary: Summary) -> str:
+    return " ".join(render_report(summary, METRICS_SCHEMA.empty_table()).split())
 
 
 def test_a_folder_with_one_variant_stands_for_it_and_its_baselines_have_to_be_named(tmp_path: Path) -> None:

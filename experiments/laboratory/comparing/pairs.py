@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from experiments.laboratory.bands import Band, band
+from experiments.laboratory.bands import Band
 from experiments.laboratory.comparing.reading import Chosen
 from experiments.laboratory.evaluation import higher_is_better
 from experiments.laboratory.results import Outcome
+from experiments.laboratory.results.paired import difference, paired_by_seed, told_apart
 from protocol.errors import InvalidSettings
 
 
@@ -67,30 +68,21 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
 
 def _difference(split: str, metric: str, ours: list[Outcome], theirs: list[Outcome]) -> Difference | None:
     """Return the difference of one metric; None where it is undefined in all pairs."""
-    by_seed: dict[int, list[tuple[float, float]]] = {}
-    for a, b in zip(ours, theirs, strict=True):
-        x, y = a.final.get(split, {}).get(metric), b.final.get(split, {}).get(metric)
-        if x is not None and y is not None:
-            by_seed.setdefault(a.seed, []).append((x, y))
-    if not by_seed:
+    pairs = paired_by_seed(ours, theirs, split, metric)
+    if not pairs:
         return None
-    pairs = [(_mean([x for x, _ in some]), _mean([y for _, y in some])) for some in by_seed.values()]
-    apart = band([y - x for x, y in pairs])
+    apart = difference(pairs)
     return Difference(
         split=split,
         metric=metric,
-        a=_mean([x for x, _ in pairs]),
-        b=_mean([y for _, y in pairs]),
+        a=sum(x for x, _ in pairs) / len(pairs),
+        b=sum(y for _, y in pairs) / len(pairs),
         difference=apart,
         better=_better(metric, apart),
     )
 
 
 def _better(metric: str, apart: Band) -> str | None:
-    if apart.half is None or apart.mean is None or abs(apart.mean) <= apart.half:
+    if apart.mean is None or not told_apart(apart):
         return None
     return "b" if (apart.mean > 0) == higher_is_better(metric) else "a"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -71,6 +71,7 @@ def render_report(summary: Summary, metrics: pa.Table) -> str:
         ],
         columns=columns_of(summary),
         best=best_cells(summary),
+        level=level_with_best(summary),
     )
 
 
@@ -83,15 +84,15 @@ def columns_of(summary: Summary) -> list[tuple[str, str]]:
 
 
 def best_cells(summary: Summary) -> set[tuple[str, str, str]]:
-    """Return which variant is the best in each column: (variant, split, metric)."""
-    found = set()
-    for split, metric in columns_of(summary):
-        means = {name: _mean(row, split, metric) for name, row in summary.variants.items()}
-        known = {name: mean for name, mean in means.items() if mean is not None}
-        for name, mean in known.items():
-            if not any(better(metric, other, mean) for other in known.values()):
-                found.add((name, split, metric))
-    return found
+    """Return which variants are the best in each column, or not told apart from it: (variant, split, metric)."""
+    columns = columns_of(summary)
+    return {(name, *column) for column in columns for name in summary.level.get(column[0], {}).get(column[1], ())}
+
+
+def level_with_best(summary: Summary) -> list[str]:
+    """Return the other variants that are not told apart from the best, by the metric that decides."""
+    level = summary.level.get(summary.split, {}).get(summary.metric, ())
+    return [name for name in level if name != summary.best]
 
 
 def counted(things: Sized, name: str) -> str:

@@ -12,6 +12,8 @@ TEMPLATE = """<!doctype html>
 @media (prefers-color-scheme: dark) { :root { {{ dark }} } }
 {{ style }}
 td.best { font-weight: 650; color: var(--better); }
+.scrolls { display: none; }
+@media (max-width: 40rem) { .scrolls { display: inline; } }
 tr.baseline th, tr.baseline td { color: var(--soft); }
 tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 </style>
@@ -22,8 +24,9 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
   <p class="study">Experiment <strong>{{ summary.name }}</strong> · {{ summary.variants | counted("variant") }} ·
   {{ summary.seeds | counted("seed") }}</p>
   <h1>{% if summary.best %}{{ summary.best }} has the best {{ summary.metric | shown_as }}:
-  {{ summary.variants[summary.best].metrics[summary.split][summary.metric] | told }}{% else %}No variant could be judged
-  {% endif %}</h1>
+  {{ summary.variants[summary.best].metrics[summary.split][summary.metric] | told }}{% if level %}, not told apart from
+  {{ level | join(", ") if level | length < 4 else level | counted("other variant") }}{% endif %}
+  {% else %}No variant could be judged{% endif %}</h1>
 </header>
 
 {% for title, svg, note in figures %}
@@ -31,7 +34,8 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 <h2 id="figure-{{ loop.index }}">{{ title }}</h2>
 <figure>
 <div class="wide" tabindex="0" role="group" aria-label="{{ title }}">{{ svg }}</div>
-<figcaption>{{ note }}</figcaption>
+<figcaption>{{ note }}
+<span class="scrolls">The picture is wider than this screen and scrolls sideways.</span></figcaption>
 </figure>
 </section>
 {% endfor %}
@@ -74,6 +78,10 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
   examples together; local is the mean over the clients, each on its own test examples, and local worst the mean over
   the worst tenth of them.</li>
   <li>± is half the 95 % t interval of the mean over seeds; the folds of a seed count as one repetition.</li>
+  <li>{% if summary.seeds | length > 1 %}Bold: the best, and what is not told apart from it: the 95 % t interval of its
+  difference from the best, seed by seed, holds 0. Nothing is corrected for the number of variants, among which the best
+  has been chosen; <code>fedping compare</code> tells any two of them.
+  {% else %}Bold: the best with the one seed that there is, which tells nothing apart.{% endif %}</li>
   <li>Centralised: one learner with everybody's examples. Local: each client alone. Start: nobody learns.</li>
   {% for note in summary.notes %}
   <li>{{ note }}</li>

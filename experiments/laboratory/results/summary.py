@@ -10,6 +10,7 @@ from msgspec import Struct
 from experiments.laboratory.bands import Band, band
 from experiments.laboratory.evaluation import better
 from experiments.laboratory.results.outcome import Outcome
+from experiments.laboratory.results.paired import difference, paired_by_seed, told_apart
 
 
 class VariantSummary(Struct, frozen=True, kw_only=True):
@@ -27,6 +28,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     ``metric`` of ``split`` decides which variant is ``best``; ``shown`` are the metrics for a table. Bands are 95 %
     t intervals of the mean over seeds; the folds of a seed count as one repetition, their mean. ``notes`` are
     what a reader should know of the variants.
+
+    ``level`` are, by split and metric, the best variant and those that are not told apart from it: the 95 % t interval
+    of the difference over the seeds of both holds 0, each by itself, uncorrected for how many variants there are.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     variants: dict[str, VariantSummary]
     baselines: dict[str, VariantSummary]
+    level: dict[str, dict[str, tuple[str, ...]]]
 
 
 def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
@@ -83,7 +88,29 @@ def summarised(
         ),
         variants=rows,
         baselines={baseline: variant_summary(outcomes) for baseline, outcomes in baselines.items()},
+        level=_level(rows, variants),
     )
+
+
+def _level(
+    rows: Mapping[str, VariantSummary], variants: Mapping[str, Sequence[Outcome]]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    columns = dict.fromkeys(
+        (split, metric) for row in rows.values() for split, found in row.metrics.items() for metric in found
+    )
+    level: dict[str, dict[str, tuple[str, ...]]] = {}
+    for split, metric in columns:
+        best = _best(rows, split, metric)
+        if best is not None:
+            level.setdefault(split, {})[metric] = tuple(
+                name for name in variants if _is_level(variants[best], variants[name], split, metric)
+            )
+    return level
+
+
+def _is_level(best: Sequence[Outcome], other: Sequence[Outcome], split: str, metric: str) -> bool:
+    apart = difference(paired_by_seed(best, other, split, metric))
+    return apart.mean == 0 or (apart.half is not None and not told_apart(apart))
 
 
 def _best(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str | None:
