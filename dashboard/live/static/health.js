@@ -1,5 +1,6 @@
 // What an operator wants to know first.
 
+import { now } from "/static/js/clock.js";
 import { el, fill } from "/static/js/dom.js";
 import { ago, count, duration, number, shownTime, signed } from "/static/js/format.js";
 
@@ -7,7 +8,7 @@ const at = (id) => document.getElementById(id);
 
 /** Show the sentence, the advice and the numbers. */
 export function showHealth(line) {
-  const { kind, words } = line.verdict(Date.now());
+  const { kind, words } = line.verdict(now());
   const verdict = at("verdict");
   if (verdict.textContent !== words) verdict.textContent = words;
   verdict.dataset.kind = kind;
@@ -25,13 +26,13 @@ function showAdvice(advice) {
 }
 
 function tiles(line) {
-  const { now, newest, lastRound } = line;
+  const { now: present, newest, lastRound } = line;
   return [
     tile("Newest version", count(newest.version), published(newest)),
     tile("Rounds come every", duration(line.interval), due(line)),
-    tile(`Landed for version ${now.newest}`, count(now.landed.pings), `pings; a step takes ${count(line.line.min_clients)} clients`),
-    tile("In the journal", count(now.ingest.pending), "pings that have not landed yet"),
-    tile("Ingest", INGEST[now.ingest.state], accepted(now.ingest)),
+    tile(`Landed for version ${present.newest}`, count(present.landed.pings), `pings; a step takes ${count(line.line.min_clients)} clients`),
+    tile("In the journal", count(present.ingest.pending), "pings that have not landed yet"),
+    tile("Ingest", INGEST[present.ingest.state], accepted(present.ingest)),
     lastRound && tile("Last round", count(lastRound.clients), `clients, ${count(lastRound.counts.used)} pings used`),
     ...losses(line),
   ];
@@ -44,12 +45,12 @@ const tile = (name, value, ...small) => el("div", {}, el("dt", {}, name), el("dd
 function published(row) {
   const time = shownTime(el("time", { datetime: row.created }));
   time.title = `${time.textContent} (${time.title})`;
-  time.textContent = ago(row.created);
+  time.textContent = ago(row.created, now());
   return time;
 }
 
 function due(line) {
-  const late = line.lateness(Date.now());
+  const late = line.lateness(now());
   if (late === null) return "as soon as there are two";
   const seconds = line.interval * (1 - late);
   if (seconds >= 0) return `the next is due in ${duration(seconds)}`;

@@ -1,5 +1,6 @@
 // The results of a study: effects as dots with whiskers, exposure over time, and how a count goes.
 
+import { now } from "/static/js/clock.js";
 import { fill } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
 import { count, duration } from "/static/js/format.js";
@@ -159,7 +160,7 @@ function watch(card) {
     const place = document.getElementById("elapsed");
     if (!place || began.at === null) return;
     const last = usual ? `; the last count took ${duration(Number(usual))}` : "";
-    place.textContent = `${duration(Math.max(1, (Date.now() - began.at) / 1000))}${last}`;
+    place.textContent = `${duration(Math.max(1, (now() - began.at) / 1000))}${last}`;
   }, 1000);
 }
 

@@ -1,5 +1,6 @@
 // The list of runs, kept up to date: a run whose state changes is asked for again, one that goes on just moves its bar.
 
+import { now } from "/static/js/clock.js";
 import { duration, shownTime } from "/static/js/format.js";
 import { follow } from "/static/js/stream.js";
 
@@ -10,7 +11,7 @@ const keyOf = (run) => [run.state, run.stopping ? "True" : "False", run.started 
 
 function showTimes(within = list) {
   for (const took of within.querySelectorAll(".took")) {
-    const to = took.dataset.to ? Date.parse(took.dataset.to) : Date.now();
+    const to = took.dataset.to ? Date.parse(took.dataset.to) : now();
     took.textContent = duration(Math.max(0, (to - Date.parse(took.dataset.from)) / 1000));
   }
 }
