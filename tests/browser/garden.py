@@ -93,6 +93,7 @@ def update_of(pages: Sequence[Page], chosen: int) -> list[float]:
 def set_study(user: User, server: str) -> None:
     """Set the server and the study, on the page of the settings."""
     user.open("options/options.html")
+    wait_for(lambda: user.text("#version"), "the page, which fills in what is set")
     user.fill("#ingest", server)
     user.fill("#study", "garden")
     user.click("#save", allowing=True)

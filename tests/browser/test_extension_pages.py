@@ -57,6 +57,7 @@ def test_a_page_is_found_chosen_and_reported_by_the_keyboard_alone(profile: Prof
     garden_store(tmp_path)
     with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
         settings = profile.open("options/options.html")
+        expect(settings.locator("#version")).not_to_be_empty()  # by then the page has filled in what is set
         settings.locator("#ingest").fill(web.relay)
         settings.locator("#study").fill("garden")
         settings.locator("#save").click()

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 from marionette_driver import By
 from marionette_driver.keys import Keys
@@ -73,8 +73,8 @@ class User(ABC):
         """Choose one of those pages, counted from 0, with the arrow keys and Enter."""
 
     @abstractmethod
-    def search_privately(self, text: str) -> None:
-        """Type the keyword, a text and Enter into the address bar of a private window; fails if pages are listed."""
+    def search_privately(self, text: str, url: str) -> None:
+        """Type the keyword and a text into the address bar of a private window, which lists no page; then go to one."""
 
     @abstractmethod
     def address(self) -> str:
@@ -103,11 +103,14 @@ class FirefoxUser(User):
         with running_firefox(self._folder / "profile", self._folder, **leading) as self._firefox:
             page = self._firefox.page
             self._typing = page.current_window_handle
-            if self._extension:
-                self._firefox.address_of(GECKO_ID)
-            else:
+            first = not self._extension
+            if first:
                 seed_firefox(self._firefox, self._seeds)
                 self._extension = self._firefox.install(packed(self._folder)[1])
+            else:
+                self._firefox.address_of(GECKO_ID)
+            if first:
+                self.welcome()  # it comes to the front, whatever is typed meanwhile
             self._reading = page.open(type="tab")["handle"]
             yield
 
@@ -171,13 +174,14 @@ class FirefoxUser(User):
             self._firefox.key(Keys.ARROW_DOWN)
         self._firefox.key(Keys.ENTER)
 
-    def search_privately(self, text: str) -> None:
+    def search_privately(self, text: str, url: str) -> None:
         with self._firefox.new_tab(private=True):
             self._firefox.type(KEYWORD + text)
             rows = self._firefox.rows()
             # Firefox shows the keyword's own line there too, but does not ask the extension for pages.
             assert [row.content for row in rows if row.kind == "UrlbarProviderOmnibox"] == [KEYWORD + text]
             self._firefox.key(Keys.ENTER)
+            self._firefox.page.navigate(url)
 
     def address(self) -> str:
         self._turn_to(self._typing)
@@ -215,6 +219,8 @@ class ChromiumUser(User):
             self._playwright, profile, extension, elsewhere=leading, screen=self._screen
         ) as self._profile:
             self._typing = self._profile.context.pages[0]
+            if first:
+                self.welcome()  # it comes to the front, whatever is typed meanwhile
             self._reading = self._profile.open("options/options.html")
             if first:
                 self._bookmark()
@@ -250,30 +256,30 @@ class ChromiumUser(User):
         return answer.get("value")
 
     def type(self, text: str) -> list[str]:
-        def lines() -> list[str]:
-            self._omnibox.type(self._typing, KEYWORD + text)
-            return [row.content for row in self._omnibox.rows(KEYWORD + text) if row.provider == "Keyword"]
-
-        # In the first moments of a browser the keyword is not one yet, and is typed once more.
-        return [line.removeprefix(KEYWORD) for line in wait_for(lines, "the keyword to be known")[1:]]
+        rows = self._omnibox.typed(self._typing, KEYWORD + text, "Keyword")
+        return [row.content.removeprefix(KEYWORD) for row in rows if row.provider == "Keyword"][1:]
 
     def choose(self, place: int) -> None:
         self._omnibox.press(*["Down"] * (place + 1), "Return")
 
-    def search_privately(self, text: str) -> None:
+    def search_privately(self, text: str, url: str) -> None:
         browser = self._profile.context.browser
         assert browser is not None
         devtools = browser.new_browser_cdp_session()
-        searched = "q=" + quote_plus(KEYWORD + text)  # as any search: it is not known as a keyword
 
-        def found() -> bool:
-            return any(searched in page["url"] for page in devtools.send("Target.getTargets")["targetInfos"])
+        def at(part: str) -> bool:
+            return any(part in page["url"] for page in devtools.send("Target.getTargets")["targetInfos"])
 
         self._screen.press("ctrl+shift+n")
         self._screen.focus("chromium", windows=2)
         self._screen.type(KEYWORD + text)
         self._screen.press("Return")
-        wait_for(found, "the search for what was typed")
+        # A search like any other: the keyword is none there.
+        wait_for(lambda: at("q=" + quote_plus(KEYWORD + text)), "the search for what was typed")
+        self._screen.press("ctrl+l")
+        self._screen.type(url)
+        self._screen.press("Return")
+        wait_for(lambda: at(urlsplit(url).netloc), "the page in the private window")  # by https, there
         self._screen.press("ctrl+shift+w")
         self._screen.focus("chromium", windows=1)
 

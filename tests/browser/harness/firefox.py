@@ -20,6 +20,7 @@ from tests.browser.harness.waiting import LONGEST, wait_for
 
 _PREFERENCES: dict[str, bool | int | str] = {
     "marionette.port": 0,  # any free one, told in the profile
+    "security.notification_enable_delay": 0,  # questions can be answered as soon as they are seen
     "xpinstall.signatures.required": False,  # which Firefox ESR heeds
     "extensions.autoDisableScopes": 0,
     "browser.urlbar.suggest.searches": False,

@@ -14,6 +14,10 @@ class _AnyHost(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         # Asked as a proxy, the whole address is there; asked as a host, its name is.
         url = self.path if "://" in self.path else f"http://{self.headers['Host']}{self.path}"
+        if url.endswith("/generate_204"):  # Chromium's question whether this is a network that one has to sign in to
+            self.send_response(204)
+            self.end_headers()
+            return
         title = self.titles.get(url, urlsplit(url).netloc)
         body = f'<!doctype html><title>{html.escape(title)}</title><link rel="icon" href="data:,"><h1>{title}</h1>'
         self.send_response(200)

@@ -1,5 +1,6 @@
 """The address bar of Chromium: typed into with real keys, and read through `chrome://omnibox`, which listens to it."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 
@@ -47,23 +48,33 @@ class Omnibox:
         self._listening.locator("#connect-window-omnibox").check()
         self._screen.focus("chromium")
 
-    def type(self, page: Page, text: str) -> None:
-        """Type into the address bar above a page, from its beginning."""
-        self._listening.evaluate(_FORGET)  # the answer to the same text, typed before, is none to this
-        page.bring_to_front()
-        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
-        self._screen.type(text)
+    def typed(self, page: Page, text: str, provider: str) -> list[Row]:
+        """Type into the address bar above a page, and return its rows when all that may add some have answered.
+
+        Once more if they are not led by the provider's that is meant: in the first moments of a browser a keyword is
+        not one yet, and a tab that comes to the front takes the keyboard with it.
+        """
+
+        def rows() -> list[Row]:
+            self._type(page, text)
+            with contextlib.suppress(AssertionError):
+                found = wait_for(lambda: self._rows(text), "the rows", seconds=5)
+                return found if found[0].provider == provider else []
+            return []
+
+        return wait_for(rows, f"rows of {provider} for {json.dumps(text)}")
 
     def press(self, *keys: str) -> None:
         """Press keys in the address bar, by their X names."""
         self._screen.press(*keys)
 
-    def rows(self, text: str) -> list[Row]:
-        """Return the rows for what was typed, when all that may add some have answered."""
+    def _type(self, page: Page, text: str) -> None:
+        self._listening.evaluate(_FORGET)  # the answer to the same text, typed before, is none to this
+        page.bring_to_front()
+        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
+        self._screen.type(text)
 
-        def answer() -> list[Row]:
-            told = self._listening.evaluate(_LAST_ANSWER)
-            done = told and f"cursor position = {len(text)} " in told[0] and "all providers done = true" in told[0]
-            return [Row(*row) for row in told[1]] if done else []
-
-        return wait_for(answer, f"the rows for {json.dumps(text)}")
+    def _rows(self, text: str) -> list[Row]:
+        told = self._listening.evaluate(_LAST_ANSWER)
+        done = told and f"cursor position = {len(text)} " in told[0] and "all providers done = true" in told[0]
+        return [Row(*row) for row in told[1]] if done else []
