@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -42,7 +43,10 @@ class DashboardSettings:
     @property
     def beyond_loopback(self) -> bool:
         """Whether others than programs of this machine can reach the dashboard."""
-        return self.host not in LOOPBACK and not self.host.startswith("127.")
+        try:
+            return not ip_address(self.host).is_loopback
+        except ValueError:  # a name, which may stand for any address
+            return self.host not in LOOPBACK
 
     @property
     def secret_file(self) -> Path:

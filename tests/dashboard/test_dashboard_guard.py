@@ -119,6 +119,23 @@ def test_loopback_is_open_by_all_its_names(tmp_path: Path, host: str) -> None:
     assert application(tmp_path).test_client().get("/change", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "beyond"),
+    [
+        ("127.0.0.1", False),
+        ("127.8.9.1", False),
+        ("::1", False),
+        ("localhost", False),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("10.0.0.7", True),
+        ("127.example.org", True),
+    ],
+)
+def test_loopback_is_told_by_the_address_and_not_by_how_a_name_begins(tmp_path: Path, host: str, beyond: bool) -> None:
+    assert dashboard_settings(tmp_path, host=host).beyond_loopback is beyond
+
+
 def test_with_a_token_nothing_is_answered_to_who_has_not_shown_it(tmp_path: Path) -> None:
     made = application(tmp_path, token=TOKEN)
     client = made.test_client()
