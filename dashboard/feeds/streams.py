@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from flask import Response, request
 
+from dashboard.answers import FRESH, as_json
 from dashboard.errors import sentence_of
 from dashboard.feeds.feed import Feed
 from dashboard.feeds.reading import SharedReading
@@ -57,17 +58,17 @@ class Streams:
     def _once(self, feed: Feed, position: str | None) -> Response:
         change = self._reading.since(feed, position)
         if change is None:
-            return Response(status=204, headers={"Cache-Control": "no-store"})
-        return _json({"position": change.position, "data": change.data})
+            return Response(status=204, headers=FRESH)
+        return as_json({"position": change.position, "data": change.data})
 
     def _stream(self, feed: Feed, position: str | None) -> Response:
         if not self._enter():
             body = {"error": f"{self.viewers} pages are open already; this one asks now and then instead"}
-            return _json(body, 503, {"Retry-After": "10"})
+            return as_json(body, 503, {"Retry-After": "10"})
         response = Response(
             self._events(feed, position),
             content_type="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+            headers={**FRESH, "X-Accel-Buffering": "no"},
         )
         response.call_on_close(self._leave)
         return response
@@ -107,12 +108,3 @@ def _event(kind: str, position: str | None, data: object) -> bytes:
     """Return one event as it goes over the line; JSON has no raw line break, so that one data line holds it."""
     identity = b"" if position is None else b"id: " + position.encode() + b"\n"
     return b"event: " + kind.encode() + b"\n" + identity + b"data: " + msgspec.json.encode(data) + b"\n\n"
-
-
-def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(body),
-        status,
-        headers={"Cache-Control": "no-store", **(headers or {})},
-        content_type="application/json",
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
+from dashboard.answers import as_file, as_json
 from dashboard.live.exports import rows_as_csv
 from dashboard.live.feed import LineFeed, Lines, whole_history
 from dashboard.live.history import KnownLine
@@ -71,31 +72,30 @@ def blueprint(services: Services) -> Blueprint:
     @views.get("/<study>/<line>/history.json")
     def history(study: str, line: str) -> Response:
         _known(open_store(root), study, line)
-        return _json(whole_history(lines, study, line))
+        return as_json(whole_history(lines, study, line))
 
     @views.get("/<study>/<line>/history.csv")
     def table(study: str, line: str) -> Response:
         _known(open_store(root), study, line)
         text = lines.of(study, line)[0].look(_as_csv)
-        named = {"Content-Disposition": f'attachment; filename="{study}-{line}.csv"'}
-        return Response(text, content_type="text/csv; charset=utf-8", headers={**_FRESH, **named})
+        return as_file(text, "text/csv", f"{study}-{line}.csv")
 
     @views.get("/<study>/<line>/versions/<int(max=999999999):number>.json")
     def version(study: str, line: str, number: int) -> Response:
         store = open_store(root)
         _known(store, study, line)
-        return _json(lineage_of(store, study, line, number))
+        return as_json(lineage_of(store, study, line, number))
 
     @views.get("/<study>/<line>/refused.json")
     def refused(study: str, line: str) -> Response:
         _known(open_store(root), study, line)
-        return _json({"newest": newest_refusals(rejection_logs(services.settings), study)})
+        return as_json({"newest": newest_refusals(rejection_logs(services.settings), study)})
 
     @views.get("/<study>/<line>/rollback.json")
     def rollback_plan(study: str, line: str) -> Response:
         store = open_store(root)
         _known(store, study, line)
-        return _json(plan(store, study, line, request.args.get("to", -1, type=int)))
+        return as_json(plan(store, study, line, request.args.get("to", -1, type=int)))
 
     @views.post("/<study>/<line>/rollback")
     def rollback(study: str, line: str) -> Response:
@@ -103,12 +103,9 @@ def blueprint(services: Services) -> Blueprint:
         _known(store, study, line)
         wish = _body(Wish)
         made = roll_back(store, study, line, wish.to, wish.seen, created=utc_now(), code_version=__version__)
-        return _json({"published": made.iteration, "repeats": wish.to})
+        return as_json({"published": made.iteration, "repeats": wish.to})
 
     return views
-
-
-_FRESH = {"Cache-Control": "no-store"}
 
 
 def _known(store: ModelStore, study: str, line: str) -> None:
@@ -131,7 +128,3 @@ def _body(kind: type[T]) -> T:
         return msgspec.json.decode(request.get_data(), type=kind)
     except msgspec.MsgspecError as error:
         raise InvalidSettings(f"the body is not what this address takes: {error}") from error
-
-
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), content_type="application/json", headers=_FRESH)

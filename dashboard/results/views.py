@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from analysis.study.window import window_folders
 from analysis.verdict import all_pairs, plan_of
+from dashboard.answers import as_file
 from dashboard.results.asking import asked_by, given_fields, key_of, query_of
 from dashboard.results.count import Count, UnknownCount
 from dashboard.results.counts import Counts
@@ -110,15 +111,15 @@ class Results:
 
     def document(self, study: str) -> Response:
         """Return the document as `fedping analyze --json` printed it, bit for bit."""
-        return _file(self._chosen(study).printed, "application/json", f"{study}.json")
+        return as_file(self._chosen(study).printed, "application/json", f"{study}.json", kept=False)
 
     def comparisons(self, study: str) -> Response:
         """Return the comparisons as CSV."""
-        return _file(comparisons_csv(self._chosen(study).document).encode(), "text/csv", f"{study}-comparisons.csv")
+        return as_file(comparisons_csv(self._chosen(study).document), "text/csv", f"{study}-comparisons.csv")
 
     def sizes(self, study: str) -> Response:
         """Return the sizes of the arms as CSV."""
-        return _file(sizes_csv(self._chosen(study).document).encode(), "text/csv", f"{study}-sizes.csv")
+        return as_file(sizes_csv(self._chosen(study).document), "text/csv", f"{study}-sizes.csv")
 
     @property
     def _settings(self) -> DashboardSettings:
@@ -157,8 +158,3 @@ class Results:
             studies=open_store(self._settings.store).studies(),
             query_of=query_of,
         )
-
-
-def _file(data: bytes, kind: str, name: str) -> Response:
-    headers = {"Content-Disposition": f'inline; filename="{name}"', "Cache-Control": "no-store"}
-    return Response(data, content_type=f"{kind}; charset=utf-8", headers=headers)
