@@ -15,6 +15,9 @@ export function number(value, digits = 4) {
   return places.get(digits).format(value);
 }
 
+/** What stands at a tick of an axis. */
+export const tick = (value, digits = 3) => number(value, digits).replace("-", "−");
+
 /** A change, always with its sign. */
 export const signed = (value, digits = 4) => (value > 0 ? "+" : "") + number(value, digits).replace("-", "−");
 
@@ -26,9 +29,14 @@ export function duration(seconds) {
   if (seconds == null || Number.isNaN(seconds)) return "–";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds < 3600) return both(seconds, 60, "min", 1, "s");
+  if (seconds < 172800) return both(seconds, 3600, "h", 60, "min");
   return `${Math.floor(seconds / 86400)} days`;
+}
+
+function both(seconds, large, largeName, small, smallName) {
+  const rest = Math.floor((seconds % large) / small);
+  return `${Math.floor(seconds / large)} ${largeName}${rest ? ` ${rest} ${smallName}` : ""}`;
 }
 
 /** How long ago a time was. */

@@ -2,7 +2,7 @@
 
 import { armColour, armDashes } from "./colours.js";
 import { el, svg } from "./dom.js";
-import { number } from "./format.js";
+import { tick } from "./format.js";
 
 /** What all plots have in common; a narrow page gets fewer ticks. */
 export const options = (width, height = Math.round(Math.min(300, Math.max(200, width * 0.42)))) => ({
@@ -73,7 +73,7 @@ export function linePlot({ series, x, y, log = false, zero = false, rules = [], 
   const plot = Plot.plot({
     ...options(width, height),
     x: { label: x, tickFormat: whole },
-    y: { label: y, grid: true, type: log ? "log" : "linear", zero: zero && !log, nice: !log, tickFormat: (v) => number(v, 3) },
+    y: { label: y, grid: true, type: log ? "log" : "linear", zero: zero && !log, nice: !log, tickFormat: (v) => tick(v) },
     marks: [...across, ...marks],
   });
   return series.length > 1 ? [legend(series), plot] : [plot];
@@ -103,6 +103,7 @@ export function intervals({ rows, x, left, right, zero = 0, width }) {
   const ends = rows.map((row) => ({ ...row, from: row.low ?? domain[0], to: row.high ?? domain[1] }));
   const colour = (row) => row.colour ?? "var(--ink)";
   const beside = Math.min(width * 0.4, 18 + 6.6 * Math.max(...rows.map((row) => row.name.length)));
+  const ticks = Math.max(3, Math.min(7, Math.round(width / 90)));
   const value = (row) => signedTo(row.value, domain);
   const open = (side, edge, text) =>
     Plot.text(ends.filter((row) => row[side] === null), { y: "name", x: edge, text: () => text, fill: colour, fontSize: 14 });
@@ -114,12 +115,12 @@ export function intervals({ rows, x, left, right, zero = 0, width }) {
     marginLeft: narrow ? 8 : beside,
     marginRight: 12,
     marginBottom: 38,
-    x: { label: x, labelAnchor: "center", labelArrow: "none", domain, ticks: Math.max(3, Math.min(7, Math.round(width / 90))), tickFormat: (v) => number(v, 3) },
+    x: { domain },
     y: { label: null, domain: rows.map((row) => row.name), tickSize: 0, type: "band", axis: null },
     marks: [
-      Plot.axisX({ label: x, labelAnchor: "center", labelArrow: "none", tickSize: 4, tickFormat: (v) => number(v, 3), ticks: Math.max(3, Math.min(7, Math.round(width / 90))) }),
+      Plot.axisX({ label: x, labelAnchor: "center", labelArrow: "none", tickSize: 4, tickFormat: (v) => tick(v), ticks }),
       !narrow && Plot.axisY({ label: null, tickSize: 0, lineWidth: beside / 11 }),
-      Plot.gridX({ strokeOpacity: 0.12 }),
+      Plot.gridX({ ticks, strokeOpacity: 0.12 }),
       Plot.ruleX([zero], { stroke: "var(--soft)", strokeWidth: 1.5 }),
       side(left && `← ${left}`, "end", -7),
       side(right && `${right} →`, "start", 7),

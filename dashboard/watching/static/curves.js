@@ -2,7 +2,7 @@
 
 import { armColour, armDashes } from "/static/js/colours.js";
 import { el } from "/static/js/dom.js";
-import { number } from "/static/js/format.js";
+import { number, tick } from "/static/js/format.js";
 import { legend, options } from "/static/js/plots.js";
 import { bySeed, lastOf, limitsLate, mostOf, overSeeds, picked, thinned } from "./series.js";
 
@@ -95,7 +95,7 @@ function draw(data, width) {
     x: { label: "round", domain: [0, Math.max(1, end)], tickFormat: (v) => (Number.isInteger(v) ? number(v) : "") },
     y: {
       label: `${metricName(data.metric)}, ${splitName(data.split)}`, grid: true, type: data.log ? "log" : "linear",
-      nice: !data.log, ticks: 6, tickFormat: (v) => number(v, 3), ...(domain ? { domain } : {}),
+      nice: !data.log, ticks: 6, tickFormat: (v) => tick(v), ...(domain ? { domain } : {}),
     },
     marks: [...across, ...marks.filter(Boolean), pointed(there, usable, limits)],
   });
@@ -215,7 +215,7 @@ function dots(rows, x, width, zero) {
   return Plot.plot({
     ...options(width, 60 + 30 * rows.length),
     marginLeft: left,
-    x: { label: x, grid: true, nice: true, ticks: Math.max(2, Math.floor((width - left) / 90)), tickFormat: (v) => number(v, 4) },
+    x: { label: x, grid: true, nice: true, ticks: Math.max(2, Math.floor((width - left) / 90)), tickFormat: (v) => tick(v, 4) },
     y: { label: null, domain: rows.map(({ name }) => name), tickSize: 0, type: "band", tickFormat: (name) => names.get(name) },
     marks: [
       zero && Plot.ruleX([0], { stroke: "var(--soft)", strokeDasharray: "4 3" }),
