@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-browser test-long test-kill lint bench lock notebooks schemas install clean
+.PHONY: help demo test test-browser test-long test-kill lint bench lock notebooks schemas screenshots install clean
 
 help:
 	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint          ruff and the strict type check"
 	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
 	@echo "make notebooks     execute analysis/notebooks anew and write the results into them (2 minutes)"
+	@echo "make screenshots   take the pictures of docs/pictures anew, in Chromium (3 minutes)"
 	@echo "make lock          resolve the dependencies anew into requirements.lock"
 	@echo "make schemas       write docs/schema/ from the code"
 	@echo "make clean         remove what the other targets made"
@@ -43,6 +44,9 @@ bench: install
 
 schemas: install
 	$(BIN)/python -m protocol.json_schema docs/schema
+
+screenshots: install
+	$(BIN)/python -m tests.browser.screenshots docs/pictures
 
 notebooks: install
 	$(BIN)/python -m analysis.notebooks

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 from playwright.sync_api import Page, expect
@@ -118,7 +119,7 @@ def full(folder: Path) -> None:
 
 def compared(run: str = RUN, variants: Sequence[str] = VARIANTS) -> str:
     """Return the address that compares variants of a run."""
-    return "/compare/?" + "&".join(f"of={run}:{name}" for name in variants)
+    return "/compare/?" + urlencode([("of", f"{run}:{name}") for name in variants])
 
 
 def drawn(page: Page) -> Page:
