@@ -8,10 +8,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dashboard.live.files import Sight, sight
+from dashboard.stamps import settled
 from protocol.landing import landed_at, landed_files, partition
-
-SETTLED_NS = 2_000_000_000
-"""A folder that changed within so many nanoseconds is listed again, for its time may not tell two changes apart."""
 
 
 class Landed(Struct, frozen=True, kw_only=True):
@@ -52,7 +50,7 @@ class LandedPings:
         folder = partition(self._landing, self._study, self._line, version)
         seen = sight(folder)
         last = self._last
-        if last is not None and (last.folder, last.seen) == (folder, seen) and now_ns - seen[1] > SETTLED_NS:
+        if last is not None and (last.folder, last.seen) == (folder, seen) and settled(seen[1], now_ns):
             return last.landed
         files = landed_files(folder)
         self._rows = {file: self._rows[file] if file in self._rows else _rows(file) for file in files}

@@ -13,12 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from analysis.study import Window
+from dashboard.stamps import settled
 from protocol.digest import digest_of
 from protocol.landing import iterations, partition
 from protocol.study import Study
-
-SETTLED_NS = 1_000_000_000
-"""How old a folder's time stamp is before it is trusted: stamps are coarser than two files may follow each other."""
 
 FILES_A_LOOK = 256
 """Footers that one look reads at most, so that it is over soon; the next look goes on."""
@@ -72,7 +70,7 @@ class Folders:
             names = tuple(sorted(filter(_is_landed, os.listdir(folder))))
         except FileNotFoundError:
             return ()
-        if time.time_ns() - changed > SETTLED_NS:
+        if settled(changed):
             self._known[folder] = (changed, names)
         return names
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import msgspec
 from dashboard.feeds import Change
 from dashboard.runs.book import RunBook
 from dashboard.runs.run import Run
+from dashboard.stamps import settled
 from dashboard.tail import last_lines
 from experiments.laboratory.results.progress import PROGRESS, UnitNote, read_units
 from experiments.laboratory.settings import experiment_of
@@ -26,8 +26,6 @@ from protocol.errors import FedpingError
 
 _TAIL = 8192
 """Bytes of the end of a run's progress that are looked at for its last round."""
-
-_GRAIN_NS = 1_000_000_000
 
 _USUAL_ROUNDS = 10
 """What a baseline counts for, whose rounds nobody knows before."""
@@ -63,7 +61,7 @@ def _changed(folder: Path) -> int | None:
         changed = folder.stat().st_mtime_ns
     except FileNotFoundError:
         return None
-    return changed if time.time_ns() - changed > _GRAIN_NS else None
+    return changed if settled(changed) else None
 
 
 def row(run: Run) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ import msgspec
 
 from dashboard.errors import NotThere
 from dashboard.jobs import Job, decoded, job_fields
+from dashboard.stamps import settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 
@@ -59,9 +59,6 @@ class Run(Job):
 _over: dict[Path, tuple[int, Run]] = {}
 """Runs that are over, and when their folder was changed last: nothing can happen to them without changing it again."""
 
-_GRAIN_NS = 1_000_000_000
-"""Two changes that are further apart than this have different times."""
-
 
 def read_run(folder: Path) -> Run:
     """Return the run of a folder.
@@ -78,7 +75,7 @@ def read_run(folder: Path) -> Run:
     if known is not None and known[0] == changed:
         return known[1]
     run = _read_now(folder)
-    if run.is_over and time.time_ns() - changed > _GRAIN_NS:
+    if run.is_over and settled(changed):
         _over[folder] = (changed, run)
     return run
 
