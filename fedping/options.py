@@ -27,4 +27,11 @@ landing_option = click.option(
     help="Folder where pings land in Parquet.",
 )
 
+journal_option = click.option(
+    "--journal",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of ingest's journal, on a local disk.  [default: .journal in the landing folder]",
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of text.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.dashboard_options import at, dashboard_settings, runs_option, token_option, viewers_option
-from fedping.options import landing_option, store_option
+from fedping.options import journal_option, landing_option, store_option
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ _MIB = 1024 * 1024
 @click.command()
 @store_option
 @landing_option
-@click.option(
-    "--journal",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Folder of the journal, on a local disk.  [default: .journal in the landing folder]",
-)
+@journal_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
 @click.option(
