@@ -1,5 +1,6 @@
 // A figure: a drawing that follows its data and its width, words for those who do not see it, and its numbers as a table.
 
+import { csv } from "./csv.js";
 import { el, fill } from "./dom.js";
 
 /**
@@ -109,15 +110,6 @@ const cell = (value) =>
   typeof value === "number" ? el("td", { class: "number" }, plain(value)) : el("td", {}, value ?? "");
 
 const plain = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6))));
-
-/** Rows as CSV (RFC 4180). */
-export function csv({ head, rows }) {
-  const quoted = (value) => {
-    const text = value == null ? "" : String(value);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  return [head, ...rows].map((row) => row.map(quoted).join(",") + "\r\n").join("");
-}
 
 function download(title, table) {
   const url = URL.createObjectURL(new Blob([csv(table)], { type: "text/csv" }));
