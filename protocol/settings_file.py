@@ -14,20 +14,39 @@ from protocol.telling import told
 T = TypeVar("T")
 
 
+class NotToml(InvalidSettings):
+    """A text is not TOML."""
+
+
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return a file's tables, not yet judged; ``what`` it is stands in the errors, as in "the study file".
 
     Raises:
-        InvalidSettings: the file is not there, is no UTF-8 text or not TOML.
+        InvalidSettings: the file is not there, is no UTF-8 text or not TOML (:class:`NotToml`).
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tables_in(path.read_text(encoding="utf-8"), f"the {what} {path}")
     except OSError as error:
         raise InvalidSettings(f"cannot read the {what} {path}: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise InvalidSettings(f"the {what} {path} is not UTF-8 text; save it as UTF-8") from error
-    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, or of as many brackets
-        raise InvalidSettings(f"the {what} {path} is not valid TOML: {error}") from error
+
+
+def tables_in(text: str, what: str) -> dict[str, Any]:
+    """Return the tables of a text, not yet judged; ``what`` it is begins the sentence of the error.
+
+    Raises:
+        NotToml: it is not TOML, or such as nobody writes.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        why = str(error)
+    except RecursionError:
+        why = "it is nested too deeply"
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        why = "it has a number of thousands of digits"
+    raise NotToml(f"{what} is not valid TOML: {why}")
 
 
 def converted(raw: Any, kind: type[T], where: str) -> T:

@@ -18,8 +18,9 @@ from dashboard.runs.form.schema import laboratory_form
 from dashboard.runs.form.values import Arm, Filled, filled_form, tables_of
 from dashboard.runs.judging import Judged, Problem, judge
 from dashboard.runs.presets import Preset, preset, presets
-from dashboard.runs.toml import NotToml, tables_in, toml_text
+from dashboard.runs.toml import toml_text
 from protocol.errors import FedpingError, InvalidSettings
+from protocol.settings_file import NotToml, tables_in
 
 FIRST = "breast_cancer"
 """The preset that the form begins with: it takes seconds, and has several variants."""
@@ -97,7 +98,7 @@ def _begin(book: RunBook) -> tuple[str, str]:
 def _form_or_text(text: str, title: str) -> str | AnyResponse:
     """Return the form of a description, or its text where no form is for it."""
     try:
-        tables = tables_in(text)
+        tables = tables_in(text, "this")
     except NotToml:
         return _text_page(text, title)
     filled = filled_form(tables)

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from dashboard.runs.presets import EXPERIMENTS
-from dashboard.runs.toml import NotToml, tables_in
 from experiments.laboratory.choices import check_choices
 from experiments.laboratory.settings import Experiment, Setup, experiment_of
 from experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from protocol.errors import InvalidSettings
+from protocol.settings_file import NotToml, tables_in
 
 NAME = "experiment"
 """What an experiment is called that does not say so itself."""
@@ -61,7 +61,7 @@ class Problem:
 def judge(text: str) -> Judged | Problem:
     """Return what a description comes to, or what is wrong with it."""
     try:
-        tables = tables_in(text)
+        tables = tables_in(text, "this")
         return _study(text, tables) if "study" in tables else _laboratory(tables)
     except NotToml as error:
         return Problem(str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from experiments.laboratory.settings import experiment_of
 from experiments.run_folder import DamagedRun
 from experiments.simulate.progress import read_study_progress
 from protocol.errors import FedpingError
+from protocol.settings_file import tables_in
 
 _TAIL = 8192
 """Bytes of the end of a run's progress that are looked at for its last round."""
@@ -92,7 +92,7 @@ def told(moment: datetime | None) -> str | None:
 def _described(description: Path, id: str) -> Mapping[str, Any]:
     """Return what a description says of its size; a run's never changes."""
     try:
-        tables = tomllib.loads(description.read_text(encoding="utf-8"))
+        tables = tables_in(description.read_text(encoding="utf-8"), "this")
         if "study" in tables:
             return {"kind": "study", "variants": None, "seeds": None}
         experiment = experiment_of(tables, name="experiment", folder=description.parent)

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
-from protocol.errors import InvalidSettings
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
-class NotToml(InvalidSettings):
-    """A text is no TOML."""
-
-
-def tables_in(text: str) -> dict[str, Any]:
-    """Return the tables of a text.
-
-    Raises:
-        NotToml: it has none, or nothing that anybody would write, such as thousands of brackets.
-    """
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NotToml(f"this is not valid TOML: {error}") from error
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:

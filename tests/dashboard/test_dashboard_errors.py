@@ -8,9 +8,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from dashboard.feeds import Change, Streams
-from dashboard.runs.toml import NotToml, tables_in
 from protocol.errors import InvalidSettings
-from protocol.settings_file import read_toml
+from protocol.settings_file import NotToml, read_toml, tables_in
 from tests.support.dashboard import csrf_token, dashboard_application, dashboard_client
 from tests.support.versions import small_study
 from tests.support.walks import walked_store
@@ -34,15 +33,25 @@ def described(client: FlaskClient, body: str) -> tuple[int, str]:
     return answer.status_code, str(said.get("problem") or said.get("error"))
 
 
-@pytest.mark.parametrize("text", [DEEP, LONG, "x = " + "[" * 900 + "]" * 900])
-def test_a_description_that_nobody_would_write_is_no_toml(client: FlaskClient, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (DEEP, "it is nested too deeply"),
+        (LONG, "it has a number of thousands of digits"),
+        ("x = " + "[" * 900 + "]" * 900, "it is nested too deeply"),
+        ("x = ", "Invalid value"),
+    ],
+)
+def test_a_description_that_nobody_would_write_is_no_toml(
+    client: FlaskClient, text: str, why: str, tmp_path: Path
+) -> None:
     status, problem = described(client, json.dumps({"text": text}))
     assert status == 200
-    assert "this is not valid TOML" in problem
+    assert problem.startswith(f"this is not valid TOML: {why}")
     with pytest.raises(NotToml):
-        tables_in(text)
+        tables_in(text, "this")
     (tmp_path / "file.toml").write_text(text)
-    with pytest.raises(InvalidSettings, match="not valid TOML"):
+    with pytest.raises(InvalidSettings, match=f"the study file .* is not valid TOML: {why}"):
         read_toml(tmp_path / "file.toml", "study file")
 
 
