@@ -20,6 +20,9 @@ pytestmark = pytest.mark.browser
 
 KEPT = ("FedGD", "FedGD+")
 
+LONG = 100_000
+"""Milliseconds: a run gives way to whoever else wants the cores."""
+
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
@@ -55,7 +58,7 @@ def rounds_done(page: Page) -> int:
 def wait_for_rounds(page: Page, more_than: int) -> None:
     script = """least => Number(
         document.getElementById("rounds").textContent.split(" of ")[0].replaceAll(/\\D/g, "")) > least"""
-    page.wait_for_function(script, arg=more_than)
+    page.wait_for_function(script, arg=more_than, timeout=LONG)
 
 
 def test_an_experiment_is_described_started_and_watched_to_its_end(dashboard: Dashboard, chromium: Pages) -> None:
@@ -71,7 +74,7 @@ def test_an_experiment_is_described_started_and_watched_to_its_end(dashboard: Da
     assert [variant["name"] for variant in file["variants"]] == list(KEPT)
 
     run = started(page)
-    expect(page.locator("#state")).to_have_text("finished")
+    expect(page.locator("#state")).to_have_text("finished", timeout=LONG)
     assert axe_violations(page) == []
     drawn(page)
     summary = requests.get(f"{dashboard.url}/runs/{run}/summary.json", timeout=30).json()
@@ -103,7 +106,7 @@ def test_a_run_is_stopped_gone_on_with_and_outlives_the_dashboard(dashboard: Das
     folder = dashboard.folder / "runs" / run
     wait_for_rounds(page, 0)
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator("#state")).to_have_text("stopped")
+    expect(page.locator("#state")).to_have_text("stopped", timeout=LONG)
     assert not _processes(dashboard, folder)
     page.get_by_role("button", name="Go on").click()
     expect(page.locator("#state")).to_have_text("running")
@@ -123,7 +126,7 @@ def test_a_run_is_stopped_gone_on_with_and_outlives_the_dashboard(dashboard: Das
     expect(item).to_contain_text("A long one")
     item.get_by_role("button", name="Stop").click()
     expect(item).to_contain_text("stopped")
-    expect(page.locator("#state")).to_have_text("stopped")
+    expect(page.locator("#state")).to_have_text("stopped", timeout=LONG)
     note = json.loads((folder / "run.json").read_text())
     assert note["title"] == "A long one"
     item.get_by_role("link", name="Delete").click()
