@@ -37,7 +37,9 @@ function effect(element, name, found) {
     draw: (_, width) => intervals({ rows, x: `difference ${kind}`, left, right, width }),
     note: () =>
       `First arm minus second. Intervals are ${Number((100 * found.confidence).toPrecision(4))} % each` +
-      `${found.interim ? " and hold at every look" : ""}; a filled dot is a difference that is shown.`,
+      (found.interim
+        ? " and hold at every look; a filled dot is a difference that is shown."
+        : "; a filled dot is a difference that the test of ranks shows, which can see one where the mean is not sure."),
     table: () => ({
       head: ["first", "second", "difference", "low", "high", "finding"],
       rows: rows.map((row) => [...row.pair, row.value, row.low, row.high, row.sure ? "shown" : "inconclusive"]),
