@@ -23,7 +23,11 @@ TICK = 0.2
 """Seconds between two looks at the files: five updates a second at most."""
 
 HEARTBEAT = 5.0
-"""Seconds after which an idle stream says that it lives; only by writing does a server see that a viewer has gone."""
+"""Seconds after which an idle stream says that it lives; only by writing does a server see that a viewer has gone.
+
+So a place is free at most so long after its viewer went. WSGI tells nothing sooner, and it need not: whoever reloads a
+page forty times in three seconds is refused a stream for some three more; the page then polls for a minute.
+"""
 
 RECONNECT_MS = 2000
 AFTER_PROBLEM = 3.0
