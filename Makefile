@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-browser test-long test-kill lint bench lock notebooks schemas screenshots install clean
+.PHONY: help demo test test-browser test-long lint bench extension lint-extension lock notebooks schemas screenshots install clean
 
 help:
 	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
@@ -12,6 +12,8 @@ help:
 	@echo "make test-long     the tests that take longer than a minute each"
 	@echo "make lint          ruff and the strict type check"
 	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
+	@echo "make extension     pack the browser extension into build/ (needs Python alone)"
+	@echo "make lint-extension  Mozilla's linter over the packed extension (needs node's npx)"
 	@echo "make notebooks     execute analysis/notebooks anew and write the results into them (2 minutes)"
 	@echo "make screenshots   take the pictures of docs/pictures anew, in Chromium (3 minutes)"
 	@echo "make lock          resolve the dependencies anew into requirements.lock"
@@ -41,6 +43,13 @@ lint: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+extension:
+	$(PYTHON) browser/extension/pack.py
+
+# The zip for Firefox: of the folder that both browsers load, the linter says that Firefox takes no service worker.
+lint-extension: extension
+	npx --yes web-ext@10.7.0 lint --warnings-as-errors --source-dir "$$(ls build/fedping-extension-*-firefox.zip)"
 
 schemas: install
 	$(BIN)/python -m protocol.json_schema docs/schema
