@@ -14,6 +14,7 @@ from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from dashboard.settings import DashboardSettings
+    from server_jobs.ingest.settings import IngestSettings
 
 _MIB = 1024 * 1024
 
@@ -110,7 +111,7 @@ def ingest(
     )
     if demo_page:
         page_files()
-    beside: dict[str, Callable[[int], None]] = {}
+    watching = None
     if dashboard_port is not None:
         watching = dashboard_settings(
             store=store_path,
@@ -122,21 +123,23 @@ def ingest(
             token_file=token_file,
             viewers=viewers,
         )
-        beside["dashboard"] = _dashboard(watching, port)
+    beside = {} if watching is None else {"dashboard": _dashboard(watching, port)}
     prepare(settings)
-    click.echo(f"Taking pings on http://{host}:{port}; they land in {landing} every {compact_every:g} s. Ctrl-C stops.")
-    if demo_page:
-        click.echo(f"The demo page: http://{host}:{port}/demo/ (what is chosen there are pings like any others)")
-    if dashboard_port is not None:
-        click.echo(f"The dashboard: {at(watching)}")
+    _tell_where(settings, watching)
     code = supervise(settings, beside=beside)
-    if code:
-        click.echo(
-            f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
-        )
-    else:
-        click.echo("Stopped; everything that was accepted is in Parquet.")
+    kept = f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
+    click.echo(kept if code else "Stopped; everything that was accepted is in Parquet.")
     return code
+
+
+def _tell_where(settings: IngestSettings, watching: DashboardSettings | None) -> None:
+    address = f"http://{settings.host}:{settings.port}"
+    every = f"{settings.compact_every:g} s"
+    click.echo(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
+    if settings.demo_page:
+        click.echo(f"The demo page: {address}/demo/ (what is chosen there are pings like any others)")
+    if watching is not None:
+        click.echo(f"The dashboard: {at(watching)}")
 
 
 def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int], None]:

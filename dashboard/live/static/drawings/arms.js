@@ -35,7 +35,7 @@ export const loss = {
   },
 };
 
-export function lossWords(line) {
+function lossWords(line) {
   return line.line.arms
     .map((arm) => [arm.name, line.loss.get(arm.name).smooth.at(-1)])
     .filter(([, last]) => last)
