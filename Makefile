@@ -9,7 +9,7 @@ help:
 	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
 	@echo "make test          set up and run the tests"
 	@echo "make test-browser  install the browsers that tests need, where that can be done, and run the tests in them"
-	@echo "make test-long     the tests that take longer than a minute each"
+	@echo "make test-long     what takes longer than a minute, and all of what make test does in part"
 	@echo "make lint          ruff and the strict type check"
 	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
 	@echo "make extension     pack the browser extension into build/ (needs Python alone)"
