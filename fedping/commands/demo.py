@@ -182,6 +182,7 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
         "what ingest said": outcome.ingest_log,
         "see the versions": f"{command} store history {line} {store}",
         "what was learned": f"{command} store diff {line} 0 {store}",
+        "all of it on a page": f"{command} dashboard {store} --landing {outcome.landing}",
     }
     if not stays:
         where["try it in a browser"] = f"{command} demo --stay"
