@@ -33,7 +33,7 @@ def settings_of(out: Path, order: Sequence[str] = ()) -> dict[str, Flat]:
     """Return the settings of each variant of the experiment in a folder, in this order; none if there are none."""
     try:
         said = msgspec.json.decode((out / NOTE).read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     variants = said.get("variants") if isinstance(said, dict) else None
     if not isinstance(variants, dict):

@@ -13,7 +13,7 @@ import msgspec
 from experiments.laboratory.results import Outcome, RunFolder, UnitNote, read_units
 from experiments.laboratory.settings import Experiment
 from experiments.laboratory.units import units_of
-from experiments.run_folder import NOTE
+from experiments.run_folder import NOTE, read_whole
 
 State: TypeAlias = Literal["waiting", "begun", "finished"]
 
@@ -41,7 +41,11 @@ class Unit:
 
 
 def units_in(out: Path) -> list[Unit]:
-    """Return the runs of the experiment in a folder, in their order; none before it has begun."""
+    """Return the runs of the experiment in a folder, in their order; none before it has begun.
+
+    Raises:
+        DamagedRun: the file that lists them holds something else.
+    """
     return [Unit(note, out / note.folder) for note in _notes(out)]
 
 
@@ -63,9 +67,10 @@ def _listed(out: Path, changed: int) -> Sequence[UnitNote]:
 @lru_cache(maxsize=64)
 def _described(out: Path, changed: int) -> Sequence[UnitNote]:
     """Return the runs of an experiment that lists none: it was run by a version before this one, or is a study."""
+    read_whole(out / NOTE, dict)  # what is no JSON is damaged, and no study
     try:
         experiment = msgspec.json.decode((out / NOTE).read_bytes(), type=Experiment)
-    except msgspec.DecodeError:
+    except msgspec.ValidationError:
         return ()
     return [unit.note for unit in units_of(experiment)]
 

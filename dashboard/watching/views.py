@@ -21,6 +21,7 @@ from dashboard.watching.places import Place, UnknownRun, place, places, told
 from dashboard.watching.units import Unit, units_in
 from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.report.page import told as told_band
+from experiments.run_folder import DamagedRun
 from protocol.errors import FedpingError
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
@@ -164,15 +165,26 @@ def _compare_page(runs: Path, ones: list[One]) -> str:
         kinds=measured(units),
         pairs=pairs(ones) if len(ones) > 1 else [],
         apart=settings_apart(ones),
-        choices=[(where, _names(where)) for where in places(runs) if where.kind == "laboratory"],
+        choices=[_choice(where) for where in places(runs) if where.kind == "laboratory"],
         most=MOST,
         quantiles=quantiles(max((len(one.units) for one in ones), default=1)),
     )
 
 
-def _names(where: Place) -> list[tuple[str, bool]]:
-    """Return the variants and the baselines of a run, and which are baselines."""
-    return list(dict.fromkeys((unit.note.name, unit.note.baseline) for unit in units_in(where.out)))
+class _Choice(NamedTuple):
+    """A run to choose from: its variants and baselines, and which are baselines; what is wrong if it is damaged."""
+
+    where: Place
+    names: list[tuple[str, bool]]
+    damage: str | None
+
+
+def _choice(where: Place) -> _Choice:
+    try:
+        units = units_in(where.out)
+    except DamagedRun as error:  # the others can be compared nevertheless
+        return _Choice(where, [], str(error))
+    return _Choice(where, list(dict.fromkeys((unit.note.name, unit.note.baseline) for unit in units)), None)
 
 
 def _differences(ones: list[One], of: Measured) -> list[dict[str, Any]]:

@@ -202,6 +202,23 @@ def test_the_chooser_lists_every_run_and_keeps_what_is_chosen(client: FlaskClien
     assert "There is no run of the laboratory yet" not in page
 
 
+@pytest.mark.parametrize(("file", "content"), [("units.json", b'{"'), ("experiment.json", b'{"a": "\xff"}')])
+def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path, file: str, content: bytes) -> None:
+    finished_run(tmp_path / "runs", A, "whole")
+    damaged = tmp_path / "runs" / "by_hand"
+    damaged.mkdir()
+    (damaged / "experiment.json").write_bytes(b"{}")
+    (damaged / file).write_bytes(content)
+    client = dashboard_client(tmp_path)
+    page = text_of(client, "/compare/")
+    assert f'value="{A}:gradient"' in page
+    assert f"The file {damaged / file} is damaged" in page
+    assert "It has not begun" not in page
+    answer = client.get("/runs/by_hand/", headers=JSON)
+    assert answer.status_code == 400
+    assert f"{file} is damaged" in answer.get_json()["error"]
+
+
 def test_without_runs_the_page_says_how_to_get_one(tmp_path: Path) -> None:
     small_file(tmp_path)
     assert "There is no run of the laboratory yet" in text_of(dashboard_client(tmp_path), "/compare/")
