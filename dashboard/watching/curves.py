@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from dashboard.watching.measurements import read_measurements
 from dashboard.watching.units import Unit
 from experiments.laboratory.results import read_progress
 from experiments.laboratory.results.progress import Row, rounds_of
@@ -72,7 +72,11 @@ def grown(unit: Unit, of: Measured, since: Reached | None) -> Grown | None:
 
 
 def finished(out: Path, unit: Unit, of: Measured) -> Points:
-    """Return all points of a finished run."""
+    """Return all points of a finished run.
+
+    Raises:
+        DamagedRun: its metrics cannot be read.
+    """
     whole = out / "metrics.parquet"
     if whole.is_file():
         found = _of_all(whole, whole.stat().st_mtime_ns, of)
@@ -101,7 +105,7 @@ def _of_one(file: Path, of: Measured) -> Points:
 
 def _read(file: Path, of: Measured) -> pa.Table:
     chosen = (pc.field("split") == of.split) & (pc.field("metric") == of.metric)
-    return pq.read_table(file, columns=_COLUMNS, filters=chosen, partitioning=None)
+    return read_measurements(file, _COLUMNS, chosen)
 
 
 def _points(rows: Iterable[Row], of: Measured) -> Points:
@@ -126,7 +130,7 @@ def measured_so_far(unit: Unit) -> list[Measured]:
 @lru_cache(maxsize=512)
 def measured_by(path: Path) -> list[Measured]:
     """Return what a finished run has measured."""
-    table = pq.read_table(path / "metrics.parquet", columns=["split", "metric"], partitioning=None)
+    table = read_measurements(path / "metrics.parquet", ["split", "metric"])
     rows = table.group_by(["split", "metric"], use_threads=False).aggregate([])
     return [Measured(row["split"], row["metric"]) for row in rows.to_pylist()]
 

@@ -9,21 +9,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from dashboard.watching.measurements import read_measurements
 from dashboard.watching.units import Unit, units_in
-from experiments.laboratory.results import METRICS_SCHEMA, MetricLog, RunFolder, read_progress
+from experiments.laboratory.results import METRICS_SCHEMA, MetricLog, read_progress
 
 
 def metrics(out: Path) -> pa.Table:
-    """Return all metrics of the experiment in a folder; of runs that are not finished what they have told."""
+    """Return all metrics of the experiment in a folder; of runs that are not finished what they have told.
+
+    Raises:
+        DamagedRun: a file of metrics cannot be read.
+    """
     whole = out / "metrics.parquet"
     if whole.is_file():
-        return pq.read_table(whole, partitioning=None)
+        return read_measurements(whole)
     return pa.concat_tables([METRICS_SCHEMA.empty_table(), *(_of(unit) for unit in units_in(out))])
 
 
 def _of(unit: Unit) -> pa.Table:
     if unit.outcome is not None:
-        return RunFolder(unit.path).metrics()
+        return read_measurements(unit.path / "metrics.parquet")
     told = read_progress(unit.path)
     log = MetricLog(unit.note.name, unit.note.seed, unit.note.fold)
     log.rows.extend((*row[:3], float("nan") if row[3] is None else row[3]) for row in (told.rows if told else ()))

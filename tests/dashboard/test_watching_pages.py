@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (failed / "stderr").write_text("fedping: there is no such data set\n")
     ended(noted(runs, STUDY, "a study", 'study = "demo.toml"\n'))
     return folder
+
+
+@pytest.fixture
+def finished(folder: Path, tmp_path: Path) -> Path:
+    """A finished run to be spoiled."""
+    shutil.copytree(folder / "runs" / A, tmp_path / "runs" / A)
+    return tmp_path
 
 
 @pytest.fixture
@@ -203,13 +211,12 @@ def test_the_chooser_lists_every_run_and_keeps_what_is_chosen(client: FlaskClien
 
 
 @pytest.mark.parametrize(("file", "content"), [("units.json", b'{"'), ("experiment.json", b'{"a": "\xff"}')])
-def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path, file: str, content: bytes) -> None:
-    finished_run(tmp_path / "runs", A, "whole")
-    damaged = tmp_path / "runs" / "by_hand"
+def test_a_damaged_run_is_named_and_the_others_are_listed(finished: Path, file: str, content: bytes) -> None:
+    damaged = finished / "runs" / "by_hand"
     damaged.mkdir()
     (damaged / "experiment.json").write_bytes(b"{}")
     (damaged / file).write_bytes(content)
-    client = dashboard_client(tmp_path)
+    client = dashboard_client(finished)
     page = text_of(client, "/compare/")
     assert f'value="{A}:gradient"' in page
     assert f"The file {damaged / file} is damaged" in page
@@ -217,6 +224,30 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path, file: 
     answer = client.get("/runs/by_hand/", headers=JSON)
     assert answer.status_code == 400
     assert f"{file} is damaged" in answer.get_json()["error"]
+
+
+def spoiled(file: Path, at: float) -> None:
+    """Write nonsense into a file, after a part of it."""
+    data = file.read_bytes()
+    begin = int(at * len(data))
+    file.write_bytes(data[:begin] + b"\xff" * 300 + data[begin + 300 :])
+
+
+@pytest.mark.parametrize("at", [0.0, 0.02, 1.0], ids=["from the beginning", "from the data", "behind the end"])
+@pytest.mark.parametrize("whole", [True, False], ids=["of the experiment", "of a run"])
+def test_metrics_that_are_damaged_are_told_in_a_sentence(finished: Path, whole: bool, at: float) -> None:
+    out = finished / "runs" / A / "out"
+    if not whole:
+        (out / "metrics.parquet").unlink()
+    file = out / ("metrics.parquet" if whole else "runs/gradient/seed-1/metrics.parquet")
+    spoiled(file, at)
+    client = dashboard_client(finished)
+    addresses = [f"/runs/{A}/feed", f"/runs/{A}/metrics.csv", f"/runs/{A}/metrics.parquet"]
+    for address in [*addresses, f"/compare/curves.json?of={A}:gradient"]:
+        answer = client.get(address, headers=JSON)
+        assert answer.status_code == 400, address
+        assert answer.get_json()["error"].startswith(f"the file {file} is damaged; delete ")
+        assert ("the folder" in answer.get_json()["error"]) == (not whole)
 
 
 def test_without_runs_the_page_says_how_to_get_one(tmp_path: Path) -> None:
