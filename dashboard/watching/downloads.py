@@ -6,12 +6,18 @@ import io
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
 from dashboard.watching.measurements import read_measurements
 from dashboard.watching.units import Unit, units_in
 from experiments.laboratory.results import METRICS_SCHEMA, MetricLog, read_progress
+
+_FORMULA = r"^[=+\-@\t\r]"
+"""What a spreadsheet takes for a formula, unless it is a number."""
+
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def metrics(out: Path) -> pa.Table:
@@ -43,7 +49,20 @@ def as_parquet(table: pa.Table) -> bytes:
 
 
 def as_csv(table: pa.Table) -> bytes:
-    """Return a table as CSV; what is null is empty."""
+    """Return a table as CSV; what is null is empty.
+
+    A text that a spreadsheet would compute has an apostrophe in front, as in what the pages write (csv.js).
+    """
     sink = io.BytesIO()
-    csv.write_csv(table, sink)
+    csv.write_csv(_harmless(table), sink)
     return sink.getvalue()
+
+
+def _harmless(table: pa.Table) -> pa.Table:
+    columns = [_guarded(column) if pa.types.is_string(column.type) else column for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    computed = pc.and_(pc.match_substring_regex(column, _FORMULA), pc.invert(pc.match_substring_regex(column, _NUMBER)))
+    return pc.if_else(computed, pc.binary_join_element_wise("'", column, ""), column)

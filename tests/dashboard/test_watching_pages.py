@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as standard_csv
 import io
 import json
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
@@ -17,6 +19,7 @@ from pyarrow import csv
 
 from dashboard.watching.comparing import drawn, found, pairs, settings_apart
 from dashboard.watching.curves import Measured
+from dashboard.watching.downloads import as_csv
 from experiments.laboratory.comparing import chosen, compared
 from experiments.laboratory.report import write_report
 from tests.support.dashboard import dashboard_client
@@ -112,6 +115,15 @@ def test_metrics_are_downloaded_as_they_were_written(client: FlaskClient, folder
     so_far = pq.read_table(io.BytesIO(client.get(f"/runs/{GOES}/metrics.parquet").data)).to_pylist()
     assert [(row["variant"], row["metric"]) for row in so_far] == [("v", "accuracy"), ("v", "loss")]
     assert np.isnan(so_far[1]["value"])
+
+
+def test_no_name_of_a_variant_becomes_a_formula_and_numbers_stay_what_they_are() -> None:
+    names = ["=HYPERLINK(A1)", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-3", "+1e5", "rate=1", "'x", None]
+    columns = {"variant": names, "value": [-0.5] * len(names), "fold": [None] * len(names)}
+    written = as_csv(pa.table(columns, pa.schema([("variant", "string"), ("value", "float64"), ("fold", "int32")])))
+    read = list(standard_csv.reader(io.StringIO(written.decode(), newline="")))
+    guarded = [f"'{name}" for name in names[:5]]
+    assert read[1:] == [[name, "-0.5", ""] for name in [*guarded, "-3", "+1e5", "rate=1", "'x", ""]]
 
 
 def test_the_report_has_a_policy_of_its_own_that_lets_nothing_run(client: FlaskClient) -> None:
