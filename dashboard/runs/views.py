@@ -8,8 +8,8 @@ from werkzeug.wrappers import Response as AnyResponse
 from dashboard.runs.book import RunBook
 from dashboard.runs.describing import describing
 from dashboard.runs.listing import RunsFeed, row
+from dashboard.runs.places import places
 from dashboard.services import Services
-from dashboard.watching.places import places
 
 
 def blueprint(services: Services) -> Blueprint:

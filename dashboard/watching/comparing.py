@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dashboard.runs.places import Place, place
 from dashboard.watching.curves import Measured, Points, finished, grown
 from dashboard.watching.differing import ABSENT, Flat, Row, differing, of_baseline, settings_of
-from dashboard.watching.places import Place, place
 from dashboard.watching.units import Unit, units_in
 from experiments.laboratory.bands import Band
 from experiments.laboratory.comparing import Chosen, Comparison, compared

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dashboard.feeds import Change
+from dashboard.runs.listing import told
+from dashboard.runs.places import Place, place
+from dashboard.tail import last_lines
 from dashboard.watching import position as positions
 from dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
 from dashboard.watching.left import Pace, seconds_left
-from dashboard.watching.places import Place, place, told
 from dashboard.watching.position import Known, Position
 from dashboard.watching.units import Unit, units_in
 from experiments.laboratory.bands import t_quantile
@@ -201,12 +203,9 @@ _END = 65_536
 
 
 def _end(file: Path) -> tuple[int, str]:
+    """Return how long a file is, at least, and its end."""
     try:
-        with open(file, "rb") as source:
-            size = source.seek(0, 2)
-            source.seek(max(0, size - _END))
-            said = source.read()
+        size = file.stat().st_size
     except FileNotFoundError:
         return 0, ""
-    text = said.decode(errors="replace")
-    return size, text if size <= _END else text.partition("\n")[2]
+    return size, b"\n".join(last_lines(file, _END)).decode(errors="replace")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flask import Blueprint, Response, jsonify, render_template, request, send_file
 
+from dashboard.errors import NotThere
+from dashboard.runs.listing import told
+from dashboard.runs.places import Place, place, places
 from dashboard.runs.presets import preset, presets
 from dashboard.services import Services
 from dashboard.watching import downloads
@@ -17,19 +19,13 @@ from dashboard.watching.differing import ABSENT, Flat, common, differing, settin
 from dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from dashboard.watching.finals import finals
 from dashboard.watching.kinds import measured, shown_first
-from dashboard.watching.places import Place, UnknownRun, place, places, told
 from dashboard.watching.units import Unit, units_in
 from experiments.laboratory.report.names import shown_as
 from experiments.laboratory.report.page import told as told_band
 from experiments.run_folder import DamagedRun
-from protocol.errors import FedpingError
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 """A report is one file with its styles in it, and has no script: it may load nothing, and run nothing."""
-
-
-class NotThere(FedpingError):
-    """A run has no such file."""
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -44,8 +40,6 @@ def blueprint(services: Services) -> Blueprint:
     )
     page.add_app_template_filter(shown_as, "metric_name")
     page.add_app_template_filter(told_band, "band")
-    page.register_error_handler(UnknownRun, _unknown)
-    page.register_error_handler(NotThere, _unknown)
 
     @page.get("/runs/<id>/")
     def run(id: str) -> str:
@@ -93,12 +87,6 @@ def blueprint(services: Services) -> Blueprint:
         return jsonify(curves=drawn(ones, of), differences=_differences(ones, of))
 
     return page
-
-
-def _unknown(error: FedpingError) -> tuple[Response | str, int]:
-    if request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html":
-        return render_template("error.html", sentence=str(error), status=HTTPStatus.NOT_FOUND), HTTPStatus.NOT_FOUND
-    return jsonify(error=str(error)), HTTPStatus.NOT_FOUND
 
 
 def _wanted(units: list[Unit]) -> Measured:

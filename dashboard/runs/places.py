@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from dashboard.runs.book import RunBook
-from dashboard.runs.run import DESCRIPTION, Run, UnknownRun
+from dashboard.runs.run import Run, UnknownRun
 from experiments.run_folder import NOTE
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "stopped", "lost", "unfinished"]
@@ -98,11 +98,3 @@ def _names_a_study(description: Path) -> bool:
         return any(line.startswith("study") for line in description.read_text(encoding="utf-8").splitlines())
     except OSError:
         return False
-
-
-def told(moment: datetime | None) -> str | None:
-    """Return a moment as ISO 8601 in UTC."""
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
-
-
-__all__ = ["DESCRIPTION", "Place", "State", "UnknownRun", "place", "places", "told"]
