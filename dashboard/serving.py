@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,14 @@ def prepare(settings: DashboardSettings, port_option: str = "--port") -> None:
         ) from error
 
 
-def serve(settings: DashboardSettings, parent: int | None = None) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM; end with ``parent`` if there is one."""
+def serve(settings: DashboardSettings, parent: int | None = None, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM.
+
+    Args:
+        settings: what to serve, and where.
+        parent: the process to end with, if any.
+        ready: called by whatever process answers, once it can: also by one that takes the place of one that died.
+    """
     if parent is not None:
         die_with_parent(parent)
         os.setpgrp()
@@ -62,12 +69,14 @@ def serve(settings: DashboardSettings, parent: int | None = None) -> None:
         respawn_failed_workers=True,
         workers_kill_timeout=STOP_SECONDS,
     )
-    server.serve(target_loader=partial(_worker, settings, os.getpid()), wrap_loader=False)
+    server.serve(target_loader=partial(_worker, settings, os.getpid(), ready), wrap_loader=False)
 
 
-def _worker(settings: DashboardSettings, parent: int) -> Flask:
+def _worker(settings: DashboardSettings, parent: int, ready: Callable[[], None]) -> Flask:
     die_with_parent(parent)
     os.nice(NICENESS)
     from dashboard.application import create_application
 
-    return create_application(settings)
+    application = create_application(settings)
+    ready()
+    return application

@@ -73,9 +73,15 @@ def _given(file: Path | None) -> str | None:
 
     if file is not None:
         try:
-            return checked_token(file.read_text(encoding="utf-8"))
+            token = checked_token(file.read_text(encoding="utf-8"))
+            open_to_all = bool(file.stat().st_mode & 0o004)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise InvalidSettings(f"the token file {file} cannot be read: {reason}; correct --token-file") from error
+        if open_to_all:
+            click.echo(
+                f"fedping: every user of this machine can read the token in {file}; run chmod 600 {file}", err=True
+            )
+        return token
     given = os.environ.get(TOKEN_VARIABLE)
     return None if given is None else checked_token(given)

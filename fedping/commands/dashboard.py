@@ -57,5 +57,4 @@ def dashboard(
         runs_at_once=runs_at_once,
     )
     prepare(settings)
-    click.echo(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs go on.")
-    serve(settings)
+    serve(settings, ready=lambda: click.echo(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs go on."))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from server_jobs.ingest.settings import IngestSettings
 
 _MIB = 1024 * 1024
+HERE = "127.0.0.1"
 
 
 @click.command()
@@ -112,7 +113,9 @@ def ingest(
     if demo_page:
         page_files()
     watching = None
-    if dashboard_port is not None:
+    if dashboard_port is None:
+        _refuse_idle_options(dashboard_host, token_file)
+    else:
         watching = dashboard_settings(
             store=store_path,
             landing=landing,
@@ -130,6 +133,13 @@ def ingest(
     kept = f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
     click.echo(kept if code else "Stopped; everything that was accepted is in Parquet.")
     return code
+
+
+def _refuse_idle_options(dashboard_host: str, token_file: Path | None) -> None:
+    """Refuse options of a dashboard that is not asked for: whoever gives a token believes that something is guarded."""
+    given = {"--token-file": token_file is not None, "--dashboard-host": dashboard_host != HERE}
+    for option in (name for name, is_given in given.items() if is_given):
+        raise InvalidSettings(f"{option} concerns the dashboard alone; give --dashboard with it")
 
 
 def _tell_where(settings: IngestSettings, watching: DashboardSettings | None) -> None:

@@ -50,16 +50,18 @@ def test_beyond_loopback_nobody_enters_without_the_printed_token(tmp_path: Path)
         assert visitor.get(f"{server.url}/runs/", timeout=30).ok
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_token_that_was_given_is_not_printed(tmp_path: Path, host: str) -> None:
+@pytest.mark.parametrize(("host", "mode"), [("127.0.0.1", 0o600), ("0.0.0.0", 0o644)])
+def test_a_token_that_was_given_is_not_printed(tmp_path: Path, host: str, mode: int) -> None:
     token = "a token of the operator"
     (tmp_path / "token").write_text(f"{token}\n")
+    (tmp_path / "token").chmod(mode)
     with running_dashboard(tmp_path, "--host", host, "--token-file", str(tmp_path / "token")) as server:
         assert server.get("/runs/").status_code == 401
         assert server.get("/runs/", headers={"Authorization": f"Bearer {token}"}).ok
     said = server.said.read_text()
     assert f":{server.url.rpartition(':')[2]}/. Ctrl-C" in said
-    assert "token" not in said
+    assert token not in said
+    assert ("run chmod 600" in said) == (mode == 0o644), "a token that all can read is worth a word"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -122,6 +124,8 @@ def _listens(pid: int, port: int) -> bool:
             "No such file or directory; correct --token-file",
         ),
         (["dashboard", "--token-file", "{file}"], "the dashboard's token has 5 characters; give at least 16"),
+        (["ingest", "--token-file", "{file}"], "--token-file concerns the dashboard alone; give --dashboard with it"),
+        (["ingest", "--dashboard-host", "0.0.0.0"], "--dashboard-host concerns the dashboard alone; give --dashboard"),
         (["ingest", "--port", "{free}", "--dashboard", "{free}"], "cannot share port {free} with the pings"),
         (["ingest", "--port", "{free}", "--dashboard", "{taken}"], "or give another port with --dashboard"),
     ],

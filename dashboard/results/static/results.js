@@ -77,9 +77,10 @@ function exposure(element, found) {
   const { first, last, step } = stepOf(found);
   const series = Object.entries(found.arms).map(([name, arm]) => {
     let sum = 0;
-    const points = [];
+    const begin = Math.floor(first / step) * step;
+    const points = [[begin, 0]];
     const sums = byTime(arm.by_hour, step);
-    for (let at = Math.floor(first / step) * step; at <= last; at += step) {
+    for (let at = begin; at <= last; at += step) {
       sum += sums.get(at)?.exposed ?? 0;
       points.push([at + step, sum]);
     }
@@ -90,7 +91,8 @@ function exposure(element, found) {
     title: "Exposed clients so far",
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.exposed)}.`).join(" "),
     draw: (_, width) => timePlot({ series, y: "clients with a selection", width }),
-    note: () => `By the ${words(step)} of a client's first selection in the window (${found.window}); UTC.`,
+    note: () =>
+      `By the end of each ${words(step)}: clients with a selection until then in the window (${found.window}); UTC.`,
     table: () => table(series, "clients"),
   }).update(found);
 }
