@@ -88,6 +88,15 @@ def test_the_page_of_a_run_shows_what_it_is(client: FlaskClient, id: str, words:
     assert " style=" not in page
 
 
+def test_a_state_has_one_colour_on_every_page_and_in_the_script(client: FlaskClient) -> None:
+    page = text_of(client, f"/runs/{FAILED}/")
+    given = json.loads(page.partition('id="run">')[2].partition("</script>")[0])
+    tag = f'<span class="tag {given["tags"]["failed"]}">failed</span>'
+    for address in (f"/runs/{FAILED}/", "/runs/", "/compare/"):
+        assert tag in text_of(client, address)
+    assert f'<span class="tag {given["tags"]["finished"]}">finished</span>' in text_of(client, "/runs/by_hand/")
+
+
 def test_stop_and_go_on_are_there_when_they_can_be_done(client: FlaskClient) -> None:
     finished, failed = text_of(client, f"/runs/{A}/"), text_of(client, f"/runs/{FAILED}/")
     assert 'data-when="stopped failed lost" hidden' in finished

@@ -1,5 +1,6 @@
 // The page of a run: what its feed says goes into the numbers, the table of runs and the curves.
 
+import { now } from "/static/js/clock.js";
 import { el, fill } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
 import { count, duration, shownTime } from "/static/js/format.js";
@@ -11,7 +12,6 @@ import { grouped } from "./series.js";
 const run = JSON.parse(document.getElementById("run").textContent);
 const at = (id) => document.getElementById(id);
 const WAITS = new Set(["waiting", "running", "unfinished"]);
-const TAGS = { running: "accent", finished: "better", failed: "alarmed", lost: "worse", stopped: "worse", unfinished: "worse" };
 
 const chosen = { split: run.split, metric: run.metric };
 const laboratory = run.kind === "laboratory";
@@ -71,7 +71,7 @@ function draw() {
 
 function showState() {
   const words = state.stopping ? "stopping" : state.state;
-  fill(at("state"), el("span", { class: `tag ${TAGS[state.state] ?? ""}` }, words));
+  fill(at("state"), el("span", { class: `tag ${run.tags[state.state] ?? ""}` }, words));
   at("message").textContent = state.message ?? "";
   at("message").hidden = !state.message;
   for (const form of document.querySelectorAll("[data-when]")) {
@@ -94,7 +94,7 @@ function showState() {
 
 function showTime() {
   const begun = Date.parse(state.started);
-  const until = state.ended ? Date.parse(state.ended) : WAITS.has(state.state) ? Date.now() : NaN;
+  const until = state.ended ? Date.parse(state.ended) : WAITS.has(state.state) ? now() : NaN;
   at("elapsed").textContent = duration(Math.max(0, (until - begun) / 1000));
   if (at("left")) at("left").textContent = state.left == null ? "–" : state.left < 1 ? "a moment" : duration(state.left);
 }
@@ -112,15 +112,15 @@ function showPhase(study) {
 
 /** Fetch the table of results again when more runs are finished, every two seconds at most. */
 async function askForResults(ended) {
-  const now = units.filter(({ state: each }) => each === "finished").length;
+  const done = units.filter(({ state: each }) => each === "finished").length;
   if (ended) showFiles();
-  if ((finished === now && !ended) || resultsAsked) return;
+  if ((finished === done && !ended) || resultsAsked) return;
   const first = finished < 0;
-  finished = now;
+  finished = done;
   if (first && !ended) return; // the page came with it
   resultsAsked = setTimeout(() => {
     resultsAsked = 0;
-    if (units.filter(({ state: each }) => each === "finished").length !== now) askForResults(false);
+    if (units.filter(({ state: each }) => each === "finished").length !== done) askForResults(false);
   }, 2000);
   const answer = await fetch(`/runs/${run.id}/results`).catch(() => null);
   if (answer?.ok) fill(at("results"), document.createRange().createContextualFragment(await answer.text()));
