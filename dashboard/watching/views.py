@@ -40,6 +40,14 @@ def blueprint(services: Services) -> Blueprint:
     )
     page.add_app_template_filter(shown_as, "metric_name")
     page.add_app_template_filter(told_band, "band")
+    _watching(page, services)
+    _files(page, runs)
+    _comparing(page, runs)
+    return page
+
+
+def _watching(page: Blueprint, services: Services) -> None:
+    runs = services.settings.runs
 
     @page.get("/runs/<id>/")
     def run(id: str) -> str:
@@ -59,6 +67,8 @@ def blueprint(services: Services) -> Blueprint:
         where = place(runs, id)
         return render_template("watching/_results.html", finals=finals(where.out), over=where.over)
 
+
+def _files(page: Blueprint, runs: Path) -> None:
     @page.get("/runs/<id>/report.html")
     def report(id: str) -> Response:
         response = _file(place(runs, id).out / "report.html", "text/html; charset=utf-8")
@@ -76,6 +86,8 @@ def blueprint(services: Services) -> Blueprint:
             return _download(downloads.as_csv(table), "text/csv; charset=utf-8", f"{id}.csv")
         return _download(downloads.as_parquet(table), "application/vnd.apache.parquet", f"{id}.parquet")
 
+
+def _comparing(page: Blueprint, runs: Path) -> None:
     @page.get("/compare/")
     def compare() -> str:
         return _compare_page(runs, found(runs, request.args.getlist("of")))
@@ -85,8 +97,6 @@ def blueprint(services: Services) -> Blueprint:
         ones = found(runs, request.args.getlist("of"))
         of = _wanted([unit for one in ones for unit in one.units])
         return jsonify(curves=drawn(ones, of), differences=_differences(ones, of))
-
-    return page
 
 
 def _wanted(units: list[Unit]) -> Measured:
