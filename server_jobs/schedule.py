@@ -5,15 +5,14 @@ The timing is pure; `WallClock` is the only part that waits.
 
 from __future__ import annotations
 
-import os
 import re
-import select
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
 from protocol.errors import InvalidSettings
+from server_jobs.wakeup import Wakeup
 
 DAY = 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -94,14 +93,15 @@ def utc(when: float) -> str:
 
 
 class WallClock:
-    """The real time; :meth:`stop` may be called by a signal handler.
-
-    A byte in a pipe wakes the wait: a lock could be held by the very thread that the handler interrupts.
-    """
+    """The real time; :meth:`stop` may be called by a signal handler."""
 
     def __init__(self) -> None:
-        self._woken, self._wake = os.pipe()
-        self.stopping = False
+        self._wakeup = Wakeup()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._wakeup.asked
 
     def now(self) -> float:
         """See :class:`Clock`."""
@@ -110,10 +110,9 @@ class WallClock:
     def wait_until(self, when: float) -> bool:
         """See :class:`Clock`; looks at the time at least once a minute, since the machine may sleep or be set."""
         while not self.stopping and (left := when - self.now()) > 0:
-            select.select([self._woken], [], [], min(left, 60))
+            self._wakeup.wait(min(left, 60))
         return not self.stopping
 
     def stop(self) -> None:
         """Make this and every later wait end at once."""
-        self.stopping = True
-        os.write(self._wake, b".")
+        self._wakeup.ask()

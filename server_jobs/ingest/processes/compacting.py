@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from server_jobs.ingest.edge.dockerflow import COMPACTOR_LOCK
 from server_jobs.ingest.processes.bonds import Lock, die_with_parent
 from server_jobs.ingest.settings import IngestSettings
+from server_jobs.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from server_jobs.ingest.compaction.compactor import Compactor
@@ -27,7 +27,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     """Compact until SIGTERM, then what is left, and end; exit code 1 if something had to stay in the journal."""
     die_with_parent(parent)
     os.setpgrp()
-    stop = _stop_on_signals()
+    wakeup = _asked_by_signals()
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
         sys.exit("fedping ingest: another compactor works on this journal; stop it")
     from server_jobs.ingest.compaction.compactor import Compactor, clear_unfinished
@@ -35,11 +35,11 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
 
     clear_unfinished(settings)
     compactor = Compactor(settings, Counters(settings.counters))
-    while not stop.is_set():
+    while not wakeup.asked:
         if compactor.has_work():
-            stop.wait(GATHER)
+            wakeup.wait(GATHER)
         found = attempt(compactor)
-        stop.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
+        wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
     sys.exit(0 if compact_the_rest(compactor) else 1)
 
 
@@ -64,12 +64,12 @@ def compact_the_rest(compactor: Compactor) -> bool:
     return False
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
+def _asked_by_signals() -> Wakeup:
+    wakeup = Wakeup()
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
+        wakeup.ask()
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
-    return stop
+    return wakeup

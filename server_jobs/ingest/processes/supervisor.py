@@ -18,6 +18,7 @@ from server_jobs.ingest.processes.compacting import run_compactor
 from server_jobs.ingest.processes.server import KILL_AFTER, run_server
 from server_jobs.ingest.processes.worker import MakeApplication
 from server_jobs.ingest.settings import IngestSettings
+from server_jobs.wakeup import Wakeup
 
 LONGEST_PAUSE = 5.0
 QUICK_DEATH = 2.0
@@ -59,21 +60,19 @@ class Child:
         return self.process.exitcode or 0
 
 
-class Wakeup:
-    """SIGINT and SIGTERM as something that can be waited for together with children. The second one kills them all."""
+def _asked_by_signals() -> Wakeup:
+    """Return what SIGINT and SIGTERM ask for. The second one kills all children."""
+    wakeup = Wakeup()
 
-    def __init__(self) -> None:
-        self.reader, self._writer = os.pipe()
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.asked:
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        if wakeup.asked:
             for child in multiprocessing.active_children():
                 child.kill()
-        self.asked = True
-        os.write(self._writer, b"x")
+        wakeup.ask()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return wakeup
 
 
 def supervise(
@@ -88,7 +87,7 @@ def supervise(
         make: makes a worker's application.
         beside: by name, what else to run in processes of its own, each given this process to end with.
     """
-    wakeup = Wakeup()
+    wakeup = _asked_by_signals()
     here = os.getpid()
     compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor")
     server = Child(_in_child(lambda: run_server(settings, here, make)), "server")
