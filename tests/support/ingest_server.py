@@ -80,9 +80,9 @@ class IngestServer:
         code = self._process.wait(60)
         self._process = None
         deadline = time.monotonic() + 5
-        while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+        while any(map(is_alive, pids)) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not [pid for pid in pids if _is_alive(pid)], "ingest left a process behind"
+        assert not [pid for pid in pids if is_alive(pid)], "ingest left a process behind"
         return code
 
     def pids(self) -> list[int]:
@@ -138,7 +138,7 @@ def descendants(pid: int) -> list[int]:
     return below + [grandchild for child in below for grandchild in descendants(child)]
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether a process runs; one that has ended and is not yet collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Playwright
 
 from tests.browser.harness.available import needed
 from tests.browser.harness.screen import Screen
+from tests.browser.harness.waiting import wait_for
+from tests.support.ingest_server import descendants, is_alive
 
 PATIENCE = 30_000
 """Milliseconds after which a condition that a test waits for is given up; machines may be busy."""
@@ -99,10 +101,13 @@ class Profile:
         return page
 
     def kill(self) -> None:
-        """End the browser as a crash would: nothing is written on the way."""
+        """End the browser as a crash would: nothing is written on the way. Its profile is free when this returns."""
         pid = int((self.folder / "SingletonLock").readlink().name.rpartition("-")[2])
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        pids = [pid, *descendants(pid)]  # of which some hold files of the profile
+        for each in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        wait_for(lambda: not any(map(is_alive, pids)), "the end of a browser that was killed")
 
 
 def new_profile(playwright: Playwright, folder: Path) -> None:
@@ -126,4 +131,5 @@ def chromium_profile(
         started = context.service_workers or [context.wait_for_event("serviceworker")]
         yield Profile(context, folder, "/".join(started[0].url.split("/")[:3]) + "/", screen)
     finally:
-        context.close()
+        with contextlib.suppress(Error):  # it was killed
+            context.close()
