@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ class Viewer:
     def __post_init__(self) -> None:
         self._connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         self._connection.request("GET", FEED, headers={"Accept": "text/event-stream"})
+        self._socket = self._connection.sock
         self._answer = self._connection.getresponse()
         if self._answer.status != 200:
             raise RuntimeError(f"the dashboard answered {self._answer.status}: {self._answer.read().decode()}")
@@ -60,6 +62,8 @@ class Viewer:
     def close(self) -> None:
         """Go away, as a closed page does."""
         self._closing.set()
+        self._socket.shutdown(socket.SHUT_RDWR)  # to close it would wait for what is being read
+        self._thread.join()
         self._connection.close()
 
 
