@@ -52,7 +52,9 @@ def _without_indentation(schema: Any) -> Any:
         return schema
     return {
         # A property may be called `description` too; its value is a schema, and no text.
-        name: inspect.cleandoc(value) if name == "description" and isinstance(value, str) else _without_indentation(value)
+        name: inspect.cleandoc(value)
+        if name == "description" and isinstance(value, str)
+        else _without_indentation(value)
         for name, value in schema.items()
     }
 
