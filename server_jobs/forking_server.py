@@ -10,6 +10,7 @@ what this process holds: its locks (`server_jobs.ingest.processes.bonds.Lock`), 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from multiprocessing import connection
@@ -70,18 +71,14 @@ class _Interrupt:
 
     def set(self) -> None:
         """Make a wait end."""
-        try:
+        with contextlib.suppress(BlockingIOError):  # it is full: the wait ends
             os.write(self._writer, b".")
-        except BlockingIOError:  # it is full: the wait ends
-            pass
 
     def clear(self) -> None:
         """Forget what was set."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass
-        except BlockingIOError:
-            pass
 
     def wait(self) -> None:
         """Return when a signal has come, or workers have died, which are noted for the server to replace."""
