@@ -1,4 +1,4 @@
-"""What is written does not depend on the Python that writes it: held to what was written before, whichever runs this."""
+"""What is written does not depend on the Python that writes it: it is held to what was written before."""
 
 from pathlib import Path
 

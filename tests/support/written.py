@@ -4,7 +4,8 @@
     python -m tests.support.written check FOLDER    write it again elsewhere and compare byte by byte; compute every
                                                     version of the folder's store again from its landed pings
 
-`.ci/run` writes with one Python and checks with every other one, whose packages have the same versions.
+`.ci/run` writes with one Python and checks with every other one; the packages are those of the lock, which has a newer
+NumPy and SciPy for 3.12 and later than for 3.11.
 """
 
 from __future__ import annotations
