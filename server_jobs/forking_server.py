@@ -27,13 +27,13 @@ class ForkingServer(MPServer):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.main_loop_interrupt = _Interrupt(self)
+        self.main_loop_interrupt = _Interrupt(self)  # type: ignore[assignment]
 
     def _spawn_worker(self, *args: Any, **settings: Any) -> WorkerProcess:
         worker = super()._spawn_worker(*args, **settings)
         made = worker.inner
         worker.inner = _Forked(name=made.name, target=made._target, args=made._args)
-        worker._watch = lambda: None
+        worker._watch = lambda: None  # type: ignore[method-assign]
         return worker
 
 

@@ -39,7 +39,7 @@ def bound(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
-def _bind_and_run(parent: int, command: Sequence[str]) -> None:
+def _bind_and_run(parent: int, command: list[str]) -> None:
     """Become the command, dying with a parent, with every signal as it was before Python began."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
