@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-browser test-long lint bench extension lint-extension lock notebooks schemas screenshots install clean
+.PHONY: help demo test test-browser test-long test-pythons lint bench extension lint-extension lock notebooks schemas screenshots install clean
 
 help:
 	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
 	@echo "make test          set up and run the tests"
 	@echo "make test-browser  install the browsers that tests need, where that can be done, and run the tests in them"
 	@echo "make test-long     what takes longer than a minute, and all of what make test does in part"
+	@echo "make test-pythons  whether what is written is the same under every other Python here (PYTHONS says which)"
 	@echo "make lint          ruff and the strict type check"
 	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
 	@echo "make extension     pack the browser extension into build/ (needs Python alone)"
@@ -35,6 +36,9 @@ test-browser: install
 
 test-long: install
 	$(BIN)/python -m pytest -m long
+
+test-pythons: install
+	.ci/pythons $(VENV)
 
 lint: install
 	$(BIN)/ruff check .

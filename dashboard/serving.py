@@ -53,9 +53,10 @@ def serve(settings: DashboardSettings, parent: int | None = None, ready: Callabl
         os.setpgrp()
     from granian.constants import HTTPModes, Interfaces, Loops
     from granian.log import LogLevels
-    from granian.server.mp import MPServer
 
-    server = MPServer(
+    from server_jobs.forking_server import ForkingServer
+
+    server = ForkingServer(
         "fedping.dashboard",
         address=settings.host,
         port=settings.port,

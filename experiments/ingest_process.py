@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 import requests
 
 from protocol.errors import FedpingError
-from server_jobs.ingest.processes.bonds import die_with_parent
+from server_jobs.ingest.processes.bonds import bound
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -69,15 +68,13 @@ def ingest_process(
     port = port or _free_port()
     command = [sys.executable, "-m", "fedping", "ingest", "--port", str(port), "--compact-every", "1"]
     command += ["--store", str(store), "--landing", str(landing), *options]
-    parent = os.getpid()
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            command,
+            bound(command),
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent),
         )
     try:
         running = RunningIngest(f"http://127.0.0.1:{port}", log)

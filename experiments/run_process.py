@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from experiments.run_folder import write_whole_bytes
-from server_jobs.ingest.processes.bonds import die_with_parent
+from server_jobs.ingest.processes.bonds import bound
 
 LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
 STDOUT, STDERR = "stdout", "stderr"
@@ -137,12 +137,11 @@ def keep(task: Task) -> None:
     write_whole_bytes(folder / PROCESS, msgspec.json.encode(Process(keeper, datetime.now(UTC))))
     with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
         command = subprocess.Popen(
-            task.command,
+            bound(task.command),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             pass_fds=(task.lock,),
-            preexec_fn=lambda: die_with_parent(keeper),
         )
     code = _await(command, folder / STOP, task.patience)
     _end_session(keeper)

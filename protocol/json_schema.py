@@ -7,8 +7,10 @@ writes them all; a test holds that what is published is what the code says.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,8 +36,27 @@ LANDED: dict[str, DocumentType] = {"landed": FRECENCY_UPDATE, "landed-model": MO
 
 def json_schema(document: str) -> str:
     """Return the JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`, as indented text."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(DOCUMENTS[document])}
+    described = _without_indentation(msgspec.json.schema(DOCUMENTS[document]))
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+
+
+def _without_indentation(schema: Any) -> Any:
+    """Return a schema whose descriptions, which are docstrings, do not show how the source is indented.
+
+    Python's compiler strips that indentation from 3.13 on, and keeps it before: what is published is the same by each.
+    """
+    if isinstance(schema, list):
+        return [_without_indentation(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        # A property may be called `description` too; its value is a schema, and no text.
+        name: inspect.cleandoc(value)
+        if name == "description" and isinstance(value, str)
+        else _without_indentation(value)
+        for name, value in schema.items()
+    }
 
 
 def schema_text(name: str) -> str:

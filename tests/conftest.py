@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import warnings
 
 import pytest
 from hypothesis import settings
@@ -34,8 +35,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+FORKED = "use of fork() may lead to deadlocks"
+"""What Python says, from 3.12 on, of a fork in a process with threads. Made an error it would be lost, for Python drops
+an exception there; so it is looked for: in the warnings of the tests, and in what their processes write."""
+
+_forked: list[str] = []
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have `make test-long`, which asks for what is long, do in full what `make test` does in part."""
+    filters = [os.environ.get("PYTHONWARNINGS"), "always:This process (pid=:DeprecationWarning"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
     config.addinivalue_line("markers", "thorough: does a part of its work; all of it by `make test-long`")
     if wants_long(config):
         os.environ[VARIABLE] = "all"
@@ -49,9 +59,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.long)
 
 
-def pytest_sessionfinish() -> None:
-    """End the Spark session that tests have shared."""
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
+    """Note a test whose process forked although it has threads."""
+    if FORKED in str(warning_message.message):
+        _forked.append(f"{nodeid or when}: {warning_message.filename}:{warning_message.lineno}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a test that started a process which forked although it has threads."""
+    if report.when == "teardown":
+        _forked.extend(f"{report.nodeid}: {line}" for line in report.capstderr.splitlines() if FORKED in line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the Spark session that tests have shared; fail if anything was forked from a process with threads."""
     SHARED.end()
+    if _forked:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def wants_long(config: pytest.Config) -> bool:
@@ -60,7 +84,9 @@ def wants_long(config: pytest.Config) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line which tests were skipped because this machine has no browser, or no node."""
+    """Say which tests forked threads, and in one line which were skipped for want of a browser, or of node."""
+    for line in _forked:
+        terminalreporter.write_line(f"FORKED WITH THREADS, which may deadlock: {line}", red=True, bold=True)
     skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr]
     if line := loud_line(skipped):
         terminalreporter.write_line(line, red=True, bold=True)

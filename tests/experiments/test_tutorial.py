@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -39,22 +40,23 @@ class Place:
     def run(self, command: str) -> str:
         path = f"{self.checkout / 'bin'}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(self.checkout), "PYTHONUTF8": "1"}
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            encoding="utf-8",
-            preexec_fn=None if "spark" in command else on_one_core,
-        )
+        with contextlib.nullcontext() if "spark" in command else on_one_core():
+            done = subprocess.run(
+                command, shell=True, cwd=self.folder, env=environment, capture_output=True, encoding="utf-8"
+            )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
 
-def on_one_core() -> None:
-    """Run what follows one after the other: to start processes side by side takes longer than these small runs."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Run what is started here one after the other: processes side by side take longer to start than these runs."""
+    cores = os.sched_getaffinity(0)  # of this thread, which is what a process that it starts inherits
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture

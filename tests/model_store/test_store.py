@@ -132,7 +132,7 @@ def _race(
 def test_of_four_processes_publishing_at_once_exactly_one_wins_each_version(tmp_path: Path) -> None:
     study = small_study()
     open_store(tmp_path, create=True).create_study(study, (version_0(study),))
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     barrier, won = context.Barrier(4), context.Queue()
     racers = [context.Process(target=_race, args=(tmp_path, barrier, c, won)) for c in range(1, 5)]
     for racer in racers:

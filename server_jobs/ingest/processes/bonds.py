@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -26,6 +27,29 @@ def die_with_parent(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def bound(command: Sequence[str]) -> list[str]:
+    """Return a command that runs another one, in the same process, bound to die with this process.
+
+    It is for `subprocess`, whose ``preexec_fn`` would do the same by Python code between a fork and what is executed,
+    which may wait for ever for a lock that some other thread of this process held. Elsewhere than on Linux the bond
+    does not survive what is executed, so that there the command is not bound.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
+def _bind_and_run(parent: int, command: list[str]) -> None:
+    """Become the command, dying with a parent, with every signal as it was before Python began."""
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        die_with_parent(parent)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"{command[0]} cannot be run: {error.strerror}")
 
 
 def _watch(parent: int) -> None:
@@ -74,3 +98,7 @@ def take_slot(folder: Path) -> int:
     while not Lock(folder / f".worker-{number}.lock").take():
         number += 1
     return number
+
+
+if __name__ == "__main__":
+    _bind_and_run(int(sys.argv[1]), sys.argv[2:])

@@ -22,9 +22,10 @@ def run_server(settings: IngestSettings, parent: int, make: MakeApplication = Ed
     os.setpgrp()
     from granian.constants import HTTPModes, Interfaces, Loops
     from granian.log import LogLevels
-    from granian.server.mp import MPServer
 
-    server = MPServer(
+    from server_jobs.forking_server import ForkingServer
+
+    server = ForkingServer(
         "fedping.ingest",
         address=settings.host,
         port=settings.port,

@@ -1,0 +1,91 @@
+"""granian's server, made so that the process that forks the workers has a single thread.
+
+A fork copies one thread and the locks that all the others held, which nobody releases in the child; Python warns of it
+from 3.12 on. granian starts a thread for each worker, to notice that it died, and so forks the second worker, and every
+worker that takes the place of a dead one, in a process with threads. Here one wait notices deaths and signals alike.
+
+The workers are forked, also where Python would start processes in another way (from 3.14 on), because they hold by it
+what this process holds: its locks (`server_jobs.ingest.processes.bonds.Lock`), and its bond to its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from multiprocessing import connection
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+from granian.server.mp import MPServer, WorkerProcess
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class ForkingServer(MPServer):
+    """granian's server of processes, without threads of its own; made and used like `MPServer`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.main_loop_interrupt = _Interrupt(self)  # type: ignore[assignment]
+
+    def _spawn_worker(self, *args: Any, **settings: Any) -> WorkerProcess:
+        worker = super()._spawn_worker(*args, **settings)
+        made = worker.inner
+        worker.inner = _Forked(name=made.name, target=made._target, args=made._args)
+        worker._watch = lambda: None  # type: ignore[method-assign]
+        return worker
+
+
+class _Forked(ForkProcess):
+    """A worker's process. Told to stop before it can handle that, it ends.
+
+    It would otherwise take the signal by the handler that it was forked with, go on, and be waited for and killed.
+    """
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        super().run()
+
+
+class _Interrupt:
+    """Takes the place of the event on which granian's first process waits: set by signals, and by a worker's death.
+
+    It is a pipe: the lock of a `threading.Event` could be held by the very thread that a signal handler interrupts.
+    """
+
+    def __init__(self, server: ForkingServer) -> None:
+        self._server = server
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def set(self) -> None:
+        """Make a wait end."""
+        with contextlib.suppress(BlockingIOError):  # it is full: the wait ends
+            os.write(self._writer, b".")
+
+    def clear(self) -> None:
+        """Forget what was set."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, 4096):
+                pass
+
+    def wait(self) -> None:
+        """Return when a signal has come, or workers have died, which are noted for the server to replace."""
+        server = self._server
+        if server.interrupt_signal or server.reload_signal:  # what was set may have been cleared since
+            return
+        living = {each.inner.sentinel: each.idx for each in server.wrks if each.idx not in server.interrupt_children}
+        ended = connection.wait([self._reader, *living])
+        if not server.interrupt_signal:  # else they may have heard the same Ctrl-C
+            server.interrupt_children.extend(living[each] for each in ended if each in living)

@@ -1,0 +1,41 @@
+"""What is written does not depend on the Python that writes it: it is held to what was written before."""
+
+from pathlib import Path
+
+import msgspec
+
+from protocol.json_schema import DOCUMENTS, json_schema
+from tests.support.written import digests, write_store
+
+EXPECTED = Path(__file__).with_name("same_bytes.json")
+"""Digests that must never change, for what has been published is known by them; and the weights of a store's versions.
+They are added to where something new is published, by hand."""
+
+
+def found(folder: Path) -> dict[str, object]:
+    store = write_store(folder)
+    versions = [store.version("study", "main", n) for n in store.iterations("study", "main")]
+    return {
+        "digests": digests(),
+        "version 0": versions[0].digest,
+        "weights": [version.weights for version in versions],
+        "state": [version.state for version in versions],
+        "files": sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")),
+    }
+
+
+def test_digests_draws_and_versions_are_those_that_were_written_before(tmp_path: Path) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(found(tmp_path))) == msgspec.json.decode(EXPECTED.read_bytes())
+
+
+def test_no_description_of_a_schema_shows_how_its_source_is_indented() -> None:
+    """As it would before Python 3.13, whose compiler strips that."""
+    descriptions = [line for name in DOCUMENTS for line in json_schema(name).splitlines() if '"description":' in line]
+    assert len(descriptions) > 50
+    assert [line for line in descriptions if _indented_throughout(line)] == []
+
+
+def _indented_throughout(line: str) -> bool:
+    """Return whether every line after the first is indented, and so the indentation is no part of the text."""
+    later = [each for each in line.split(r"\n")[1:] if each.strip('", ')]
+    return bool(later) and all(each.startswith(" ") for each in later)

@@ -1,0 +1,98 @@
+"""Processes are forked from a single thread, die with who started them, and end when told, however early that is."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server_jobs.ingest.processes.bonds import bound
+from tests.support.ingest_app import make_store
+from tests.support.ingest_server import ROOT, children, free_port, is_alive, running_ingest
+from tests.support.processes import left_over, new_mark, wait_until
+
+SERVER = """
+import sys, time
+from granian.constants import Interfaces
+from granian.log import LogLevels
+from server_jobs.forking_server import ForkingServer
+
+def load():
+    print("loading", flush=True)
+    time.sleep(3600)
+
+quiet = {"websockets": False, "log_level": LogLevels.error}
+server = ForkingServer("s", port=int(sys.argv[1]), interface=Interfaces.WSGI, workers=2, blocking_threads=1, **quiet)
+server.serve(target_loader=load, wrap_loader=False)
+"""
+PARENT = """
+import subprocess, sys
+from server_jobs.ingest.processes.bonds import bound
+print(subprocess.Popen(bound(sys.argv[1:])).pid, flush=True)
+sys.stdin.read()
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+@linux
+def test_no_process_of_ingest_that_forks_has_a_second_thread(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    options = ("--workers", "2", "--dashboard", str(free_port()), "--runs", str(tmp_path / "runs"))
+    with running_ingest(tmp_path / "store", tmp_path / "landing", *options) as server:
+
+        def forking() -> list[int]:
+            return [pid for pid in server.pids() if children(pid)]
+
+        def counted() -> list[int]:
+            return [threads(pid) for pid in forking()]
+
+        assert wait_until(lambda: len(forking()) == 3), "the supervisor, the server, the dashboard's server"
+        assert counted() == [1, 1, 1]
+        before = server.workers()
+        for worker in before:
+            os.kill(worker, signal.SIGKILL)
+        assert wait_until(lambda: len(server.workers()) == 3 and not {*before} & {*server.workers()}), "none came back"
+        assert wait_until(server.is_well)
+        assert counted() == [1, 1, 1]
+
+
+def test_workers_that_are_told_to_stop_while_they_start_end() -> None:
+    mark = new_mark()
+    command = [sys.executable, "-c", SERVER, str(free_port())]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert [server.stdout.readline() for _ in range(2)] == ["loading\n"] * 2
+        server.terminate()
+        try:
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+            assert left_over(mark) == []
+
+
+@linux
+def test_a_bound_command_is_the_process_that_was_started_and_dies_with_its_parent() -> None:
+    command = [sys.executable, "-c", PARENT, "sleep", "3600"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert wait_until(lambda: Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x003600\x00")
+        parent.kill()
+    assert wait_until(lambda: not is_alive(child))
+
+
+@linux
+def test_a_bound_command_finds_the_signals_as_any_command_does() -> None:
+    show = ["grep", "-E", "^Sig(Ign|Blk|Cgt)", "/proc/self/status"]
+    assert subprocess.check_output(bound(show)) == subprocess.check_output(show)
+
+
+def test_a_bound_command_that_cannot_be_run_is_told_in_a_sentence() -> None:
+    done = subprocess.run(bound(["no-such-command"]), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "no-such-command cannot be run: No such file or directory\n")

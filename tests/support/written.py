@@ -1,0 +1,150 @@
+"""What fedping writes, small and of every kind, to be compared between versions of Python.
+
+    python -m tests.support.written write FOLDER    write all of it
+    python -m tests.support.written check FOLDER    write it again elsewhere and compare byte by byte; compute every
+                                                    version of the folder's store again from its landed pings
+
+`.ci/run` writes with one Python and checks with every other one; the packages are those of the lock, which has a newer
+NumPy and SciPy for 3.12 and later than for 3.11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from client_sim.population.draws import bits, child_keys, root_key, uniforms
+from experiments.laboratory.run import run_experiment
+from experiments.laboratory.settings import experiment_from_toml as laboratory_file
+from experiments.laboratory.units import problem_digest
+from experiments.simulate import experiment_from_toml as simulation_file
+from experiments.simulate import simulate
+from model_store.rollback import rollback
+from model_store.store import ModelStore, open_store
+from protocol.digest import digest_of
+from protocol.enrolment import position
+from protocol.json_schema import write_schemas
+from protocol.landing import partition, write_landed
+from protocol.study import study_from_toml
+from server_jobs.round import engine_named, recompute, run_round
+from server_jobs.round.numpy_engine import NumpyEngine
+from tests.support.laboratory import small_file
+from tests.support.rounds import FIRST_MS, WHEN, Ping, store_with, table_of
+from tests.support.small_experiment import contents, experiment_file
+from tests.support.versions import small_study
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "experiments"
+CLIENTS = tuple(str(UUID(int=number << 64 | 0x4000_8000_0000_0000_0000, version=4)) for number in range(64))
+
+
+def exact_pings(version: int) -> list[Ping]:
+    """Return 32 clients' pings whose sums are exact, so that no processor rounds them otherwise."""
+    return [
+        Ping(
+            document=100 * version + n, client=n, update=((n % 8 - 2) / 4, (n % 5 - 3) / 8), version=version, loss=n / 4
+        )
+        for n in range(32)
+    ]
+
+
+def write_store(folder: Path) -> ModelStore:
+    """Write a store of six versions, a rollback among them, and the pings they were computed from."""
+    landing = folder / "landing"
+    store = store_with(folder / "store", small_study())
+    for n in range(5):
+        if n == 3:
+            rollback(store, "study", "main", 1, created=WHEN, code_version="test")
+            continue
+        pings = table_of(exact_pings(n))
+        write_landed(partition(landing, "study", "main", n), pings, FIRST_MS + n, token=f"{n:012x}")
+        run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    return store
+
+
+def digests() -> dict[str, str]:
+    """Return by name what identifies things: of settings their digests, of seeds what is drawn from them.
+
+    None of it depends on the processor.
+    """
+    found = {}
+    for file in ("firefox_2018.toml", "linear.toml", "demo.toml"):
+        study = study_from_toml(SHIPPED / file)
+        found |= {f"{file}: study": study.digest}
+        for line in study.lines:
+            found |= {f"{file}: {line.name}": digest_of(line), f"{file}: {line.name}: spec": line.spec.digest}
+    for path in (SHIPPED / "breast_cancer.toml", *sorted((SHIPPED / "papers").glob("*.toml"))):
+        experiment = laboratory_file(path)
+        found[f"{path.name}: experiment"] = experiment.digest
+        for name, setup in experiment.variants.items():
+            found[f"{path.name}: {name}: problem"] = problem_digest(setup)
+    positions = [position("firefox-2018", client).hex() for client in CLIENTS]
+    keys = child_keys(root_key(2018), np.arange(1000))
+    found["enrolment"] = hashlib.sha256("".join(positions).encode()).hexdigest()
+    found["keys"] = hashlib.sha256(bits(keys, 7).astype("<u8").tobytes()).hexdigest()
+    found["uniforms"] = hashlib.sha256(uniforms(keys, 7).astype("<f8").tobytes()).hexdigest()
+    generators = np.random.SeedSequence(2018).spawn(3)
+    drawn = [np.random.default_rng(each).integers(0, 2**63, 100).astype("<i8").tobytes() for each in generators]
+    found["generators"] = hashlib.sha256(b"".join(drawn)).hexdigest()
+    return found
+
+
+def write(folder: Path) -> None:
+    """Write all of it into a new folder."""
+    folder.mkdir(parents=True)
+    write_schemas(folder / "schema")
+    store = write_store(folder)
+    versions = {f"version {n}": store.version("study", "main", n).digest for n in store.iterations("study", "main")}
+    (folder / "digests.json").write_bytes(msgspec.json.format(msgspec.json.encode(digests() | versions)))
+    simulate(*simulation_file(experiment_file(folder / "study")), folder / "simulated", threads=1)
+    run_experiment(laboratory_file(small_file(folder / "laboratory")), folder / "laboratory" / "out", jobs=2)
+
+
+def comparable(folder: Path) -> dict[str, bytes]:
+    """Return what was written, by path, without how long it took."""
+    found = contents(folder)
+    for name, data in found.items():
+        if name.endswith("run.json"):
+            found[name] = msgspec.json.encode(msgspec.json.decode(data) | {"seconds": None})
+    return found
+
+
+def check(folder: Path) -> list[str]:
+    """Return in sentences what is not the same when this Python writes it, or computes the folder's store again."""
+    with tempfile.TemporaryDirectory() as temporary:
+        own = Path(temporary) / "own"
+        write(own)
+        theirs, ours = comparable(folder), comparable(own)
+    told = [f"{name} is not the same" for name in sorted(theirs | ours) if theirs.get(name) != ours.get(name)]
+    store = open_store(folder / "store")
+    for name in ("numpy", "spark"):
+        with engine_named(name) as engine:
+            for n in store.iterations("study", "main"):
+                again = recompute(store, folder / "landing", "study", "main", n, engine)
+                told += [f"version {n} by {name}: {difference}" for difference in again.differences]
+    simulated = open_store(folder / "simulated" / "store")
+    for n in simulated.iterations("small", "main"):
+        again = recompute(simulated, folder / "simulated" / "landing", "small", "main", n, NumpyEngine())
+        told += [f"simulated version {n}: {difference}" for difference in again.differences]
+    return told
+
+
+def main(what: str, where: str) -> int:
+    """Write, or check and say what differs; return the exit code."""
+    if what == "write":
+        write(Path(where))
+        return 0
+    for sentence in (told := check(Path(where))):
+        print(sentence)
+    print(f"Python {sys.version.split()[0]}: {'not ' if told else ''}the same as what lies in {where}")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
