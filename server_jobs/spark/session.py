@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.errors import FedpingError
+from server_jobs.ending import TimeIsUp
 from server_jobs.spark.archive_place import current_archive
 from server_jobs.spark.arguments import is_local
+from server_jobs.spark.failures import NO_START, not_started
 from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
-from server_jobs.spark.jvm import Jvm, end_jvm, start_jvm
+from server_jobs.spark.jvm import CUT_OFF_SECONDS, END_SECONDS, Jvm, end_jvm, kill_what_is_left, start_jvm
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from server_jobs.spark.shipping import package_roots, ship_code
 
@@ -37,7 +38,7 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
     On a master that is not local the code of this installation is shipped to the executors.
 
     Raises:
-        FedpingError: no Java, or Spark does not start with these settings.
+        FedpingError: no Java, or Spark does not start with these settings; a temporary failure if its master is away.
         RuntimeError: this process has a session already.
     """
     settings = settings or SparkSettings()
@@ -72,9 +73,9 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
         raise RuntimeError("this process runs a Spark session already")
     home, java = spark_home(), find_java()
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
-    path_before, jvm = list(sys.path), None
+    path_before, jvm, seconds = list(sys.path), None, END_SECONDS
     try:
-        with _environment(_variables(start, java, home)):
+        with _environment(_variables(start, java, home)), _start_told_of(start.master):
             jvm = start_jvm(start.master)
             with _interrupts_kept():
                 session = _connect(jvm, start)
@@ -82,9 +83,13 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
         ship_code(session)
         with _interruption_first():
             yield session
+    except BaseException:
+        seconds = CUT_OFF_SECONDS
+        raise
     finally:
         if jvm is not None:
-            end_jvm(jvm)
+            end_jvm(jvm, seconds)
+        kill_what_is_left()
         sys.path[:] = path_before
         for name in SET_BY_SPARK:
             os.environ.pop(name, None)
@@ -116,7 +121,17 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
         SparkContext._ensure_initialized(gateway=jvm.gateway)
         return SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
-        raise FedpingError(f"Spark did not start on master {start.master}: {_cause(error)}") from error
+        raise not_started(_cause(error), start.master) from error
+
+
+@contextmanager
+def _start_told_of(master: str) -> Iterator[None]:
+    """Have a time limit that is reached while Spark starts say so."""
+    try:
+        yield
+    except TimeIsUp as error:
+        error.waited_for = NO_START.format(master=master)
+        raise
 
 
 def _cause(error: Exception) -> str:
