@@ -46,6 +46,10 @@ class OutOfTime(TemporaryFailure):
     """A time limit was reached."""
 
 
+class ApplicationGone(TemporaryFailure):
+    """The JVM by which `spark-submit` has started this process has ended, and with it all that this process is for."""
+
+
 class Ended(KeyboardInterrupt):
     """Raised in the main thread, wherever it is, to end what it does; no ``except Exception`` stops it."""
 
@@ -97,7 +101,7 @@ class Ending:
         Raises:
             OutOfTime: the time is over; ``what`` is the subject of its sentence.
         """
-        if seconds is None:
+        if seconds is None or not self._thread.is_alive():
             yield
             return
         limit = _Limit(time.monotonic() + seconds, f"{what} has reached its time limit of {readable(seconds)}")

@@ -11,7 +11,7 @@ import click
 from fedping.commands.round import engine_option, lines_of, master_option, run_line, show, subject
 from fedping.options import json_option, landing_option, store_option
 from protocol.errors import FedpingError
-from server_jobs.ending import OutOfTime
+from server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
     from model_store.store import ModelStore
@@ -52,7 +52,7 @@ def schedule(
     SIGTERM ends the schedule at once, also in the middle of a round, which loses nothing; it then exits with 0.
     """
     from model_store.store import open_store
-    from server_jobs.ending import EndedBySignal, ended_by_signals
+    from server_jobs.ending import ended_by_signals
     from server_jobs.round import engine_named
     from server_jobs.schedule import WallClock, limit_for, parse_every, parse_time_limit, run_schedule
 
@@ -70,7 +70,7 @@ def schedule(
                     _tell,
                     now_first=now_first,
                 )
-    except EndedBySignal:
+    except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
         _tell("stopped")
 
 
@@ -97,6 +97,8 @@ def _run_one(store: ModelStore, landing: Path, study: str, line: str, engine: En
     """Run a round of a line; report why not, if it fails, in a new Spark session if Spark may be why."""
     try:
         show(run_line(store, landing, study, line, engine), as_json)
+    except ApplicationGone:
+        raise
     except FedpingError as error:
         _tell(f"no round of {study}/{line}: {error}")
     except Exception:

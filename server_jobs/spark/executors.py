@@ -32,13 +32,15 @@ class Executors:
         self.master = str(context.master)
         self._scala = context._jsc.sc()
         self._elsewhere = not is_local(self.master)
+        # Spark then gives executors back that have nothing to do, and asks for others when there is something again.
+        self._come_and_go = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
         self._gone_since: float | None = None
         self._ever = False
         self._given_up = False
 
     def all_left(self) -> bool:
         """Ask whether there were executors and are none now; raises what any call to the JVM may."""
-        return self._elsewhere and self._count() == 0 and self._ever
+        return self._elsewhere and not self._come_and_go and self._count() == 0 and self._ever
 
     def none_came(self) -> bool:
         """Whether there has been no executor so far, when last looked; asks nobody, so it never waits."""
@@ -54,6 +56,8 @@ class Executors:
         if not self._elsewhere:
             yield
             return
+        if self._come_and_go:
+            self._ever = False
         over = threading.Event()
         threading.Thread(target=self._watch, args=(over,), name="spark-executors", daemon=True).start()
         try:

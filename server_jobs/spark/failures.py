@@ -7,6 +7,7 @@ import re
 from protocol.errors import FedpingError
 from server_jobs.ending import TemporaryFailure
 from server_jobs.spark.arguments import is_local
+from server_jobs.spark.shipping import PACKAGES
 
 AGAIN = "nothing was published, and the same command goes on"
 
@@ -23,9 +24,10 @@ def told(error: BaseException, master: str) -> FedpingError | None:
 
     What a person has to mend is a :class:`FedpingError`, what another attempt may find otherwise a temporary failure.
     """
-    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
-    if isinstance(error, Py4JNetworkError | OSError):
+    # A plain Py4JError is the protocol's own: one that Java has raised is of a class derived from it.
+    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
         return jvm_lost()
     said = str(error)
     if found := MISMATCH.search(said):
@@ -33,7 +35,7 @@ def told(error: BaseException, master: str) -> FedpingError | None:
             f"the executors of {master} run Python {found[1]}, and this is Python {found[2]}: both have to be of the "
             f"same minor version; set PYSPARK_PYTHON to a Python {found[2]} on the workers, or run this with {found[1]}"
         )
-    if found := NO_MODULE.search(said):
+    if (found := NO_MODULE.search(said)) and found[1].partition(".")[0] not in PACKAGES:
         return FedpingError(
             f"the executors' Python lacks the package {found[1]}: install fedping's dependencies on the workers, or "
             "set PYSPARK_PYTHON to a Python there that has them"
@@ -49,8 +51,6 @@ def told(error: BaseException, master: str) -> FedpingError | None:
         )
     if ENDED.search(said):
         return application_ended(master)
-    if ("Java" in type(error).__name__ and "is empty" in said) or "while communicating" in said:
-        return jvm_lost()
     return None
 
 

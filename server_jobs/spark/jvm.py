@@ -100,6 +100,12 @@ def kill_what_is_left() -> None:
         LIVING.clear()
 
 
+def prepare_py4j() -> None:
+    """Have Py4J take it quietly that a call is interrupted; before the first call."""
+    _quieten_py4j()
+    _close_here_what_is_interrupted()
+
+
 def _quieten_py4j() -> None:
     """Keep Py4J from logging the traceback of every call that Ctrl-C interrupts; what it logs it also raises.
 
@@ -130,8 +136,7 @@ def _launch(master: str) -> tuple[Any, Complaints]:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    _quieten_py4j()
-    _close_here_what_is_interrupted()
+    prepare_py4j()
     complaints = Complaints()
     output = {"stdout": complaints.write_end, "stderr": complaints.write_end}
     try:

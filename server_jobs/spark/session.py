@@ -8,17 +8,17 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server_jobs.ending import TimeIsUp
+from server_jobs.ending import ApplicationGone, TimeIsUp
 from server_jobs.spark.archive_place import current_archive
 from server_jobs.spark.arguments import is_local
 from server_jobs.spark.failures import NO_START, not_started
 from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
-from server_jobs.spark.jvm import CUT_OFF_SECONDS, END_SECONDS, Jvm, end_jvm, kill_what_is_left, start_jvm
+from server_jobs.spark.jvm import CUT_OFF_SECONDS, END_SECONDS, Jvm, end_jvm, kill_what_is_left, prepare_py4j, start_jvm
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from server_jobs.spark.shipping import package_roots, ship_code
 
@@ -52,17 +52,28 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
 
 @contextmanager
 def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
+    prepare_py4j()
     builder = SparkSession.builder
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        with _interrupts_kept():
+            session = builder.getOrCreate()
+    except (Py4JNetworkError, OSError) as error:
+        raise ApplicationGone(
+            "the JVM by which spark-submit has started this has ended, and this cannot start another; run it again"
+        ) from error
     try:
         ship_code(session)
-        yield session
+        with _interruption_first():
+            yield session
     finally:
-        session.stop()
+        # What a failure or an interruption has left of it cannot always be asked to stop. The JVM is not ours to end.
+        with suppress(Py4JError, OSError):
+            session.stop()
 
 
 @contextmanager
@@ -112,7 +123,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
 
 
 def _connect(jvm: Jvm, start: Start) -> SparkSession:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

@@ -16,6 +16,9 @@ from model_store.store import ModelStore, open_store
 from protocol.errors import InvalidSettings
 from server_jobs.schedule import limit_for, parse_time_limit
 from server_jobs.spark.failures import told
+from server_jobs.spark.home import spark_home
+from server_jobs.spark.java import java_home
+from server_jobs.spark.settings import QUICK_START
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Machines, machines
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.rounds import FIRST_MS, Ping, land, store_with
@@ -103,7 +106,7 @@ class Running:
         """Wait for its end, and for that of all that it started; return its exit code."""
         code = self.process.wait(EVENT_SECONDS)
         assert not left_over(self.mark), self.said()
-        assert "Traceback" not in self.said()
+        assert not re.search("^Traceback", self.said(), re.MULTILINE), self.said()  # Spark's log may quote others
         return code
 
     def sentence(self) -> str:
@@ -351,6 +354,72 @@ def test_a_schedule_gives_up_a_round_whose_executors_are_lost_and_publishes_with
     assert ran.ended() == 0
 
 
+# --- the executors' Python ---
+
+ANOTHER_PYTHON = """#!/bin/sh
+exec '{python}' -c '
+import runpy, sys
+sys.version_info = type("Version", (tuple,), {{"major": 3, "minor": 99}})((3, 99, 0, "final", 0))
+runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+' pyspark.worker
+"""
+"""A Python whose PySpark sees another version: its own check, and so the error that executors would give, is real."""
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_executors_without_our_python_are_told_in_a_sentence(place: Place, cluster: Machines) -> None:
+    other = place.folder / "other-python"
+    other.write_text(ANOTHER_PYTHON.format(python=sys.executable))
+    other.chmod(0o755)
+    here = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON=str(other))
+    assert ran.ended() == 1
+    assert f"the executors of {cluster.master} run Python 3.99, and this is {here}" in ran.sentence()
+    ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON="/nowhere/python")
+    assert ran.ended() == 1
+    assert f"the executors of {cluster.master} have no Python at /nowhere/python" in ran.sentence()
+    assert place.start("round", "--master", cluster.master).ended() == 0
+
+
+# --- by spark-submit ---
+
+
+def script(*options: str) -> tuple[str, ...]:
+    return (str(ROOT / "spark-submit.sh"), *options, "--")
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_a_signal_ends_the_script_while_it_waits_for_workers(place: Place, lonely: str, number: int) -> None:
+    options = ("--master", lonely, "--conf", "spark.starvation.timeout=1s")
+    ran = place.start("round", program=script(*options), FEDPING_PYTHON=sys.executable, FEDPING_SPARK_ARCHIVE="off")
+    ran.wait_for("Initial job has not accepted any resources")
+    ran.process.send_signal(number)
+    assert ran.ended() == 128 + number
+
+
+def under_spark_submit(*options: str) -> tuple[str, ...]:
+    """Return what runs the entry point as a cluster's driver does: as a child of Spark's JVM, not as its parent."""
+    conf = ("--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}", "--conf", "spark.ui.enabled=false")
+    entry = ROOT / "server_jobs" / "spark" / "entry.py"
+    return (str(spark_home() / "bin" / "spark-submit"), *conf, *options, str(entry))
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Place, lonely: str) -> None:
+    given = {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    for limit in ("10s", "240s"):
+        ran = place.start("round", "--time-limit", limit, program=under_spark_submit("--master", lonely), **given)
+        assert ran.ended() == 75
+        if "no executor has come" in ran.sentence():
+            break
+    assert "no executor has come" in ran.sentence()
+    assert place.version == 0
+
+
 # --- by force ---
 
 HANGS = """
@@ -358,12 +427,13 @@ import subprocess, sys, time
 from server_jobs import ending
 
 ending.FORCED_AFTER = 0.5
-child = subprocess.Popen(["sleep", "600"])
+nowhere = subprocess.DEVNULL
+child = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere)
 ending.BY_FORCE.append(child.kill)
 with ending.ended_by_signals() as ended, ended.within(float(sys.argv[1]) or None, "the round"):
-    print("ready", flush=True)
     while True:
         try:
+            print("ready", flush=True)
             time.sleep(600)
         except BaseException:
             pass  # hangs on its way out
