@@ -16,8 +16,6 @@ from server_jobs.wakeup import Wakeup
 
 DAY = 24 * 3600
 LEAST_LIMIT = 10 * 60
-ROUND_LIMIT = "30m"
-"""The time limit of a single round, where nobody gives one: the interval that the product is made for."""
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 

@@ -59,13 +59,16 @@ def start_jvm(master: str) -> Jvm:
 def _process_recorded() -> Iterator[None]:
     """Note in :data:`LIVING` the process that PySpark starts, which it gives to nobody until it is connected.
 
-    It gets a process group of its own, so that all of it can be killed: a shell script becomes the JVM in four steps.
+    It gets a process group of its own. So all of it can be killed: a shell script becomes the JVM in four steps; and
+    Ctrl-C in a terminal does not reach it, so that nothing has to run between fork and exec to have it ignore that: in
+    a process with threads, as this one, such code may find a lock held for ever.
     """
     from pyspark import java_gateway
 
     popen = java_gateway.Popen  # type: ignore[attr-defined]
 
     def noted(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        keywords["preexec_fn"] = None
         with signals_held():  # an interruption between the two would lose the only handle on the process
             LIVING.append(popen(*arguments, **keywords, process_group=0))
         return LIVING[-1]
@@ -177,6 +180,13 @@ def end_jvm(jvm: Jvm, seconds: float = END_SECONDS) -> None:
             jvm.complaints.end()
 
 
+def quieten_listening(context: SparkContext) -> None:
+    """Keep the thread that takes accumulators from printing a traceback when the JVM goes, however that comes."""
+    server = context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+
+
 @contextmanager
 def _listening_ends(listener: Any) -> Iterator[None]:
     """End the thread that takes accumulators from the JVM, while the JVM ends.
@@ -186,7 +196,6 @@ def _listening_ends(listener: Any) -> Iterator[None]:
     if listener is None:
         yield
         return
-    listener.handle_error = lambda *_: None  # that the peer goes is what we want
     ending = threading.Thread(target=listener.shutdown, daemon=True)
     ending.start()
     try:

@@ -18,7 +18,16 @@ from server_jobs.spark.arguments import is_local
 from server_jobs.spark.failures import NO_START, not_started
 from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
-from server_jobs.spark.jvm import CUT_OFF_SECONDS, END_SECONDS, Jvm, end_jvm, kill_what_is_left, prepare_py4j, start_jvm
+from server_jobs.spark.jvm import (
+    CUT_OFF_SECONDS,
+    END_SECONDS,
+    Jvm,
+    end_jvm,
+    kill_what_is_left,
+    prepare_py4j,
+    quieten_listening,
+    start_jvm,
+)
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from server_jobs.spark.shipping import package_roots, ship_code
 
@@ -90,6 +99,7 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
             jvm = start_jvm(start.master)
             with _interrupts_kept():
                 session = _connect(jvm, start)
+        quieten_listening(session.sparkContext)
         jvm.complaints.pass_on()
         ship_code(session)
         with _interruption_first():

@@ -26,7 +26,7 @@ from tests.support.versions import small_study
 
 ROOT = Path(__file__).parents[2]
 BOTH = [signal.SIGTERM, signal.SIGINT]
-EVENT_SECONDS = 150
+EVENT_SECONDS = 200
 """How long to wait for something to happen, before the test fails; nothing is asserted of how long it takes."""
 
 
@@ -186,10 +186,10 @@ def test_a_time_limit_that_is_none_is_told_before_anything_starts(
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing(place: Place, lonely: str) -> None:
-    for limit in ("15s", "240s"):  # a machine that is very busy does not start Spark in the first
+    for limit in ("15s", "100s"):  # a machine that is very busy does not start Spark in the first
         ran = place.start("round", "--master", lonely, "--time-limit", limit)
         assert ran.ended() == 75
-        assert f"the round of study/main has reached its time limit of {limit.replace('240s', '4m')}" in ran.sentence()
+        assert f"the round of study/main has reached its time limit of {limit}" in ran.sentence()
         if "Spark had not started" not in ran.sentence():
             break
     assert f"no executor has come; does {lonely} have workers" in ran.sentence()
@@ -411,7 +411,7 @@ def under_spark_submit(*options: str) -> tuple[str, ...]:
 @pytest.mark.cluster
 def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Place, lonely: str) -> None:
     given = {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
-    for limit in ("10s", "240s"):
+    for limit in ("15s", "100s"):
         ran = place.start("round", "--time-limit", limit, program=under_spark_submit("--master", lonely), **given)
         assert ran.ended() == 75
         if "no executor has come" in ran.sentence():
