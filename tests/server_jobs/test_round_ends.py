@@ -305,6 +305,7 @@ def test_a_schedule_publishes_after_its_master_was_restarted_between_two_rounds(
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_round_outlives_its_master(place: Place, cluster: Machines, hold: Hold) -> None:
     ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON=str(hold.program))
     ran.wait_until(hold.begun.exists)
@@ -409,6 +410,7 @@ def under_spark_submit(*options: str) -> tuple[str, ...]:
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.long
 def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Place, lonely: str) -> None:
     given = {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
     for limit in ("15s", "100s"):
