@@ -15,6 +15,7 @@ from protocol.errors import InvalidSettings
 from server_jobs.wakeup import Wakeup
 
 DAY = 24 * 3600
+LEAST_LIMIT = 10 * 60
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -32,6 +33,32 @@ def parse_every(text: str) -> int:
             "45s, 30m or 6h"
         )
     return seconds
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Return a time limit such as ``27m`` in seconds; None for ``none``.
+
+    Raises:
+        InvalidSettings: it is neither.
+    """
+    if text.strip() == "none":
+        return None
+    try:
+        return parse_every(text)
+    except InvalidSettings:
+        raise InvalidSettings(
+            f"'{text}' is no time limit for a round; give whole seconds, minutes or hours up to a day, such as 90s, "
+            "27m or 6h, or none"
+        ) from None
+
+
+def limit_for(every: int) -> int:
+    """Return the time limit of rounds at an interval, where nobody gives one: both in seconds.
+
+    Nine tenths of it, so that a round which hangs does not take the next one's time too, but not less than a cold Spark
+    on a busy cluster may need.
+    """
+    return max(every * 9 // 10, LEAST_LIMIT)
 
 
 def slot_after(now: float, every: int) -> float:

@@ -14,6 +14,7 @@ from fedping.options import json_option, landing_option, store_option
 from fedping.progress import status
 from protocol.clock import utc_now
 from protocol.errors import FedpingError
+from server_jobs.ending import TemporaryFailure
 
 if TYPE_CHECKING:
     from model_store.store import ModelStore
@@ -45,6 +46,12 @@ DOING = {
 @landing_option
 @engine_option
 @master_option
+@click.option(
+    "--time-limit",
+    default="30m",
+    show_default=True,
+    help="Longest time for all of it: 90s, 30m, 6h, ..., or none. A round that reaches it publishes nothing.",
+)
 @json_option
 def round_(
     study: str,
@@ -53,30 +60,47 @@ def round_(
     landing: Path,
     engine_name: str,
     master: str | None,
+    time_limit: str,
     as_json: bool,
-) -> None:
+) -> int:
     """Turn the landed pings of the newest version of a LINE (of each line without one) into the next version.
 
     Safe to repeat, to kill and to run twice at once: every version is published once, whole. Exits with 0 if there was
-    nothing to do, too few clients, or another round was first.
+    nothing to do, too few clients, or another round was first; with 75 if Spark could not do it now, or not within the
+    time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
     from model_store.store import open_store
+    from server_jobs.ending import EndedBySignal, ended_by_signals
     from server_jobs.round import engine_named
+    from server_jobs.schedule import parse_time_limit
 
-    store = open_store(store_path)
-    lines = lines_of(store, study, (line,) if line else ())
-    failed: list[str] = []
-    with engine_named(engine_name, master) as engine:
-        for name in lines:
-            try:
-                show(run_line(store, landing, study, name, engine), as_json)
-            except FedpingError as error:
-                if len(lines) == 1:
-                    raise
-                click.echo(f"fedping: {study}/{name}: {error}", err=True)
-                failed.append(name)
+    limit = parse_time_limit(time_limit)
+    try:
+        with ended_by_signals() as ending:
+            store = open_store(store_path)
+            lines = lines_of(store, study, (line,) if line else ())
+            with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
+                _run_lines(store, landing, study, lines, engine, as_json)
+    except EndedBySignal as ended:
+        click.echo(f"fedping: {ended.sentence}", err=True)
+        return ended.exit_code
+    return 0
+
+
+def _run_lines(store: ModelStore, landing: Path, study: str, lines: list[str], engine: Engine, as_json: bool) -> None:
+    failed: dict[str, FedpingError] = {}
+    for name in lines:
+        try:
+            show(run_line(store, landing, study, name, engine), as_json)
+        except FedpingError as error:
+            if len(lines) == 1:
+                raise
+            click.echo(f"fedping: {study}/{name}: {error}", err=True)
+            failed[name] = error
     if failed:
-        raise FedpingError(
+        # Worth another attempt only if each of them is.
+        kind = TemporaryFailure if all(isinstance(e, TemporaryFailure) for e in failed.values()) else FedpingError
+        raise kind(
             f"no round of {', '.join(failed)} in study '{study}', for the reason above; the other lines were dealt with"
         )
 
@@ -87,6 +111,11 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     if not known.lines:
         raise FedpingError(f"study '{study}' has no model line, so there is nothing to train")
     return [known.line(name).name for name in chosen] or [line.name for line in known.lines]
+
+
+def subject(study: str, lines: list[str]) -> str:
+    """Return what is out of time, where the time is that of all lines together."""
+    return f"the round of {study}/{lines[0]}" if len(lines) == 1 else f"the rounds of {study}"
 
 
 def run_line(store: ModelStore, landing: Path, study: str, line: str, engine: Engine) -> RoundResult:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.commands.round import engine_option, lines_of, master_option, run_line, show
+from fedping.commands.round import engine_option, lines_of, master_option, run_line, show, subject
 from fedping.options import json_option, landing_option, store_option
-from fedping.stopping import stopped_by_signals
 from protocol.errors import FedpingError
+from server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
     from model_store.store import ModelStore
+    from server_jobs.ending import Ending
     from server_jobs.round import Engine
 
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 @click.argument("lines", nargs=-1)
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 45s, 30m, 6h, ...")
 @click.option("--now", "now_first", is_flag=True, help="Run a round at once, before the first on the clock.")
+@click.option(
+    "--time-limit",
+    help="Longest time for the rounds of all lines together: 90s, 27m, ..., or none.  [default: nine tenths of the "
+    "interval, but no less than 10m]",
+)
 @store_option
 @landing_option
 @engine_option
@@ -33,6 +39,7 @@ def schedule(
     lines: tuple[str, ...],
     every: str,
     now_first: bool,
+    time_limit: str | None,
     store_path: Path,
     landing: Path,
     engine_name: str,
@@ -41,34 +48,62 @@ def schedule(
 ) -> None:
     """Run a round of the LINES (all without any) at every multiple of an interval since midnight UTC.
 
-    A round that fails is reported and the schedule goes on. Ctrl-C or SIGTERM ends it after the round that is under
-    way; a second Ctrl-C at once, which loses nothing either.
+    A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
+    SIGTERM ends the schedule at once, also in the middle of a round, which loses nothing; it then exits with 0.
     """
     from model_store.store import open_store
+    from server_jobs.ending import ended_by_signals
     from server_jobs.round import engine_named
-    from server_jobs.schedule import WallClock, parse_every, run_schedule
+    from server_jobs.schedule import WallClock, limit_for, parse_every, parse_time_limit, run_schedule
 
     interval = parse_every(every)
-    store = open_store(store_path)
-    names = lines_of(store, study, lines)
-    clock = WallClock()
-    with engine_named(engine_name, master) as engine, stopped_by_signals(clock):
-        run_schedule(
-            lambda: _run_all(store, landing, study, names, engine, as_json), interval, clock, _tell, now_first=now_first
-        )
-    _tell("stopped")
+    limit = limit_for(interval) if time_limit is None else parse_time_limit(time_limit)
+    try:
+        with ended_by_signals() as ending:
+            store = open_store(store_path)
+            names = lines_of(store, study, lines)
+            with engine_named(engine_name, master) as engine:
+                run_schedule(
+                    lambda: _run_all(store, landing, study, names, engine, as_json, ending, limit),
+                    interval,
+                    WallClock(),
+                    _tell,
+                    now_first=now_first,
+                )
+    except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
+        _tell("stopped")
 
 
-def _run_all(store: ModelStore, landing: Path, study: str, lines: list[str], engine: Engine, as_json: bool) -> None:
-    """Run a round of each line; report what fails and go on, in a new Spark session if Spark may be why."""
-    for line in lines:
-        try:
-            show(run_line(store, landing, study, line, engine), as_json)
-        except FedpingError as error:
-            _tell(f"no round of {study}/{line}: {error}")
-        except Exception:
-            _tell(f"the round of {study}/{line} failed; the next one begins with a new Spark session\n" + _trace())
-            engine.close()
+def _run_all(
+    store: ModelStore,
+    landing: Path,
+    study: str,
+    lines: list[str],
+    engine: Engine,
+    as_json: bool,
+    ending: Ending,
+    limit: int | None,
+) -> None:
+    """Run a round of each line within the time limit; report what fails and go on."""
+    try:
+        with ending.within(limit, subject(study, lines)):
+            for line in lines:
+                _run_one(store, landing, study, line, engine, as_json)
+    except OutOfTime as error:
+        _tell(str(error))
+
+
+def _run_one(store: ModelStore, landing: Path, study: str, line: str, engine: Engine, as_json: bool) -> None:
+    """Run a round of a line; report why not, if it fails, in a new Spark session if Spark may be why."""
+    try:
+        show(run_line(store, landing, study, line, engine), as_json)
+    except ApplicationGone:
+        raise
+    except FedpingError as error:
+        _tell(f"no round of {study}/{line}: {error}")
+    except Exception:
+        _tell(f"the round of {study}/{line} failed; the next one begins with a new Spark session\n" + _trace())
+        engine.close()
 
 
 def _trace() -> str:

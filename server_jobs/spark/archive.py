@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import FedpingError
+from server_jobs.ending import ended_by_signals
 from server_jobs.spark.archive_place import SUFFIX, archive_path, current_archive, is_wanted
 from server_jobs.spark.cache import keep_newest
 from server_jobs.spark.home import spark_home
@@ -95,7 +96,7 @@ def _sole(path: Path) -> Iterator[bool]:
 
 
 def main() -> int:
-    """Make the archive where it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 at Ctrl-C."""
+    """Make the archive where it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 if ended."""
     from rich.console import Console
 
     if not is_wanted() or current_archive(find_java(), spark_home()):
@@ -103,7 +104,7 @@ def main() -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print("fedping: preparing faster starts of Spark, once, for half a minute; Ctrl-C skips it")
     try:
-        with console.status("archiving the classes that Spark loads"):
+        with ended_by_signals(), console.status("archiving the classes that Spark loads"):
             made = make_archive()
     except FedpingError as error:
         print(f"fedping: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import FedpingError
+from server_jobs.ending import BY_FORCE, signals_held
 from server_jobs.spark.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -20,28 +22,91 @@ if TYPE_CHECKING:
 END_SECONDS = 20
 """How long the JVM may take to end before it is killed; it takes a tenth of a second."""
 
+CUT_OFF_SECONDS = 5
+"""How long it may take where a person or a time limit waits for the end, and nothing of its work is wanted any more."""
+
+LIVING: list[subprocess.Popen[bytes]] = []
+"""The JVMs that have been started and not yet been ended."""
+
 
 @dataclass(frozen=True)
 class Jvm:
-    """A JVM of ours: PySpark's connection to it, which knows its process, and what it writes."""
+    """A JVM of ours: PySpark's connection to it, its process, and what it writes."""
 
     gateway: Any
+    process: subprocess.Popen[bytes]
     complaints: Complaints
+
+    def kill(self) -> None:
+        """Kill it with all that it is made of: shell scripts first, later Java alone."""
+        _kill(self.process)
 
 
 def start_jvm(master: str) -> Jvm:
-    """Start a JVM with the environment's Java, Spark and options; Ctrl-C waits until it can be ended.
+    """Start a JVM with the environment's Java, Spark and options.
+
+    Whatever interrupts this, :func:`kill_what_is_left` ends what has been started.
 
     Raises:
         FedpingError: it does not start.
-        KeyboardInterrupt: Ctrl-C came meanwhile; the JVM has been ended.
     """
-    with _interrupts_held() as interrupted:
-        jvm = _launch(master)
-    if interrupted:
-        end_jvm(jvm)
-        raise KeyboardInterrupt
-    return jvm
+    with _process_recorded():
+        gateway, complaints = _launch(master)
+    return Jvm(gateway, LIVING[-1], complaints)
+
+
+@contextmanager
+def _process_recorded() -> Iterator[None]:
+    """Note in :data:`LIVING` the process that PySpark starts, which it gives to nobody until it is connected.
+
+    It gets a process group of its own. So all of it can be killed: a shell script becomes the JVM in four steps; and
+    Ctrl-C in a terminal does not reach it, so that nothing has to run between fork and exec to have it ignore that: in
+    a process with threads, as this one, such code may find a lock held for ever.
+    """
+    from pyspark import java_gateway
+
+    popen = java_gateway.Popen  # type: ignore[attr-defined]
+
+    def noted(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        keywords["preexec_fn"] = None
+        with signals_held():  # an interruption between the two would lose the only handle on the process
+            LIVING.append(popen(*arguments, **keywords, process_group=0))
+        return LIVING[-1]
+
+    java_gateway.Popen = noted  # type: ignore[attr-defined,assignment]
+    try:
+        yield
+    finally:
+        java_gateway.Popen = popen  # type: ignore[attr-defined]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kill_living() -> None:
+    for process in LIVING.copy():  # the main thread may end one meanwhile
+        _kill(process)
+
+
+BY_FORCE.append(_kill_living)
+
+
+def kill_what_is_left() -> None:
+    """Kill every JVM of ours that :func:`end_jvm` has not ended, since its start was interrupted or failed."""
+    with signals_held():
+        _kill_living()
+        for process in LIVING:
+            process.wait()
+        LIVING.clear()
+
+
+def prepare_py4j() -> None:
+    """Have Py4J take it quietly that a call is interrupted; before the first call."""
+    _quieten_py4j()
+    _close_here_what_is_interrupted()
 
 
 def _quieten_py4j() -> None:
@@ -70,12 +135,11 @@ def _close_here_what_is_interrupted() -> None:
     ClientServerConnection.shutdown_socket = lambda connection, *_: connection.close()
 
 
-def _launch(master: str) -> Jvm:
+def _launch(master: str) -> tuple[Any, Complaints]:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    _quieten_py4j()
-    _close_here_what_is_interrupted()
+    prepare_py4j()
     complaints = Complaints()
     output = {"stdout": complaints.write_end, "stderr": complaints.write_end}
     try:
@@ -87,24 +151,40 @@ def _launch(master: str) -> Jvm:
         raise FedpingError(f"Spark did not start on master {master}: {complaints.cause()}") from error
     finally:
         complaints.close_write_end()
-    return Jvm(gateway, complaints)
+    return gateway, complaints
 
 
-def end_jvm(jvm: Jvm) -> None:
-    """Stop the application and end its JVM, in order if it answers, by force if it does not end."""
+def end_jvm(jvm: Jvm, seconds: float = END_SECONDS) -> None:
+    """Stop the application and end its JVM: in order if it does so within some seconds, else by force.
+
+    Nothing that is asked of the JVM here is waited for any longer: a call to one that was killed comes back at once.
+    """
     from pyspark import SparkContext
 
     context, listener = SparkContext._active_spark_context, None
-    try:
-        if context is not None:
-            listener, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
-            _stop(context)
-    finally:
-        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-        with _listening_ends(listener):
-            jvm.gateway.shutdown()
-            _end_process(jvm.gateway.proc)
-        jvm.complaints.end()
+    overdue = threading.Timer(seconds, jvm.kill)
+    overdue.daemon = True
+    with signals_held():
+        overdue.start()
+        try:
+            if context is not None:
+                listener, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
+                _stop(context)
+        finally:
+            SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+            with _listening_ends(listener):
+                jvm.gateway.shutdown()
+                _end_process(jvm.process)
+            overdue.cancel()
+            LIVING.remove(jvm.process)
+            jvm.complaints.end()
+
+
+def quieten_listening(context: SparkContext) -> None:
+    """Keep the thread that takes accumulators from printing a traceback when the JVM goes, however that comes."""
+    server = context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -116,7 +196,6 @@ def _listening_ends(listener: Any) -> Iterator[None]:
     if listener is None:
         yield
         return
-    listener.handle_error = lambda *_: None  # that the peer goes is what we want
     ending = threading.Thread(target=listener.shutdown, daemon=True)
     ending.start()
     try:
@@ -139,24 +218,6 @@ def _stop(context: SparkContext) -> None:
 def _end_process(process: subprocess.Popen[bytes]) -> None:
     """End the JVM in order by closing the pipe it reads, which is how it would also notice our sudden death."""
     if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[list[int]]:
-    """Hold back Ctrl-C while the JVM starts: an interruption there would lose the only handle on its process."""
-    received: list[int] = []
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored or threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+    process.wait()  # not for ever: a timer kills it

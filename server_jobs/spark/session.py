@@ -8,16 +8,26 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.errors import FedpingError
+from server_jobs.ending import ApplicationGone, TimeIsUp
 from server_jobs.spark.archive_place import current_archive
 from server_jobs.spark.arguments import is_local
+from server_jobs.spark.failures import NO_START, not_started
 from server_jobs.spark.home import spark_home
 from server_jobs.spark.java import Java, find_java
-from server_jobs.spark.jvm import Jvm, end_jvm, start_jvm
+from server_jobs.spark.jvm import (
+    CUT_OFF_SECONDS,
+    END_SECONDS,
+    Jvm,
+    end_jvm,
+    kill_what_is_left,
+    prepare_py4j,
+    quieten_listening,
+    start_jvm,
+)
 from server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from server_jobs.spark.shipping import package_roots, ship_code
 
@@ -37,7 +47,7 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
     On a master that is not local the code of this installation is shipped to the executors.
 
     Raises:
-        FedpingError: no Java, or Spark does not start with these settings.
+        FedpingError: no Java, or Spark does not start with these settings; a temporary failure if its master is away.
         RuntimeError: this process has a session already.
     """
     settings = settings or SparkSettings()
@@ -51,17 +61,28 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
 
 @contextmanager
 def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
+    prepare_py4j()
     builder = SparkSession.builder
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        with _interrupts_kept():
+            session = builder.getOrCreate()
+    except (Py4JNetworkError, OSError) as error:
+        raise ApplicationGone(
+            "the JVM by which spark-submit has started this has ended, and this cannot start another; run it again"
+        ) from error
     try:
         ship_code(session)
-        yield session
+        with _interruption_first():
+            yield session
     finally:
-        session.stop()
+        # What a failure or an interruption has left of it cannot always be asked to stop. The JVM is not ours to end.
+        with suppress(Py4JError, OSError):
+            session.stop()
 
 
 @contextmanager
@@ -72,19 +93,24 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
         raise RuntimeError("this process runs a Spark session already")
     home, java = spark_home(), find_java()
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
-    path_before, jvm = list(sys.path), None
+    path_before, jvm, seconds = list(sys.path), None, END_SECONDS
     try:
-        with _environment(_variables(start, java, home)):
+        with _environment(_variables(start, java, home)), _start_told_of(start.master):
             jvm = start_jvm(start.master)
             with _interrupts_kept():
                 session = _connect(jvm, start)
+        quieten_listening(session.sparkContext)
         jvm.complaints.pass_on()
         ship_code(session)
         with _interruption_first():
             yield session
+    except BaseException:
+        seconds = CUT_OFF_SECONDS
+        raise
     finally:
         if jvm is not None:
-            end_jvm(jvm)
+            end_jvm(jvm, seconds)
+        kill_what_is_left()
         sys.path[:] = path_before
         for name in SET_BY_SPARK:
             os.environ.pop(name, None)
@@ -107,7 +133,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
 
 
 def _connect(jvm: Jvm, start: Start) -> SparkSession:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -116,7 +142,17 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
         SparkContext._ensure_initialized(gateway=jvm.gateway)
         return SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
-        raise FedpingError(f"Spark did not start on master {start.master}: {_cause(error)}") from error
+        raise not_started(_cause(error), start.master) from error
+
+
+@contextmanager
+def _start_told_of(master: str) -> Iterator[None]:
+    """Have a time limit that is reached while Spark starts say so."""
+    try:
+        yield
+    except TimeIsUp as error:
+        error.waited_for = NO_START.format(master=master)
+        raise
 
 
 def _cause(error: Exception) -> str:

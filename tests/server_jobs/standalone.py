@@ -49,31 +49,70 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
     Their working folder is empty and their environment knows nothing of this checkout, so that executors can import our
     packages only if those were shipped to them.
     """
+    with machines(folder) as made:
+        url = made.start_master()
+        for _ in range(workers):
+            made.start_worker(cores=2 // workers)
+        made.wait_for_workers()
+        yield Cluster(url, folder)
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator["Machines"]:
+    """Yield the machines of a cluster, none of which runs yet; leave no process behind."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = new_mark()
-    environment = _clean_environment(folder) | mark
     try:
         with ExitStack() as running:
-            master_log = folder / "master.log"
-            master = running.enter_context(_daemon("master.Master", ["--port", "0"], environment, master_log))
-            url = _said(master, master_log, r"Starting Spark master at (spark://\S+)")[0]
-            for number in range(workers):
-                arguments = [
-                    "--cores",
-                    str(2 // workers),
-                    "--memory",
-                    "1g",
-                    "--work-dir",
-                    str(folder / f"work-{number}"),
-                    url,
-                ]
-                log = folder / f"worker-{number}.log"
-                running.enter_context(_daemon("worker.Worker", arguments, environment, log))
-            _said(master, master_log, r"Registering worker (\S+)", times=workers)
-            yield Cluster(url, folder)
+            yield Machines(folder, _clean_environment(folder) | mark, running)
     finally:
         left = left_over(mark)
     assert not left, f"processes of the cluster are left: {left}"
+
+
+class Machines:
+    """The master and the workers of a cluster, each of which can be lost and started again."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], running: ExitStack) -> None:
+        self.folder, self.master = folder, ""
+        self._environment, self._running = environment, running
+        self._masters: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def start_master(self) -> str:
+        """Start a master, where the last one was if there was one, and return its URL."""
+        log = self.folder / f"master-{len(self._masters)}.log"
+        port = self.master.rpartition(":")[2] or "0"
+        process = self._start("master.Master", ["--port", port], log)
+        self._masters.append((process, log))
+        self.master = _said(process, log, r"Starting Spark master at (spark://\S+)")[0]
+        _said(process, log, r"I have been elected leader! New state: (\w+)")
+        return self.master
+
+    def kill_master(self) -> None:
+        """Lose the master, as with its machine."""
+        process, _ = self._masters[-1]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def start_worker(self, cores: int = 2) -> None:
+        """Start a worker, which looks for the master by itself."""
+        number = len(self._workers)
+        arguments = ["--cores", str(cores), "--memory", "1g", "--work-dir", str(self.folder / f"work-{number}")]
+        log = self.folder / f"worker-{number}.log"
+        self._workers.append(self._start("worker.Worker", [*arguments, self.master], log))
+
+    def wait_for_workers(self, times: int | None = None) -> None:
+        """Wait until the master of today knows the workers."""
+        process, log = self._masters[-1]
+        _said(process, log, r"Registering worker (\S+)", times=len(self._workers) if times is None else times)
+
+    def master_log(self) -> str:
+        """Return what the master of today has written."""
+        return self._masters[-1][1].read_text()
+
+    def _start(self, name: str, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
+        return self._running.enter_context(_daemon(name, arguments, self._environment, log))
 
 
 @contextmanager
@@ -95,7 +134,8 @@ def _daemon(
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
 
 

@@ -1,0 +1,97 @@
+"""What went wrong in Spark, in one sentence, where Spark itself tells in a hundred lines where in Scala it was seen."""
+
+from __future__ import annotations
+
+import re
+
+from protocol.errors import FedpingError
+from server_jobs.ending import TemporaryFailure
+from server_jobs.spark.arguments import is_local
+from server_jobs.spark.shipping import PACKAGES
+
+AGAIN = "nothing was published, and the same command goes on"
+
+MISMATCH = re.compile(r"Python in worker has different version: '?([\d.]+)'? than that in driver: '?([\d.]+)'?")
+NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+LOST_EXECUTOR = re.compile(r"ExecutorLostFailure \([^)]*\) *(?:Reason: )?([^\n]*)")
+ENDED = re.compile(r"SparkContext was shut down|stopped SparkContext|Master removed our application|has been killed")
+NOT_ANSWERING = re.compile(r"All masters are unresponsive|stopped SparkContext|Connection refused|Failed to connect")
+
+
+def told(error: BaseException, master: str) -> FedpingError | None:
+    """Return the sentence for an error of a job; None for what is a defect, and keeps its traceback.
+
+    What a person has to mend is a :class:`FedpingError`, what another attempt may find otherwise a temporary failure.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+
+    # A plain Py4JError is the protocol's own: one that Java has raised is of a class derived from it.
+    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
+        return jvm_lost()
+    said = str(error)
+    if found := MISMATCH.search(said):
+        return FedpingError(
+            f"the executors of {master} run Python {found[1]}, and this is Python {found[2]}: both have to be of the "
+            f"same minor version; set PYSPARK_PYTHON to a Python {found[2]} on the workers, or run this with {found[1]}"
+        )
+    if (found := NO_MODULE.search(said)) and found[1].partition(".")[0] not in PACKAGES:
+        return FedpingError(
+            f"the executors' Python lacks the package {found[1]}: install fedping's dependencies on the workers, or "
+            "set PYSPARK_PYTHON to a Python there that has them"
+        )
+    if found := NO_PROGRAM.search(said):
+        return FedpingError(
+            f"the executors of {master} have no Python at {found[1]}: set PYSPARK_PYTHON to where the workers have one"
+        )
+    if found := LOST_EXECUTOR.search(said):
+        return TemporaryFailure(
+            f"executors of {master} were lost in the middle of the round, again and again "
+            f"({found[1].strip().rstrip('.') or 'without a word'}): look at their logs and memory; {AGAIN}"
+        )
+    if ENDED.search(said):
+        return application_ended(master)
+    return None
+
+
+def jvm_lost() -> TemporaryFailure:
+    """Return the sentence for a JVM that answers no more."""
+    return TemporaryFailure(
+        "Spark's JVM on this machine ended in the middle of the round: was it killed, or is the memory short? "
+        f"(--driver-memory of spark-submit.sh gives it more); {AGAIN}"
+    )
+
+
+def application_ended(master: str) -> TemporaryFailure:
+    """Return the sentence for an application that was ended from outside."""
+    return TemporaryFailure(
+        f"Spark's application was ended in the middle of the round, by {master} or because it cannot be reached: "
+        f"look at its log; {AGAIN}"
+    )
+
+
+def executors_lost(master: str, seconds: float) -> TemporaryFailure:
+    """Return the sentence for a job whose executors have all gone, and no other came."""
+    return TemporaryFailure(
+        f"all executors were lost in the middle of the round, and {master} gave no other within {seconds:.0f} s: has "
+        f"it been restarted, are its workers there? {AGAIN}"
+    )
+
+
+def not_started(error_line: str, master: str) -> FedpingError:
+    """Return the sentence for a Spark that does not start: temporary, if what is missing is the master's answer."""
+    if is_local(master) or not NOT_ANSWERING.search(error_line):
+        return FedpingError(f"Spark did not start on master {master}: {error_line}")
+    return TemporaryFailure(
+        f"Spark did not start on master {master}: it does not answer; does it run, and can this machine reach it?"
+    )
+
+
+NO_EXECUTOR = (
+    "no executor has come; does {master} have workers that are alive, with as many free cores and as much memory as "
+    "an executor asks for?"
+)
+"""What a round has waited for whose job nobody has taken."""
+
+NO_START = "Spark had not started on master {master}; does it run, and can this machine reach it?"
+"""What a round has waited for that had no session yet."""

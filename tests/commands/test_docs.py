@@ -1,0 +1,291 @@
+"""What the docs tell a reader to type is what works: imports, commands, units, the DAG, the wheel."""
+
+import ast
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fedping.main import cli
+from tests.support.ingest_app import ingest_app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+OPERATORS = (ROOT / "docs" / "operators.md").read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ELSEWHERE = ("airflow", "jax")
+"""What is not installed here: an operator's scheduler, and an extra too large for the lock."""
+
+
+def blocks(*languages: str) -> Iterator[tuple[str, str]]:
+    """Yield the blocks of all pages in some languages, each after where it stands."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in BLOCK.finditer(text):
+            if found[1] in languages:
+                line = text[: found.start()].count("\n") + 1
+                yield f"{page.relative_to(ROOT)}:{line}", found[2]
+
+
+def own_modules() -> set[str]:
+    """Return the modules that readers make by the pages themselves: `# file: name.py` heads such a block."""
+    return {name for _, text in blocks("python") for name in re.findall(r"^# file: (\w+)\.py$", text, re.MULTILINE)}
+
+
+def imports(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the modules that a block imports, and the names that it takes from them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+PYTHON = dict(blocks("python"))
+
+
+@pytest.mark.parametrize("where", PYTHON)
+def test_what_a_python_block_imports_is_there(where: str) -> None:
+    theirs = own_modules()
+    for module, name in imports(PYTHON[where]):
+        if module.partition(".")[0] in {*theirs, *ELSEWHERE}:
+            continue
+        found = importlib.import_module(module)
+        assert name is None or hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}"), (module, name)
+
+
+def test_there_are_python_blocks_with_imports_of_ours() -> None:
+    modules = {module.partition(".")[0] for text in PYTHON.values() for module, _ in imports(text)}
+    assert {"analysis", "client_sim", "model_store", "protocol", "airflow"} <= modules
+
+
+# --- commands ---
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of every `fedping` command of a block, also of those that `spark-submit.sh` runs."""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        for part in re.split(r"\s(?:>>?|2>&1|\||&&|;)\s?", f"{line} "):
+            try:
+                words = shlex.split(part.removeprefix("$ "), comments=True)
+            except ValueError:
+                continue
+            for at, word in enumerate(words):
+                if word.endswith("spark-submit.sh") and "--" in words[at:]:
+                    yield words[at + words[at:].index("--") + 1 :]
+                elif word == "fedping" or word.endswith("/fedping"):
+                    yield words[at + 1 :]
+                else:
+                    continue
+                break
+
+
+def refusal(words: list[str]) -> str:
+    """Return what is wrong with the words of a command: an unknown subcommand or option; else nothing."""
+    command: click.Command = cli
+    words = [word for word in words if word not in ("...", "…")]
+    while isinstance(command, click.Group):
+        context = click.Context(command)
+        if not words or words[0].startswith("-"):
+            break
+        found = command.get_command(context, words[0])
+        if found is None:
+            return f"no command {words[0]!r}"
+        command, words = found, words[1:]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--help", "-h", "--version"}
+    unknown = [word for word in words if re.match(r"--\w", word) and word.partition("=")[0] not in known]
+    return f"no option {unknown[0]} of {command.name}" if unknown else ""
+
+
+SHELL = dict(blocks("sh", "console", "bash", "cron", "ini"))
+
+
+@pytest.mark.parametrize("where", [where for where, text in SHELL.items() if list(commands(text))])
+def test_commands_and_options_of_the_docs_exist(where: str) -> None:
+    for words in commands(SHELL[where]):
+        assert not refusal(words), f"fedping {shlex.join(words)}"
+
+
+def test_what_does_not_exist_would_be_noticed() -> None:
+    assert refusal(["rounds", "x"])
+    assert refusal(["round", "x", "--time-limits", "3m"])
+    assert not refusal(["store", "rollback", "x", "main", "--to", "41"])
+    assert [*commands("5 * * * *  A=b /opt/fedping/spark-submit.sh --master x -- round x >> /var/log/x 2>&1\n")] == [
+        ["round", "x"]
+    ]
+
+
+# --- what runs the rounds ---
+
+
+def dag() -> str:
+    return next(text for _, text in blocks("python") if "airflow" in text)
+
+
+def airflow_modules(monkeypatch: pytest.MonkeyPatch, made: list[dict[str, object]]) -> None:
+    """Put in place of Airflow, if it is not here, what takes the arguments that its own classes take."""
+
+    class Stub:
+        def __init__(self, *_: object, **keywords: object) -> None:
+            made.append(keywords)
+
+        def __enter__(self) -> "Stub":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    for name in ("airflow", "airflow.sdk", "airflow.providers.standard.operators.bash"):
+        module = types.ModuleType(name)
+        module.DAG = module.BashOperator = Stub  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_the_dag_runs_a_command_that_exists_and_leaves_a_round_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The imports are those of Airflow 3, by whose release 3.3.2 this DAG was parsed."""
+    made: list[dict[str, object]] = []
+    airflow_modules(monkeypatch, made)
+    exec(compile(dag(), "operators.md", "exec"), {})
+    (whole, task) = made
+    assert whole["max_active_runs"] == 1
+    (words,) = commands(str(task["bash_command"]))
+    assert not refusal(words)
+    assert str(task["bash_command"]).endswith(" "), "else Airflow takes what ends in .sh for a template"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("airflow") is None, reason="Airflow is not installed")
+def test_airflow_itself_takes_the_dag() -> None:
+    made: dict[str, object] = {}
+    exec(compile(dag(), "operators.md", "exec"), made)
+    assert made["dag"].task_ids == ["round"]  # type: ignore[attr-defined]
+
+
+def units() -> dict[str, str]:
+    """Return the systemd units of the operators' page by their file names."""
+    found = {}
+    for block in BLOCK.finditer(OPERATORS):
+        if block[1] == "ini" and "[Unit]" in block[2]:
+            kind = "timer" if "[Timer]" in block[2] else "service"
+            command = re.search(r"-- (\w+)|bin/fedping (\w+)", block[2])
+            name = (command[1] or command[2]) if command else "round"
+            found[f"fedping-{name}.{kind}"] = block[2]
+    return found
+
+
+def test_the_units_of_the_docs_are_four() -> None:
+    names = {"fedping-ingest.service", "fedping-schedule.service", "fedping-round.service", "fedping-round.timer"}
+    assert set(units()) == names
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    for name, text in units().items():
+        # It wants to find the program: what stands for it here is one that every machine has.
+        (tmp_path / name).write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", text, flags=re.MULTILINE))
+    command = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in units())]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    ours = [line for line in ran.stderr.splitlines() if "fedping" in line and "not an absolute" not in line]
+    assert (ran.returncode, ours) == (0, [])
+
+
+def test_the_line_for_cron_has_five_fields_and_one_command() -> None:
+    (text,) = (text for _, text in blocks("cron"))
+    (line,) = text.splitlines()
+    minutes, hours, *days = line.split()[:5]
+    assert (minutes, hours, days) == ("*/30", "*", ["*"] * 3)
+    assert "%" not in line, "which cron takes for the end of the line"
+    assert [words[:2] for words in commands(line)] == [["round", "firefox-2018"]]
+
+
+# --- what a version says of itself ---
+
+
+def test_the_version_names_the_commit_that_the_operator_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedping import __version__
+
+    monkeypatch.delenv("FEDPING_COMMIT", raising=False)
+    told = ingest_app(tmp_path / "without").client.get("/__version__").get_json()
+    assert told == {"source": "fedping", "version": __version__, "commit": ""}
+    monkeypatch.setenv("FEDPING_COMMIT", "0123abc")
+    assert ingest_app(tmp_path / "with").client.get("/__version__").get_json()["commit"] == "0123abc"
+
+
+# --- installed from a wheel ---
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with our wheel, and with this one's other packages in place of downloaded ones."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    kept = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "demo-out")
+    shutil.copytree(ROOT, source, ignore=kept, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    ran = subprocess.run([*pip, "wheel", "--no-deps", str(source), "-w", str(folder)], capture_output=True, text=True)
+    if ran.returncode and "setuptools" in ran.stderr:
+        pytest.skip("no package index from which pip could take setuptools, to build with")
+    assert ran.returncode == 0, ran.stderr
+    (wheel,) = folder.glob("fedping-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    python = folder / "venv" / "bin" / "python"
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    # Of a folder named so, the path files are not read, by one of which this checkout may be installed.
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "others.pth").write_text("\n".join(others) + "\n")
+    command = [*pip, "--python", str(python), "install", "--no-index", "--no-deps", "--ignore-installed", str(wheel)]
+    subprocess.run(command, check=True, capture_output=True)
+    return python
+
+
+def run_installed(python: Path, *command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.long
+def test_the_wheel_gives_the_command_and_every_import_of_the_docs(installed: Path, tmp_path: Path) -> None:
+    program = str(installed.parent / "fedping")
+    ran = run_installed(installed, program, "--help", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Usage: fedping" in ran.stdout
+    ran = run_installed(installed, program, "round", "--help", cwd=tmp_path)
+    assert "--time-limit" in ran.stdout
+    theirs = {*own_modules(), *ELSEWHERE}
+    lines = {
+        f"from {module} import {name}" if name else f"import {module}"
+        for text in PYTHON.values()
+        for module, name in imports(text)
+        if module.partition(".")[0] not in theirs
+    }
+    code = "\n".join([*sorted(lines), "import protocol; print(protocol.__file__)"])
+    ran = run_installed(installed, str(installed), "-c", code, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert str(installed.parents[1]) in ran.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", ["notebooks", "laboratory"])
+def test_an_extra_of_what_is_installed_is_taken_without_a_release(installed: Path, tmp_path: Path, extra: str) -> None:
+    """What messages say, `pip install "fedping[…]"`: pip finds fedping itself installed, and looks for the rest."""
+    command = [sys.executable, "-m", "pip", "--python", str(installed), "install", "--no-index", f"fedping[{extra}]"]
+    ran = run_installed(installed, *command, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "Requirement already satisfied: fedping" in ran.stdout
+
+
+def test_the_docs_promise_no_release() -> None:
+    """`pip install fedping[…]` begins no page: nothing of that name can be taken from an index."""
+    for where, text in blocks("sh", "console"):
+        for line in text.splitlines():
+            assert not re.match(r"\$? ?pip install \"?fedping(\[\w+\])?\"?(\s*$|\s+#)", line), f"{where}: {line}"

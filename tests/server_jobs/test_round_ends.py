@@ -1,0 +1,497 @@
+"""Rounds and schedules end: by a signal at any moment, by their time limit, and with what they wait for gone."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fedping.main import main
+from model_store.store import ModelStore, open_store
+from protocol.errors import InvalidSettings
+from server_jobs.schedule import limit_for, parse_time_limit
+from server_jobs.spark.failures import told
+from server_jobs.spark.home import spark_home
+from server_jobs.spark.java import java_home
+from server_jobs.spark.settings import QUICK_START
+from tests.server_jobs.standalone import QUICK_EXECUTORS, Machines, machines
+from tests.support.processes import left_over, marked, new_mark, wait_until
+from tests.support.rounds import FIRST_MS, Ping, land, store_with
+from tests.support.versions import small_study
+
+ROOT = Path(__file__).parents[2]
+BOTH = [signal.SIGTERM, signal.SIGINT]
+EVENT_SECONDS = 200
+"""How long to wait for something to happen, before the test fails; nothing is asserted of how long it takes."""
+
+
+@dataclass
+class Place:
+    """A store with a study, a landing folder with a ping of version 0, and what is run on them."""
+
+    folder: Path
+    started: list["Running"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        store_with(self.folder / "store", small_study())
+        land(self.folder / "landing", [Ping(1, 1)])
+
+    @property
+    def store(self) -> ModelStore:
+        return open_store(self.folder / "store")
+
+    @property
+    def version(self) -> int:
+        return self.store.head("study", "main").iteration
+
+    def land_for(self, version: int) -> None:
+        ping = Ping(100 + version, 1, version=version)
+        land(self.folder / "landing", [ping], iteration=version, at_ms=FIRST_MS + version)
+
+    def start(self, *command: str, program: tuple[str, ...] = (), **environment: str) -> "Running":
+        """Start a fedping command with the store and the landing folder."""
+        conf = QUICK_EXECUTORS | {"spark.starvation.timeout": "1s"}
+        options = [word for key, value in conf.items() for word in ("--conf", f"'{key}={value}'")]
+        mark, said = new_mark(), self.folder / f"said-{len(self.started)}"
+        where = ["--store", str(self.folder / "store"), "--landing", str(self.folder / "landing")]
+        made = os.environ | mark | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        made |= {"PYSPARK_SUBMIT_ARGS": " ".join([*options, "pyspark-shell"])}
+        made |= {"SPARK_LOCAL_DIRS": str(self.folder / "local"), **environment}
+        with open(said, "w") as out:
+            process = subprocess.Popen(
+                [*(program or (sys.executable, "-m", "fedping")), *command, "study", *where],
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                env=made,
+                start_new_session=True,
+            )
+        self.started.append(Running(process, mark, said))
+        return self.started[-1]
+
+
+@dataclass
+class Running:
+    """A command that was started."""
+
+    process: "subprocess.Popen[bytes]"
+    mark: dict[str, str]
+    path: Path
+
+    def said(self) -> str:
+        return self.path.read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has said something."""
+        self.wait_until(lambda: text in self.said())
+
+    def wait_until(self, happened) -> None:
+        """Wait until something has happened; it must not end before."""
+        assert wait_until(lambda: happened() or self.process.poll() is not None, EVENT_SECONDS), self.said()
+        assert happened(), f"it ended with {self.process.returncode}: {self.said()}"
+
+    def runs(self, program: str) -> bool:
+        """Whether a process of it has a word in its command line."""
+        return any(program in command for command in marked(self.mark).values())
+
+    def java(self) -> int:
+        return next(pid for pid, command in marked(self.mark).items() if "org.apache.spark.deploy" in command)
+
+    def ended(self) -> int:
+        """Wait for its end, and for that of all that it started; return its exit code."""
+        code = self.process.wait(EVENT_SECONDS)
+        assert not left_over(self.mark), self.said()
+        assert not re.search("^Traceback", self.said(), re.MULTILINE), self.said()  # Spark's log may quote others
+        return code
+
+    def sentence(self) -> str:
+        """Return the last line that it has said itself."""
+        return [line for line in self.said().splitlines() if line.startswith("fedping: ")][-1]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A place to run things in; nothing that was started there outlives the test."""
+    made = Place(tmp_path)
+    yield made
+    for running in made.started:
+        left_over(running.mark, seconds=0)
+        running.process.wait()
+
+
+@pytest.fixture(scope="module")
+def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a master without workers."""
+    with machines(tmp_path_factory.mktemp("lonely")) as made:
+        yield made.start_master()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Machines]:
+    """A master and a worker, of this test alone."""
+    with machines(tmp_path / "cluster") as made:
+        made.start_master()
+        made.start_worker()
+        made.wait_for_workers()
+        yield made
+
+
+class Hold:
+    """A Python for executors that waits before it begins: so a job is in its middle for as long as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self.begun, self.program = folder / "hold", folder / "begun", folder / "held-python"
+        self._file.touch()
+        self.program.write_text(
+            f"#!/bin/sh\n[ -e '{self._file}' ] && touch '{self.begun}'\n"
+            f"while [ -e '{self._file}' ]; do kill -0 $PPID || exit 1; sleep 0.1; done\n"
+            f"exec '{sys.executable}' \"$@\"\n"
+        )
+        self.program.chmod(0o755)
+
+    def release(self) -> None:
+        self._file.unlink()
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Hold:
+    return Hold(tmp_path)
+
+
+def test_time_limits_are_intervals_or_none() -> None:
+    assert (parse_time_limit("90s"), parse_time_limit(" none "), parse_time_limit("6h")) == (90, None, 21600)
+    assert limit_for(1800) == 1620
+    assert limit_for(60) == 600
+    for text in ("", "0s", "soon", "None", "-1m"):
+        with pytest.raises(InvalidSettings, match="such as 90s, 27m or 6h, or none"):
+            parse_time_limit(text)
+
+
+def test_a_time_limit_that_is_none_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("round", "schedule"):
+        assert main([command, "study", "--store", str(tmp_path), "--time-limit", "soon"]) == 2
+        assert "'soon' is no time limit" in capsys.readouterr().err
+
+
+# --- without workers ---
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing(place: Place, lonely: str) -> None:
+    for limit in ("15s", "100s"):  # a machine that is very busy does not start Spark in the first
+        ran = place.start("round", "--master", lonely, "--time-limit", limit)
+        assert ran.ended() == 75
+        assert f"the round of study/main has reached its time limit of {limit}" in ran.sentence()
+        if "Spark had not started" not in ran.sentence():
+            break
+    assert f"no executor has come; does {lonely} have workers" in ran.sentence()
+    assert place.version == 0
+    assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by whoever can
+    assert place.version == 1
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [
+        ("round", signal.SIGTERM, 143),
+        ("schedule", signal.SIGINT, 0),
+        pytest.param("round", signal.SIGINT, 130, marks=pytest.mark.long),
+        pytest.param("schedule", signal.SIGTERM, 0, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_what_waits_for_workers(place: Place, lonely: str, command: str, number: int, code: int) -> None:
+    more = ("--now", "--every", "24h") if command == "schedule" else ()
+    ran = place.start(command, "--master", lonely, *more)
+    ran.wait_for("Initial job has not accepted any resources")
+    ran.process.send_signal(number)
+    assert ran.ended() == code
+    assert ran.sentence() == {143: "fedping: terminated", 130: "fedping: interrupted", 0: "fedping: stopped"}[code]
+    assert place.version == 0
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.long
+def test_a_master_that_is_away_is_told_in_a_sentence(place: Place) -> None:
+    ran = place.start("round", "--master", "spark://127.0.0.1:9")  # the port of `discard`
+    assert ran.ended() == 75
+    assert "Spark did not start on master spark://127.0.0.1:9: it does not answer" in ran.sentence()
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", BOTH)
+def test_a_signal_ends_a_round_that_waits_for_its_master(place: Place, number: int) -> None:
+    ran = place.start("round", "--master", "spark://127.0.0.1:9")
+    ran.wait_until(lambda: ran.runs("org.apache.spark.deploy.SparkSubmit"))
+    ran.process.send_signal(number)
+    assert ran.ended() == 128 + number
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize(("command", "stage"), [("round", "spark-class"), ("schedule", "launcher.Main")])
+def test_a_signal_ends_what_starts_a_jvm(place: Place, number: int, command: str, stage: str) -> None:
+    more = ("--now", "--every", "24h") if command == "schedule" else ()
+    ran = place.start(command, "--master", "local[2]", *more)
+    ran.wait_until(lambda: ran.runs(stage))
+    ran.process.send_signal(number)
+    assert ran.ended() == (128 + number if command == "round" else 0)
+    assert place.version == 0
+
+
+# --- the JVM is killed ---
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_a_round_whose_jvm_is_killed_ends_with_a_sentence(place: Place, lonely: str) -> None:
+    ran = place.start("round", "--master", lonely)
+    ran.wait_for("Initial job has not accepted any resources")
+    os.kill(ran.java(), signal.SIGKILL)
+    assert ran.ended() == 75
+    assert "Spark's JVM on this machine ended in the middle of the round" in ran.sentence()
+    assert place.version == 0
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_a_schedule_goes_on_after_its_jvm_is_killed_in_the_middle_of_a_round(
+    place: Place, cluster: Machines, hold: Hold
+) -> None:
+    ran = place.start(
+        "schedule", "--master", cluster.master, "--now", "--every", "1s", PYSPARK_PYTHON=str(hold.program)
+    )
+    ran.wait_until(hold.begun.exists)
+    os.kill(ran.java(), signal.SIGKILL)
+    ran.wait_for("Spark's JVM on this machine ended in the middle of the round")
+    hold.release()
+    ran.wait_until(lambda: place.version == 1)
+    ran.process.send_signal(signal.SIGTERM)
+    assert ran.ended() == 0
+
+
+# --- the master is lost ---
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_a_schedule_publishes_after_its_master_was_restarted_between_two_rounds(
+    place: Place, cluster: Machines
+) -> None:
+    ran = place.start("schedule", "--master", cluster.master, "--now", "--every", "1s")
+    ran.wait_until(lambda: place.version == 1)
+    cluster.kill_master()
+    ran.wait_for("Disconnected from Spark cluster")
+    cluster.start_master()
+    cluster.wait_for_workers()
+    ran.wait_for("Lost executor")  # the new master knows nothing of the application
+    place.land_for(1)
+    ran.wait_until(lambda: place.version == 2)
+    ran.process.send_signal(signal.SIGINT)
+    assert ran.ended() == 0
+    assert "no round of" not in ran.said(), "a cluster that was lost between two rounds costs none"
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.long
+def test_a_round_outlives_its_master(place: Place, cluster: Machines, hold: Hold) -> None:
+    ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON=str(hold.program))
+    ran.wait_until(hold.begun.exists)
+    cluster.kill_master()
+    ran.wait_for("Disconnected from Spark cluster")
+    hold.release()  # the executors go on without it
+    assert ran.ended() == 0
+    assert place.version == 1
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("round", signal.SIGTERM), pytest.param("schedule", signal.SIGINT, marks=pytest.mark.long)],
+)
+def test_a_signal_ends_a_job_whose_master_is_lost(
+    place: Place, cluster: Machines, hold: Hold, command: str, number: int
+) -> None:
+    more = ("--now", "--every", "24h") if command == "schedule" else ()
+    ran = place.start(command, "--master", cluster.master, *more, PYSPARK_PYTHON=str(hold.program))
+    ran.wait_until(hold.begun.exists)
+    cluster.kill_master()
+    ran.wait_for("Disconnected from Spark cluster")
+    ran.process.send_signal(number)
+    assert ran.ended() == (128 + number if command == "round" else 0)
+    assert place.version == 0
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.long
+def test_a_schedule_gives_up_a_round_whose_executors_are_lost_and_publishes_with_the_next(
+    place: Place, cluster: Machines, hold: Hold
+) -> None:
+    ran = place.start(
+        "schedule", "--master", cluster.master, "--now", "--every", "1s", PYSPARK_PYTHON=str(hold.program)
+    )
+    ran.wait_until(hold.begun.exists)
+    cluster.kill_master()
+    cluster.start_master()
+    ran.wait_for("Lost executor")
+    ran.wait_for("all executors were lost in the middle of the round")
+    hold.release()
+    ran.wait_until(lambda: place.version == 1)
+    ran.process.send_signal(signal.SIGTERM)
+    assert ran.ended() == 0
+
+
+# --- the executors' Python ---
+
+ANOTHER_PYTHON = """#!/bin/sh
+exec '{python}' -c '
+import runpy, sys
+sys.version_info = type("Version", (tuple,), {{"major": 3, "minor": 99}})((3, 99, 0, "final", 0))
+runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+' pyspark.worker
+"""
+"""A Python whose PySpark sees another version: its own check, and so the error that executors would give, is real."""
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_executors_without_our_python_are_told_in_a_sentence(place: Place, cluster: Machines) -> None:
+    other = place.folder / "other-python"
+    other.write_text(ANOTHER_PYTHON.format(python=sys.executable))
+    other.chmod(0o755)
+    here = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON=str(other))
+    assert ran.ended() == 1
+    assert f"the executors of {cluster.master} run Python 3.99, and this is {here}" in ran.sentence()
+    ran = place.start("round", "--master", cluster.master, PYSPARK_PYTHON="/nowhere/python")
+    assert ran.ended() == 1
+    assert f"the executors of {cluster.master} have no Python at /nowhere/python" in ran.sentence()
+    assert place.start("round", "--master", cluster.master).ended() == 0
+
+
+# --- by spark-submit ---
+
+
+def script(*options: str) -> tuple[str, ...]:
+    return (str(ROOT / "spark-submit.sh"), *options, "--")
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_a_signal_ends_the_script_while_it_waits_for_workers(place: Place, lonely: str, number: int) -> None:
+    options = ("--master", lonely, "--conf", "spark.starvation.timeout=1s")
+    ran = place.start("round", program=script(*options), FEDPING_PYTHON=sys.executable, FEDPING_SPARK_ARCHIVE="off")
+    ran.wait_for("Initial job has not accepted any resources")
+    ran.process.send_signal(number)
+    assert ran.ended() == 128 + number
+
+
+def under_spark_submit(*options: str) -> tuple[str, ...]:
+    """Return what runs the entry point as a cluster's driver does: as a child of Spark's JVM, not as its parent."""
+    conf = ("--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}", "--conf", "spark.ui.enabled=false")
+    entry = ROOT / "server_jobs" / "spark" / "entry.py"
+    return (str(spark_home() / "bin" / "spark-submit"), *conf, *options, str(entry))
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.long
+def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Place, lonely: str) -> None:
+    given = {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    for limit in ("15s", "100s"):
+        ran = place.start("round", "--time-limit", limit, program=under_spark_submit("--master", lonely), **given)
+        assert ran.ended() == 75
+        if "no executor has come" in ran.sentence():
+            break
+    assert "no executor has come" in ran.sentence()
+    assert place.version == 0
+
+
+# --- by force ---
+
+HANGS = """
+import subprocess, sys, time
+from server_jobs import ending
+
+ending.FORCED_AFTER = 0.5
+nowhere = subprocess.DEVNULL
+child = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere)
+ending.BY_FORCE.append(child.kill)
+with ending.ended_by_signals() as ended, ended.within(float(sys.argv[1]) or None, "the round"):
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(600)
+        except BaseException:
+            pass  # hangs on its way out
+"""
+
+
+@pytest.mark.parametrize("number", [*BOTH, 0])
+def test_what_hangs_on_its_way_out_is_ended_by_force_with_all_that_it_started(tmp_path: Path, number: int) -> None:
+    script, mark = tmp_path / "hangs.py", new_mark()
+    script.write_text(HANGS)
+    ran = subprocess.Popen(
+        [sys.executable, str(script), "0" if number else "0.2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | mark | {"PYTHONPATH": str(ROOT)},
+    )
+    assert ran.stdout is not None
+    assert ran.stdout.readline() == "ready\n"
+    if number:
+        ran.send_signal(number)
+    _, said = ran.communicate(timeout=EVENT_SECONDS)
+    assert ran.returncode == (128 + number if number else 75)
+    assert re.fullmatch(r"fedping: .*hung: ended by force; the same command goes on from there\n", said)
+    assert not left_over(mark)
+
+
+# --- what Spark says, in a sentence ---
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence", "code"),
+    [
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
+            "the executors of yarn run Python 3.12, and this is Python 3.11",
+            1,
+        ),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "the executors' Python lacks the package pyarrow", 1),
+        ('java.io.IOException: Cannot run program "/x/python": error=2', "have no Python at /x/python", 1),
+        (
+            "Lost task 0.3 in stage 0.0 (TID 3) (1.2.3.4 executor 3): ExecutorLostFailure (executor 3 exited caused by "
+            "one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:",
+            "were lost in the middle of the round, again and again (Command exited with code 137)",
+            75,
+        ),
+        ("Job 0 cancelled because SparkContext was shut down", "Spark's application was ended", 75),
+    ],
+)
+def test_a_failure_of_spark_is_told_in_a_sentence(said: str, sentence: str, code: int) -> None:
+    found = told(RuntimeError(said), "yarn")
+    assert found is not None
+    assert sentence in str(found)
+    assert "\n" not in str(found)
+    assert found.exit_code == code
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    assert told(RuntimeError("ZeroDivisionError: division by zero"), "yarn") is None
