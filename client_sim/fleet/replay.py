@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -328,7 +328,7 @@ class Replay:
             random=self._random,
         )
 
-    async def _letters(self, iteration: int) -> AsyncIterator[Letter]:
+    async def _letters(self, iteration: int) -> AsyncGenerator[Letter, None]:
         settings, encoder = self._settings, msgspec.json.Encoder()
         for ping in self._recording.pings():
             payload, line = ping.payload, self._line[ping.arm]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from itertools import islice
+from typing import Any
 
 from client_sim.learning.model import Model
 from client_sim.learning.models.arrays import OfArrays
@@ -128,7 +129,7 @@ def _check_aggregate(line: Line) -> Iterator[str]:
         )
 
 
-def _check_weights(line: Line, model: Model[object]) -> None:
+def _check_weights(line: Line, model: Model[Any]) -> None:
     """Refuse weights that are not the model's: in number, in shape, or in order as far as names tell."""
     spec, names = line.spec, model.weight_names
     if spec.m != len(names):
@@ -156,16 +157,16 @@ def _check_arrays(line: Line, model: OfArrays) -> None:
         at += _size(array.shape)
     at = len(spec.weights)
     for block in spec.blocks:
-        array = arrays.get(at)
-        if array is None or array.shape != block.shape:
+        own = arrays.get(at)
+        if own is None or own.shape != block.shape:
             raise InvalidSettings(
                 f"{_spec_of(line)} has the block '{block.name}' of shape {_shape(block.shape)} from weight {at + 1:,} "
                 f"on, but the model '{spec.model}'{_settings_of(spec)} has {_described(model)}; give these blocks"
             )
-        other = next((one.name for one in model.arrays if one.name == block.name), array.name)
-        if other != array.name:
+        other = next((one.name for one in model.arrays if one.name == block.name), own.name)
+        if other != own.name:
             raise InvalidSettings(
-                f"{_spec_of(line)} has the block '{block.name}' in the place of '{array.name}'; put the blocks in the "
+                f"{_spec_of(line)} has the block '{block.name}' in the place of '{own.name}'; put the blocks in the "
                 f"order of the model '{spec.model}': {_described(model)}"
             )
         at += _size(block.shape)
@@ -178,7 +179,7 @@ def _check_arrays(line: Line, model: OfArrays) -> None:
             )
 
 
-def _described(model: Model[object]) -> str:
+def _described(model: Model[Any] | OfArrays) -> str:
     if not isinstance(model, OfArrays):
         return _listed(model.weight_names)
     return ", ".join(f"{array.name} of shape {_shape(array.shape)}" for array in model.arrays)

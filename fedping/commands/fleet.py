@@ -102,7 +102,7 @@ class Pace:
 @click.option("--from-study", help="For --replay of a landing folder: whose pings.  [default: STUDY]")
 @json_option
 @click.pass_context
-def fleet(context: click.Context, url: str, study: str, as_json: bool, **options: Any) -> int:
+def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **options: Any) -> int:
     """Run a fleet of simulated clients against the ingest at URL, in STUDY, or replay recorded pings.
 
     In an iteration every client fetches the model, searches or learns, and posts its pings. It may be any model that

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -19,6 +20,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.replay import Recording, Replay, ReplaySettings
+from client_sim.fleet.transport import ACCEPTED, Outcome
 from fedping.main import main
 from model_store.store import open_store
 from protocol.landed import landed_model_updates
@@ -26,12 +30,13 @@ from protocol.landing import partition, write_landed
 from protocol.model_pings import ModelPings
 from protocol.study import Study
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
-from tests.support.fleets import fleet_study
+from tests.support.fleets import RETRY, PlannedTransport, fleet_study
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.landed import landed_table, random_ids
 from tests.support.model_updates import STUDY, model_lines, model_study
 from tests.support.processes import left_over, new_mark
 from tests.support.versions import after, version_0
+from tests.support.virtual_time import in_virtual_time
 
 ROOT = Path(__file__).parents[2]
 ENVELOPE = ["document_id", "received_at", "iteration", "line", "study"]
@@ -270,29 +275,53 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.
 
 
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
-    """Row groups of 25 MB: with ten of them no more than with two, but for what an allocator does."""
+    """Row groups of 25 MB: reading ten of them takes no more than reading two, but for what an allocator does."""
     few, many = (highest_memory(tmp_path / f"{groups}.parquet", groups) for groups in (2, 10))
     assert many - few < 100_000_000, f"{few / 1e6:.0f} MB, then {many / 1e6:.0f} MB"
 
 
+READ = """
+import resource, sys
+from pathlib import Path
+from client_sim.fleet.replay import Recording
+from protocol.study import public_study
+from tests.commands.test_fleet_replay import own_study
+pings = sum(1 for _ in Recording(Path(sys.argv[1]), public_study(own_study(25_000))).pings())
+print(pings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
 def highest_memory(file: Path, groups: int) -> int:
-    """Return the most bytes that a replay of a file of so many row groups has had in memory."""
-    m, k = 25_000, 250
-    rng = np.random.default_rng(1)
-    group = landed_model_updates(made(rng, k, m), 1)
+    """Return the most bytes that a process has had in memory which reads a file of so many row groups."""
+    group = landed_model_updates(made(np.random.default_rng(1), 250, 25_000), 1)
     with pq.ParquetWriter(file, group.schema, compression="none") as writer:
         for _ in range(groups):
             writer.write_table(group)
-    with faulty_server(own_study(m)) as running:
-        script = (
-            "import resource, sys; from fedping.main import main; "
-            f"code = main(['fleet', {running.url!r}, {STUDY!r}, '--replay', {str(file)!r}, '--at-once=4', '--json']); "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
-        )
-        ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", READ, str(file)], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["pings"]["accepted"] == groups * k
-    return int(ran.stderr.split()[-1]) * 1024
+    pings, kilobytes = map(int, ran.stdout.split())
+    assert pings == groups * 250
+    return kilobytes * 1024
+
+
+def test_no_more_pings_are_read_than_may_wait(tmp_path: Path) -> None:
+    recorded(tmp_path, own_study(), clients=100)
+    transport = PlannedTransport(own_study(), lambda name, attempt: ACCEPTED if attempt else RETRY)
+    replay = Replay(
+        transport, transport.study, Recording(tmp_path, transport.study), ReplaySettings(at_once=3, backoff=Backoff())
+    )
+    held: list[int] = []
+    submit = transport.submit
+
+    async def counted(study: str, document_id: UUID, body: bytes) -> Outcome:
+        counts = replay.outbox.counts
+        held.append(counts.generated - counts.accepted)
+        return await submit(study, document_id, body)
+
+    transport.submit = counted  # type: ignore[method-assign]
+    summary = in_virtual_time(replay.run())
+    assert summary.pings.accepted == summary.pings.retried == 600
+    assert 3 < max(held) <= 12
 
 
 def made(rng: np.random.Generator, k: int, m: int) -> ModelPings:
