@@ -82,7 +82,8 @@ def _whisker_panel(
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=6)
-    axes.set_xlabel("← better\u2003\u2003worse →" if metric.better == "less" else "← worse\u2003\u2003better →")
+    sides = {"less": ("better", "worse"), "more": ("worse", "better"), None: ("less", "more")}[metric.better]
+    axes.set_xlabel(f"← {sides[0]}\u2003\u2003{sides[1]} →")
 
 
 def _whisker(axes: Axes, row: int, found: Estimate, sure: bool, theme: Theme) -> None:

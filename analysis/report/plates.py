@@ -16,6 +16,7 @@ from analysis.figures.intervals import difference_of, superiority_of
 from analysis.rounds import Series, SubsampleQuality, series_of
 from analysis.rounds.history import LineHistory, Missing
 from analysis.statistics import Estimate
+from analysis.study.metrics import Measured
 from analysis.verdict import Comparison, Verdict
 from analysis.verdict.words import interval_text
 
@@ -61,7 +62,7 @@ def plates(verdict: Verdict, histories: Sequence[LineHistory]) -> list[Plate | G
     arms = [arm.name for arm in verdict.study.arms]
     found: list[Plate | Gap] = list(_effects(verdict))
     for history in histories:
-        found += _OfLine(history, arms, several=len(histories) > 1).plates()
+        found += _OfLine(history, arms, verdict.measured, several=len(histories) > 1).plates()
     return [*found, _hours(verdict, arms)]
 
 
@@ -98,8 +99,9 @@ def _hours(verdict: Verdict, arms: Sequence[str]) -> Plate:
 class _OfLine:
     """The figures over the rounds of one line."""
 
-    def __init__(self, history: LineHistory, arms: Sequence[str], several: bool) -> None:
+    def __init__(self, history: LineHistory, arms: Sequence[str], measured: Measured, several: bool) -> None:
         self._history = history
+        self._measured = measured
         self._arms = arms
         self._suffix = f"-{history.line}" if several else ""
         self._several = several
@@ -118,13 +120,15 @@ class _OfLine:
     def _loss(self) -> Iterator[Plate | Gap]:
         curves = self._history.curves
         if not curves:
-            yield self._gap("loss", "Loss over the iterations", "No interaction ended with a selection yet.")
+            reason = f"No {self._measured.one} of line '{self._history.line}' {self._measured.none} yet."
+            yield self._gap("loss", "Loss over the iterations", reason)
             return
         said = _series_said(series_of(curves, "loss"))
         yield self._plate(
             "loss",
             "Loss over the iterations",
-            "The mean over each iteration's selections, measured before its pings train the next version.",
+            f"The mean over each iteration's {self._measured.averaged}, measured before its pings train the next "
+            "version.",
             said,
             partial(draw.draw_loss, curves, arms=self._arms),
         )
@@ -137,6 +141,9 @@ class _OfLine:
         )
 
     def _users(self) -> Iterator[Plate | Gap]:
+        """Yield what users typed and selected; nothing where pings tell of neither."""
+        if not any(metric.name == "rank_selected" for metric in self._measured.metrics):
+            return
         typed, ranks = self._history.typed, series_of(self._history.curves, "rank_selected")
         title = "Characters typed over the iterations, smoothed"
         note = "Each point is the mean of the last five iterations; an iteration has few users, so this is noisy."

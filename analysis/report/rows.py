@@ -29,7 +29,7 @@ def sizes_table(verdict: Verdict) -> Table:
     for name, arm in verdict.tally.arms.items():
         known = [f"{verdict.enrolled[name]:,.0f}"] if verdict.enrolled is not None else []
         rows.append((name, *known, f"{arm.clients:,}", f"{arm.exposed:,}", f"{arm.pings:,}", f"{arm.selections:,}"))
-    return Table("Arms", ("arm", *enrolled, "clients", "exposed", "pings", "selections"), tuple(rows))
+    return Table("Arms", ("arm", *enrolled, "clients", "exposed", "pings", verdict.measured.used), tuple(rows))
 
 
 def findings_table(verdict: Verdict) -> Table:
@@ -72,21 +72,21 @@ def ping_effects_table(verdict: Verdict) -> Table:
 
 
 def finding_text(one: Comparison) -> str:
-    """Return a finding in a word or two: fewer or more, better or worse."""
-    if one.finding == "inconclusive":
-        return "inconclusive"
+    """Return a finding in a word or two: less or more and, where one is, better or worse."""
+    if one.finding == "inconclusive" or one.metric.better is None:
+        return one.finding
     return f"{one.finding}: {'worse' if is_worse(one) else 'better'}"
 
 
 def table_notes(verdict: Verdict) -> list[str]:
     """Return what has to be known to read the tables."""
-    plan = verdict.plan
+    plan, measured = verdict.plan, verdict.measured
     notes = [
-        f"Pings: {plan.window.words}; only interactions that ended with a selection are compared. "
+        f"Pings: {plan.window.words}; only {measured.those} are compared. "
         f"{verdict.tally.duplicates:,} duplicate documents were dropped.",
         f"{_confidence(plan)} The verdict takes p corrected by {plan.correction.capitalize()}.",
         "The verdict counts each client once, because the pings of one client are not independent of each other. What "
-        "is by ping stands there for comparison with the study of 2018; its p-values would be right if they were.",
+        f"is by ping stands there {measured.record}; its p-values would be right if they were.",
         "Superiority is how often a random client of the first arm has the larger value (0.5: no tendency); shift is "
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
@@ -100,7 +100,7 @@ def table_notes(verdict: Verdict) -> list[str]:
         notes.append(
             "This is an interim look: p-values hold for one look at the planned end and decide nothing here. The "
             "interval 'at any look' may be read as often as one likes; it is made from each client's first "
-            "interaction, which later pings do not change."
+            f"{measured.one}, which later pings do not change."
         )
     return notes
 

@@ -17,8 +17,8 @@ from analysis.study.gather import gathered
 from analysis.study.metrics import Metric
 from analysis.study.tally import HOUR_MS, StudyTally
 from analysis.study.window import Window, window_folders
+from protocol.documents import DocumentType
 from protocol.errors import FedpingError
-from protocol.ping import NOTHING_SELECTED
 from protocol.study import Study
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ COLUMNS = {
     "client_id": "binary",
     "received_at": "timestamp",
     "study_variation": "string",
-    "rank_selected": "int",
-    "num_chars_typed": "int",
     "loss": "double",
 }
-"""The columns of a landed ping (`protocol.arrow`) that an analysis reads, as Spark names their types."""
+"""The columns of a landed ping (`protocol.arrow`) that every analysis reads, as Spark names their types.
+
+What only some types of ping have, what was selected and typed, or the number of examples, are whole numbers.
+"""
 
 
 def count_study(
@@ -54,7 +55,7 @@ def count_study(
         session: Spark's.
         landing: the landing folder.
         study: whose arms are counted.
-        metrics: what is counted of every interaction with a selection.
+        metrics: what is counted of every ping with an example, which of an interaction is a selection.
         window: which pings; None for all.
         first_values: whether each client's first value is counted too, for interim looks.
 
@@ -65,7 +66,7 @@ def count_study(
     folders = window_folders(landing, study, window)
     names = [arm.name for arm in study.arms]
     with _told():
-        pings = _pings(session, landing, folders, names, metrics, window)
+        pings = _pings(session, study.document, folders, names, metrics, window)
         documents = _documents(pings, session.sparkContext.defaultParallelism, metrics, first_values).persist()
         clients = _clients(documents, metrics, first_values).persist()
         try:
@@ -79,7 +80,7 @@ def count_study(
 
 def _pings(
     session: SparkSession,
-    landing: Path,
+    document: DocumentType,
     folders: Sequence[Path],
     arms: Sequence[str],
     metrics: Sequence[Metric],
@@ -88,12 +89,14 @@ def _pings(
     """Return one row a landed ping: client, document, arm (its number), received (ms), selected, v0, v1, ..."""
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation calls it
 
-    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    wanted = {document.counted_by, *(metric.name for metric in metrics)}
+    columns = {**COLUMNS, **dict.fromkeys(sorted(wanted - COLUMNS.keys()), "int")}
+    schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     reader = session.read.schema(schema).option("recursiveFileLookup", "true")
     number = F.lit(None).cast("int")
     for i, name in enumerate(arms):
         number = F.when(F.col("study_variation") == name, i).otherwise(number)
-    selected = F.col("rank_selected") > NOTHING_SELECTED
+    selected = document.examples(F.col(document.counted_by)).cast("int") > 0
     taken = [F.when(selected, F.col(m.name)) for m in metrics]
     rows = reader.parquet(*map(str, folders)).select(
         F.xxhash64("client_id").alias("client"),

@@ -34,11 +34,12 @@ class ArmTally:
     Attributes:
         pings: its pings, each document once.
         clients: the clients that sent any.
-        selections: the pings of interactions that ended with a selection.
+        selections: its pings with an example: those of interactions that ended with a selection, or of clients that
+            had examples to learn from.
         exposed: the clients that sent such a ping; they are what is compared.
         metrics: by the metric's name.
         by_hour: its pings by the hour (since 1970) in which they were received, ascending.
-        exposed_by_hour: the exposed clients by the hour of their first selection in the window, ascending.
+        exposed_by_hour: the exposed clients by the hour of their first such ping in the window, ascending.
     """
 
     pings: int

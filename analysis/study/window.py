@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from protocol.documents import FRECENCY_UPDATE
 from protocol.errors import FedpingError, InvalidSettings
 from protocol.landing import iterations, landed_files, partition
 from protocol.study import Study
@@ -54,14 +53,8 @@ def window_folders(landing: Path, study: Study, window: Window) -> list[Path]:
 
     Raises:
         FedpingError: there is no landing folder, or the study landed nothing in the window.
-        InvalidSettings: the study's pings are not of interactions, or the window names iterations, but an arm follows
-            no line, so that its pings have none.
+        InvalidSettings: the window names iterations, but an arm follows no line, so that its pings have none.
     """
-    if study.document is not FRECENCY_UPDATE:
-        raise InvalidSettings(
-            f"study '{study.name}' takes {study.pings} pings, which tell of no interaction that could be compared; the "
-            "loss of its arms is in 'fedping store history --json'"
-        )
     lineless = [arm.name for arm in study.arms if arm.line is None]
     if lineless and (window.first is not None or window.last is not None):
         raise InvalidSettings(

@@ -1,6 +1,6 @@
 """What a study showed: every planned comparison tested, corrected, and said in a sentence."""
 
-from analysis.verdict.asked import Asked, plan_of, words_of
+from analysis.verdict.asked import Asked, default_metrics, plan_of, words_of
 from analysis.verdict.compare import ClientLevel, Comparison, Finding, PingLevel, compare
 from analysis.verdict.document import as_document
 from analysis.verdict.plan import Plan, all_pairs
@@ -17,6 +17,7 @@ __all__ = [
     "all_pairs",
     "as_document",
     "compare",
+    "default_metrics",
     "plan_of",
     "reach_verdict",
     "words_of",

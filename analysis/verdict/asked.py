@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from analysis.statistics.correction import Correction
 from analysis.statistics.sequence import PLANNED_CLIENTS
-from analysis.study.metrics import METRICS, Metric, metric_named
+from analysis.study.metrics import METRICS, Metric, measured_by, metric_named
 from analysis.study.window import Window
 from analysis.verdict.plan import Pair, Plan, all_pairs
 from protocol.errors import InvalidSettings
@@ -61,8 +61,8 @@ def plan_of(study: Study, asked: Asked) -> Plan:
     if asked.planned_clients is not None and not asked.interim:
         raise InvalidSettings("--planned-clients says where an interim look is sharpest; give --interim with it")
     return Plan(
-        metrics=_metrics(asked.metrics),
-        guardrails=_guardrails(asked),
+        metrics=_metrics(asked.metrics, study),
+        guardrails=_guardrails(asked, study),
         pairs=_pairs(study, asked.pairs),
         alpha=asked.alpha,
         correction=asked.correction,
@@ -77,17 +77,27 @@ def words_of(given: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in given.split(",") if word.strip())
 
 
-def _metrics(names: tuple[str, ...]) -> tuple[Metric, ...]:
+def default_metrics(study: Study) -> tuple[str, ...]:
+    """Return the names of the metrics that a study is asked about unless somebody says otherwise."""
+    return measured_by(study.document).default
+
+
+def _metrics(names: tuple[str, ...], study: Study) -> tuple[Metric, ...]:
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InvalidSettings(f"the metric '{repeated[0]}' is named twice; every test counts in the correction")
-    return tuple(metric_named(name) for name in names)
+    return tuple(metric_named(name, study.document) for name in names)
 
 
-def _guardrails(asked: Asked) -> frozenset[str]:
+def _guardrails(asked: Asked, study: Study) -> frozenset[str]:
     if unknown := [name for name in asked.guardrails if name not in asked.metrics]:
         raise InvalidSettings(
             f"the guardrail '{unknown[0]}' is not among the metrics {', '.join(asked.metrics)}; add it there"
         )
+    for name in asked.guardrails:
+        if metric_named(name, study.document).better is None:
+            raise InvalidSettings(
+                f"the metric '{name}' can be no guardrail, for neither more nor less of it is worse; leave it out there"
+            )
     return frozenset(asked.guardrails)
 
 

@@ -25,6 +25,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
     plan, ratio = verdict.plan, verdict.ratio
     return {
         "study": verdict.study.name,
+        "pings": verdict.study.pings,
         "verdict": verdict.headline,
         "caution": caution,
         "sentences": list(verdict.sentences),
@@ -52,7 +53,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
     }
 
 
-def _metric(metric: Metric) -> dict[str, str]:
+def _metric(metric: Metric) -> dict[str, str | None]:
     return {"title": metric.title, "better": metric.better}
 
 
@@ -67,7 +68,7 @@ def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
         "clients": arm.clients,
         "exposed": arm.exposed,
         "pings": arm.pings,
-        "selections": arm.selections,
+        verdict.measured.key: arm.selections,
         "means": means,
         "by_hour": _by_hour(arm),
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from analysis.statistics import SampleRatio, sample_ratio
+from analysis.study.metrics import Measured, measured_by
 from analysis.study.tally import StudyTally
 from analysis.verdict.compare import Comparison, compare
 from analysis.verdict.plan import Plan
@@ -40,6 +41,11 @@ class Verdict:
     comparisons: tuple[Comparison, ...]
     sentences: tuple[str, ...]
 
+    @property
+    def measured(self) -> Measured:
+        """What the study's pings tell, and how to speak of them."""
+        return measured_by(self.study.document)
+
 
 def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | None = None) -> Verdict:
     """Make every comparison of the plan, and say what they showed.
@@ -53,7 +59,7 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
 
     Raises:
         InvalidSettings: the plan names an arm that the study does not have.
-        FedpingError: an arm of a pair has no ping, or no selection.
+        FedpingError: an arm of a pair has no ping, or none with an example.
     """
     _refuse_silent_arms(study, plan, tally)
     tests = [
@@ -74,7 +80,7 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
         ratio_sentence=ratio_warning(ratio),
         headline=headline(compared, plan, ratio),
         comparisons=tuple(compared),
-        sentences=tuple(sentence(one, plan) for one in compared),
+        sentences=tuple(sentence(one, plan, measured_by(study.document).one) for one in compared),
     )
 
 
@@ -89,6 +95,7 @@ def _refuse_silent_arms(study: Study, plan: Plan, tally: StudyTally) -> None:
             )
         if arm.exposed == 0:
             raise FedpingError(
-                f"none of the {arm.pings:,} pings of arm '{name}' in the window ({window}) ended with a selection, so "
-                "there is nothing to compare; widen the window, or leave the arm out with --pairs"
+                f"none of the {arm.pings:,} pings of arm '{name}' in the window ({window}) "
+                f"{measured_by(study.document).none}, so there is nothing to compare; widen the window, or leave the "
+                "arm out with --pairs"
             )

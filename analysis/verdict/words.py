@@ -10,10 +10,10 @@ from analysis.verdict.compare import Comparison
 from analysis.verdict.plan import Plan
 
 
-def sentence(comparison: Comparison, plan: Plan) -> str:
-    """Return what one comparison showed, as a sentence with its numbers."""
+def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> str:
+    """Return what one comparison showed, as a sentence with its numbers; ``unit`` is what one ping tells of."""
     first, second = comparison.pair
-    numbers = _numbers(comparison, plan)
+    numbers = _numbers(comparison, plan, unit)
     if comparison.finding == "inconclusive":
         said = f"{comparison.metric.title.capitalize()}, {first} against {second}: inconclusive; {numbers}"
     else:
@@ -54,7 +54,8 @@ def ratio_warning(ratio: SampleRatio) -> str:
 
 def is_worse(comparison: Comparison) -> bool:
     """Whether the first arm is worse for users than the second."""
-    return comparison.finding not in ("inconclusive", comparison.metric.better)
+    better = comparison.metric.better
+    return better is not None and comparison.finding not in ("inconclusive", better)
 
 
 def p_text(log10_p: float) -> str:
@@ -71,11 +72,11 @@ def interval_text(estimate: Estimate, digits: int = 3) -> str:
     return f"{estimate.value:+.{digits}f} [{estimate.low:+.{digits}f}, {estimate.high:+.{digits}f}]"
 
 
-def _numbers(comparison: Comparison, plan: Plan) -> str:
+def _numbers(comparison: Comparison, plan: Plan, unit: str) -> str:
     level = comparison.clients
     means = f"{level.means[0]:.3f} against {level.means[1]:.3f} on average"
     if comparison.sequence is not None:
-        return f"{means} so far, first interactions differ by {interval_text(comparison.sequence)} at any look"
+        return f"{means} so far, first {unit}s differ by {interval_text(comparison.sequence)} at any look"
     log10_p = comparison.log10_holm if plan.correction == "holm" else comparison.log10_bonferroni
     return f"{means}, {interval_text(level.difference)}, p = {p_text(log10_p)} corrected"
 

@@ -14,12 +14,10 @@ import numpy as np
 from client_sim.fleet.crowd import Sleep, each
 from client_sim.fleet.roster import Roster
 from client_sim.fleet.transport import Fetched, NotModified, Transport, Unavailable
-from client_sim.models import model_for
-from client_sim.models.ranking_model import check_weights
 from client_sim.population.draws import FloatArray
 from protocol.model import ModelDocument
 from protocol.ping import NO_VERSION
-from protocol.spec import ModelSpec, published
+from protocol.spec import ModelSpec, published_array
 from protocol.study import PublicStudy
 
 
@@ -33,19 +31,13 @@ class FetchCounts:
 
 
 class Shelf:
-    """The model versions that any client holds, by line and number; equal versions are kept once.
-
-    Raises:
-        InvalidSettings: a line's spec names a ranking model that clients do not have, or not as many weights as it has.
-    """
+    """The model versions that any client holds, by line and number; equal versions are kept once."""
 
     def __init__(self, study: PublicStudy) -> None:
         self.specs: dict[str, ModelSpec] = {line.name: line.spec for line in study.lines}
         self._held: dict[tuple[str, int], tuple[FloatArray, str | None]] = {}
         for line, spec in self.specs.items():
-            start = np.array(published(spec, spec.start))
-            check_weights(model_for(spec.model), start)
-            self._held[line, NO_VERSION] = (start, None)
+            self._held[line, NO_VERSION] = (published_array(spec, spec.start_array), None)
 
     def weights(self, line: str, version: int) -> FloatArray:
         """Return the weights of a version that was put here; for -1 those of version 0, shape (m,)."""

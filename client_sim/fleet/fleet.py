@@ -1,4 +1,4 @@
-"""A fleet: thousands of simulated browsers in one process, one iteration after the other."""
+"""A fleet: thousands of simulated clients in one process, one iteration after the other."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from client_sim.fleet.crowd import Sleep
+from client_sim.fleet.examples import Source, examples_for, ranks_pages, searches_for
 from client_sim.fleet.fetching import FetchCounts, Fetcher, Shelf
+from client_sim.fleet.learning_round import LearningRound, SourceOf
 from client_sim.fleet.outbox import Counts, Outbox
 from client_sim.fleet.roster import Attendance, Roster
 from client_sim.fleet.search_round import PopulationOf, SearchRound
@@ -21,12 +24,14 @@ from client_sim.fleet.summary import (
     ping_summary,
 )
 from client_sim.fleet.transport import Transport
+from client_sim.learning.model import Model
+from client_sim.models import MODELS, model_for
 from client_sim.population.sample import Population
 from client_sim.population.settings import PopulationSettings
 from client_sim.population.synthetic import SyntheticPopulation
 from protocol.documents import FRECENCY_UPDATE
-from protocol.errors import InvalidSettings
 from protocol.ping import NO_VERSION
+from protocol.spec import ModelSpec
 from protocol.study import PublicStudy
 
 
@@ -39,7 +44,10 @@ class Live:
 
 
 class Fleet:
-    """Everyone fetches, everyone searches, everyone sends: that is an iteration, and the fleet's only clock.
+    """Everyone fetches, everyone learns, everyone sends: that is an iteration, and the fleet's only clock.
+
+    In a study of interactions clients are browsers: they search, and send a ping of each search. In one of model
+    updates each sends one ping an iteration, of what it learned from its examples by its line's ``training``.
 
     All its requests are made in the event loop that awaits :meth:`run_iteration`. To drive a fleet from ordinary code::
 
@@ -91,7 +99,17 @@ class Fleet:
         self._outbox = Outbox(
             transport, study.name, backoff=settings.backoff, at_once=at_once, sleep=sleep, random=random
         )
-        self._searches = SearchRound(self.roster, shelf, population_of or made_users(settings.seed), settings)
+        users = population_of or made_users(settings.seed)
+        self._round: SearchRound | LearningRound
+        if study.pings == FRECENCY_UPDATE.name:
+            self._round = SearchRound(study, self.roster, shelf, users, settings)
+        else:
+            self._round = LearningRound(study, self.roster, shelf, _sources(users, settings), settings)
+
+    @property
+    def ranks_pages(self) -> bool:
+        """Whether clients learn from searches over pages, and not from examples; of several lines, those of any."""
+        return any(line.spec.model in MODELS for line in self.study.lines) or not self.study.lines
 
     @property
     def counts(self) -> Counts:
@@ -109,7 +127,7 @@ class Fleet:
         return self._outbox.undelivered
 
     async def run_iteration(self) -> IterationSummary:
-        """Let the clients fetch, search and send, and return what happened.
+        """Let the clients fetch, search or learn, and send, and return what happened.
 
         If cancelled, the pings that nobody has taken stay with the fleet, and the counts are right.
         """
@@ -119,13 +137,14 @@ class Fleet:
         attendance = self.roster.attend(iteration, self.settings.behaviour)
         self.live.stage = "fetching models"
         await self._fetcher.fetch(attendance.fetching.tolist(), self.settings.fetch_within)
-        self.live.stage = "searching"
-        letters, arms = self._searches.search(attendance.present, iteration)
-        self._outbox.add(letters)
-        self.live.stage = "sending pings"
-        await self._outbox.deliver(self.settings.send_within)
+        self.live.stage = "learning"
+        for letters, share in self._round.letters(attendance.present, iteration):
+            self._outbox.add(letters)
+            self.live.stage = "sending pings"
+            await self._outbox.deliver(self.settings.send_within * share)
+            self.live.stage = "learning"
         self.live.stage = "waiting"
-        return self._summary(iteration, time.monotonic() - began, before, attendance, arms)
+        return self._summary(iteration, time.monotonic() - began, before, attendance, self._round.summaries())
 
     async def deliver_what_is_left(self) -> None:
         """Try once more to hand over what nobody has taken."""
@@ -178,6 +197,17 @@ def made_users(seed: int, settings: PopulationSettings | None = None) -> Populat
     return lambda model: make(model, chosen, seed)
 
 
+def _sources(users: PopulationOf, settings: FleetSettings) -> SourceOf:
+    """Return what the clients of any model learn from: users' searches if it ranks pages, else examples."""
+
+    def source(spec: ModelSpec, model: Model[Any]) -> Source:
+        if ranks_pages(model) and settings.examples.data is None:
+            return searches_for(users(model_for(spec.model)))
+        return examples_for(spec, model, settings.examples, settings.seed)
+
+    return source
+
+
 async def join_study(
     transport: Transport,
     study: str,
@@ -190,15 +220,10 @@ async def join_study(
 
     Raises:
         TransportError: the server cannot be reached, or has no such study; the transport is closed.
-        InvalidSettings: the study asks for a ranking model, or for a type of ping, that clients do not have.
+        InvalidSettings: the study asks for a model, a training or examples that clients do not have.
     """
     try:
         found = await transport.fetch_study(study)
-        if found.pings != FRECENCY_UPDATE.name:
-            raise InvalidSettings(
-                f"study '{study}' takes {found.pings} pings, and simulated browsers send {FRECENCY_UPDATE.name}; "
-                "give a study of browsers, or train this one with a laboratory experiment"
-            )
         return Fleet(transport, found, settings, population_of, sleep=sleep)
     except BaseException:
         await transport.close()

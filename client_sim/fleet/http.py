@@ -24,7 +24,7 @@ from client_sim.fleet.transport import (
     TransportError,
     Unavailable,
 )
-from protocol.documents import FRECENCY_UPDATE, DocumentType
+from protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
 from protocol.model import ModelDocument
 from protocol.study import PublicStudy
 
@@ -57,8 +57,9 @@ class _BatchAnswer(msgspec.Struct):
 
 
 class HttpTransport:
-    """Talks to one ingest address, such as ``http://127.0.0.1:8080``, and posts pings of one type.
+    """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
 
+    It posts pings of the type that a study takes, which it learns by fetching the study; else of type ``document``.
     The session is opened at the first request, in the event loop that makes it, and serves that loop alone.
 
     Raises:
@@ -72,7 +73,8 @@ class HttpTransport:
             raise TransportError(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
         self.address = address.rstrip("/")
         self._settings = settings
-        self._path = f"{document.name}/{document.version}"
+        self._document = document
+        self._documents: dict[str, DocumentType] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
@@ -88,7 +90,9 @@ class HttpTransport:
         if response.status != 200:
             raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
         try:
-            return msgspec.json.decode(body, type=PublicStudy)
+            found = msgspec.json.decode(body, type=PublicStudy)
+            self._documents[study] = DOCUMENT_TYPES[found.pings]
+            return found
         except _NOT_WHAT_WAS_ASKED as error:
             raise TransportError(
                 f"{url} is not a study ({error}); give the address of a fedping ingest of this version"
@@ -116,19 +120,23 @@ class HttpTransport:
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
         """See :meth:`client_sim.fleet.transport.Transport.submit`."""
-        return (await self._post(f"{study}/{self._path}/{document_id}", body, _JSON))[0]
+        return (await self._post(f"{self._path(study)}/{document_id}", body, _JSON))[0]
 
     async def submit_batch(self, study: str, lines: bytes) -> BatchOutcome:
         """Make one attempt to hand over a batch: a ping a line, each with its document id, the same at every attempt.
 
         A batch of which any line was taken is accepted; the lines that were refused are not to be sent again.
         """
-        outcome, answer = await self._post(f"{study}/{self._path}", lines, _LINES)
+        outcome, answer = await self._post(self._path(study), lines, _LINES)
         try:
             told = msgspec.json.decode(answer, type=_BatchAnswer)
         except _NOT_WHAT_WAS_ASKED:
             return BatchOutcome(outcome)
         return BatchOutcome(outcome, told.accepted, tuple((line.line, line.reason) for line in told.rejected))
+
+    def _path(self, study: str) -> str:
+        document = self._documents.get(study, self._document)
+        return f"{study}/{document.name}/{document.version}"
 
     async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[Outcome, bytes]:
         """Post to a path below /submit; return the outcome, and the answer as it came."""

@@ -37,6 +37,7 @@ class Ranking:
             also where they rank with another; None if they submit no updates.
         decays: whether their stored scores decay by the day.
         gradient: how they compute updates.
+        signs: whether they send only the signs of them.
     """
 
     spec: ModelSpec
@@ -44,6 +45,7 @@ class Ranking:
     learns_at: FloatArray | None
     decays: bool
     gradient: Gradient = "finite_differences"
+    signs: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,5 +118,7 @@ def _updates(ranking: Ranking, model: RankingModel, pages: PageTable, searches: 
     if weights is None:
         return None
     if ranking.gradient == "analytic":
-        return model.analytic_updates(weights, pages, searches, spec.margin)
-    return model.finite_differences(weights, pages, searches, spec.margin, spec.epsilon)
+        updates = model.analytic_updates(weights, pages, searches, spec.margin)
+    else:
+        updates = model.finite_differences(weights, pages, searches, spec.margin, spec.epsilon)
+    return np.sign(updates) if ranking.signs else updates

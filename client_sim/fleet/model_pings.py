@@ -61,10 +61,11 @@ def _updates(pings: ModelPings) -> Iterator[bytes]:
         return
     rows = max(1, NUMBERS_AT_A_TIME // max(1, pings.updates.shape[1]))
     for low in range(0, len(pings), rows):
-        yield from _arrays(pings.updates[low : low + rows])
+        yield from as_json_arrays(pings.updates[low : low + rows])
 
 
-def _arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:
+def as_json_arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:
+    """Yield each of k rows, shape (k, m), as a JSON array: the shortest texts that lead back to the same float32."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

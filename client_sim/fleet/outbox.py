@@ -52,6 +52,7 @@ class Outbox:
     ) -> None:
         self.counts = Counts()
         self._pending: dict[UUID, Letter] = {}
+        self._given_up = 0
         self._not_before: dict[UUID, float] = {}
         self._transport = transport
         self._study = study
@@ -63,7 +64,7 @@ class Outbox:
     @property
     def undelivered(self) -> int:
         """How many pings nobody has taken yet."""
-        return len(self._pending)
+        return len(self._pending) + self._given_up
 
     def add(self, letters: Sequence[Letter]) -> None:
         """Take charge of new pings."""
@@ -81,6 +82,17 @@ class Outbox:
         moments = sorted(within * self._random.random() for _ in letters)
         jobs = ((moment, partial(self._deliver, letter)) for moment, letter in zip(moments, letters, strict=True))
         await each(jobs, self._at_once, self._sleep)
+
+    async def hand_over(self, letter: Letter, places: asyncio.Semaphore) -> None:
+        """Take charge of one ping and try to hand it over now; what nobody takes is counted, and not kept.
+
+        A place is taken for it already. So whoever sends more than fits into memory keeps to so many pings.
+        """
+        self.add([letter])
+        await self._deliver(letter, places)
+        if self._pending.pop(letter.document_id, None) is not None:
+            self._not_before.pop(letter.document_id, None)
+            self._given_up += 1
 
     async def _deliver(self, letter: Letter, places: asyncio.Semaphore) -> None:
         failures = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,12 +18,15 @@ from client_sim.fleet.pings import encoded_pings
 from client_sim.fleet.roster import Roster, uuids
 from client_sim.fleet.settings import FleetSettings
 from client_sim.fleet.summary import ArmSummary, arm_summary
-from client_sim.models import FRECENCY_NAMES, RankingModel, frecency_start, model_for
+from client_sim.models import FRECENCY_NAMES, MODELS, RankingModel, frecency_start, model_for
+from client_sim.models.ranking_model import check_weights
 from client_sim.population.draws import child_keys
 from client_sim.population.sample import Population
+from protocol.errors import InvalidSettings
 from protocol.ping import NO_VERSION
 from protocol.spec import ModelSpec, Step, Weight, published
-from protocol.study import Arm
+from protocol.study import Arm, PublicLine, PublicStudy
+from protocol.training import LocalSteps
 
 PopulationOf: TypeAlias = Callable[[RankingModel], Population]
 """Returns the users of the clients that rank with a model."""
@@ -41,15 +44,33 @@ class _Group:
 
 
 class SearchRound:
-    """Lets clients search. See :class:`client_sim.fleet.fleet.Fleet` for the arguments."""
+    """Lets clients search. See :class:`client_sim.fleet.fleet.Fleet` for the arguments.
 
-    def __init__(self, roster: Roster, shelf: Shelf, population_of: PopulationOf, settings: FleetSettings) -> None:
+    Raises:
+        InvalidSettings: a line's spec names a ranking model that clients do not have, or not as many weights as it has,
+            or its training is none of single interactions.
+    """
+
+    def __init__(
+        self, study: PublicStudy, roster: Roster, shelf: Shelf, population_of: PopulationOf, settings: FleetSettings
+    ) -> None:
+        self._signs = {line.name: _sends_signs(line) for line in study.lines}
+        self._summaries: tuple[ArmSummary, ...] = ()
         self._roster = roster
         self._shelf = shelf
         self._settings = settings
         self._population_of = population_of
         self._populations: dict[str, Population] = {}
         self._product = next(iter(shelf.specs.values()), None) or product_spec()
+
+    def letters(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[Letter], float]]:
+        """Yield the pings of these clients in an iteration, all at once; then :meth:`summaries` tells of them."""
+        letters, self._summaries = self.search(clients, iteration)
+        yield letters, 1.0
+
+    def summaries(self) -> tuple[ArmSummary, ...]:
+        """Return what every arm sent in the last iteration."""
+        return self._summaries
 
     def search(self, clients: NDArray[np.int64], iteration: int) -> tuple[list[Letter], tuple[ArmSummary, ...]]:
         """Return the pings of these clients' searches in an iteration, and a summary of each arm."""
@@ -82,7 +103,8 @@ class SearchRound:
         start = np.array(published(spec, spec.start))
         held = start if arm.line is None else self._shelf.weights(arm.line, group.version)
         learns_at = held if arm.submits else None
-        return Ranking(spec, held if arm.applies else start, learns_at, arm.decays, self._settings.gradient)
+        signs = arm.line is not None and self._signs[arm.line]
+        return Ranking(spec, held if arm.applies else start, learns_at, arm.decays, self._settings.gradient, signs)
 
     def _letters(
         self, group: _Group, seen: Interactions, who: NDArray[np.int64], number: NDArray[np.intp], iteration: int
@@ -112,6 +134,22 @@ class SearchRound:
 
     def _spec(self, arm: Arm) -> ModelSpec:
         return self._product if arm.line is None else self._shelf.specs[arm.line]
+
+
+def _sends_signs(line: PublicLine) -> bool:
+    """Return whether clients send signs alone, having seen that they can do what the line asks for."""
+    if line.spec.model not in MODELS:
+        raise InvalidSettings(
+            f"simulated browsers do not have the model '{line.spec.model}' of line '{line.name}', only "
+            f"{' and '.join(MODELS)}; post recorded pings again with --replay"
+        )
+    check_weights(model_for(line.spec.model), line.spec.start_array)
+    if isinstance(line.training, LocalSteps):
+        raise InvalidSettings(
+            f"line '{line.name}' asks its clients for local steps, and a simulated browser sends the gradient of each "
+            'interaction; set algorithm = "gradient" in a new study, or post recorded pings again with --replay'
+        )
+    return line.training.sign
 
 
 def product_spec() -> ModelSpec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from client_sim.fleet.backoff import Backoff
 from client_sim.fleet.behaviour import Behaviour
+from client_sim.fleet.examples import ExampleSettings
 from client_sim.fleet.interactions import Gradient
 from client_sim.fleet.keystrokes import KeystrokeSettings
 from protocol.errors import InvalidSettings
@@ -24,7 +25,8 @@ class FleetSettings:
         fetch_within: the seconds over which clients spread their fetches in an iteration; 0 is as fast as possible.
         send_within: the same for their pings.
         fetch_together: one fetch a line and iteration stands for all clients, as if they shared a cache.
-        gradient: how clients compute updates.
+        gradient: how clients compute updates of interactions.
+        examples: what clients learn from in a study of model updates, unless its model ranks pages.
 
     Raises:
         InvalidSettings: a number that cannot be meant.
@@ -38,6 +40,7 @@ class FleetSettings:
     send_within: float = 0.0
     fetch_together: bool = False
     gradient: Gradient = "finite_differences"
+    examples: ExampleSettings = field(default_factory=ExampleSettings)
     behaviour: Behaviour = field(default_factory=Behaviour)
     backoff: Backoff = field(default_factory=Backoff)
     keystrokes: KeystrokeSettings = field(default_factory=KeystrokeSettings)

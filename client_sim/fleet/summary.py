@@ -15,7 +15,8 @@ from client_sim.population.draws import FloatArray
 class ArmSummary(Struct, frozen=True, kw_only=True):
     """The interactions of one arm. The means are over those in which something was selected; None if there is none.
 
-    ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top.
+    ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. Of model updates
+    ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.
     """
 
     arm: str
@@ -80,8 +81,13 @@ def arm_summary(arm: str, clients: int, loss: FloatArray, rank: FloatArray, vers
         loss=float(loss[selected].mean()) if some else None,
         rank=float(rank[selected].mean()) if some else None,
         top_share=float((rank[selected] == 0).mean()) if some else None,
-        versions=dict(sorted(Counter(versions).items())),
+        versions=version_counts(versions),
     )
+
+
+def version_counts(versions: Sequence[int]) -> dict[int, int]:
+    """Return how many clients hold each version, in the versions' order."""
+    return dict(sorted(Counter(versions).items()))
 
 
 def ping_summary(now: Counts, before: Counts, carried_over: int, undelivered: int) -> PingSummary:

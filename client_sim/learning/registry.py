@@ -44,6 +44,9 @@ LEARNERS: dict[str, Learner] = {
     jax_loss.NAME: jax_loss.jax_model,
 }
 
+OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
+"""The models that run Python of whoever describes them."""
+
 
 def learner_for(spec: ModelSpec) -> Model[Any]:
     """Return the model that a spec names, made from its settings.
@@ -55,13 +58,18 @@ def learner_for(spec: ModelSpec) -> Model[Any]:
         InvalidSettings: there is no such model, a setting is missing, unknown or odd, or the model that they make has
             another number of weights than the spec.
     """
-    model = _built(spec.model, spec.settings, spec.margin, spec.epsilon)
+    model = model_of(spec)
     if len(model.weight_names) != spec.m:
         raise InvalidSettings(
             f"the model '{spec.model}' has {len(model.weight_names):,} weights with the settings of the model spec "
             f"'{spec.name}', but the spec has {spec.m:,}; make them agree"
         )
     return model
+
+
+def model_of(spec: ModelSpec) -> Model[Any]:
+    """Return the model that a spec's name and settings make, whatever its weights; raises as :func:`learner_for`."""
+    return _built(spec.model, spec.settings, spec.margin, spec.epsilon)
 
 
 def model_spec(

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from analysis.statistics.correction import CORRECTIONS
-from analysis.verdict import Asked, all_pairs, words_of
+from analysis.verdict import Asked, all_pairs, default_metrics, words_of
 from protocol.digest import digest_of
 from protocol.errors import InvalidSettings
 from protocol.study import Study
@@ -50,7 +50,7 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
         InvalidSettings: a field is not of its kind. What the question means is judged by
             :func:`analysis.verdict.plan_of`.
     """
-    asked = Asked(**dict(_read(fields)))
+    asked = Asked(**{"metrics": default_metrics(study), **dict(_read(fields))})
     every = tuple(":".join(pair) for pair in all_pairs(study))
     return msgspec.structs.replace(asked, pairs=None) if asked.pairs == every else asked
 

@@ -48,12 +48,14 @@ def blocks_of(document: Document, role: str) -> list[Block]:
     found: dict[str, list[Row]] = {}
     for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
         if one["role"] == role:
-            found.setdefault(one["metric"], []).append(_row(one, sentence))
+            found.setdefault(one["metric"], []).append(
+                _row(one, sentence, document["metrics"][one["metric"]]["better"])
+            )
     return [Block(name, document["metrics"][name]["title"], tuple(rows)) for name, rows in found.items()]
 
 
-def _row(one: Document, sentence: str) -> Row:
-    clients, tag = one["per_client"], _tag(one)
+def _row(one: Document, sentence: str, better: str | None) -> Row:
+    clients, tag = one["per_client"], _tag(one, better)
     superiority = _estimate(clients["superiority"])
     return Row(
         first=one["pair"][0],
@@ -72,8 +74,8 @@ def _row(one: Document, sentence: str) -> Row:
     )
 
 
-def _tag(one: Document) -> tuple[str, str]:
-    """Return a finding in a word or two, and its tone."""
+def _tag(one: Document, better: str | None) -> tuple[str, str]:
+    """Return a finding in a word or two, and its tone; ``better`` is the better direction, None if neither is."""
     sure, worse = one["finding"] != "inconclusive", one["worse"]
     if one["role"] == "guardrail":
         if worse:
@@ -81,6 +83,8 @@ def _tag(one: Document) -> tuple[str, str]:
         return ("held, better", "better") if sure else ("no harm shown", "")
     if not sure:
         return "inconclusive", ""
+    if better is None:
+        return "differs", ""
     return ("worse", "worse") if worse else ("better", "better")
 
 

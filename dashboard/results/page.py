@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from analysis.study import METRICS
+from analysis.study import measured_by
 from analysis.verdict import Asked, all_pairs
 from dashboard.results.asking import asked_by, fields_of, key_of, query_of
 from dashboard.results.blocks import Block, blocks_of
@@ -73,10 +73,16 @@ class Page:
         return not later or later[0] == self.count
 
     @property
-    def metrics(self) -> list[tuple[str, str, bool, bool]]:
-        """For the form: every metric's name and title, whether it is compared, whether it is a guardrail."""
+    def metrics(self) -> list[tuple[str, str, bool, bool | None]]:
+        """For the form: every metric's name and title, whether it is compared, and whether it is a guardrail.
+
+        None stands for one that cannot be a guardrail.
+        """
         chosen, guardrails = (self.fields.get(name, "").split(",") for name in ("metrics", "guardrails"))
-        return [(one.name, one.title, one.name in chosen, one.name in guardrails) for one in METRICS]
+        return [
+            (one.name, one.title, one.name in chosen, None if one.better is None else one.name in guardrails)
+            for one in measured_by(self.study.document).metrics
+        ]
 
     @property
     def pairs(self) -> list[tuple[str, str, bool]]:

@@ -56,6 +56,7 @@ def _comparison(one: Document, document: Document) -> dict[str, Any]:
 
 
 def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
+    used = used_of(arm)
     means = {
         f"{metric}_per_{unit}": values[f"per_{unit}"]
         for metric, values in arm["means"].items()
@@ -70,9 +71,14 @@ def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
         "clients_expected": document["sample_ratio"]["expected"][name],
         "exposed": arm["exposed"],
         "pings": arm["pings"],
-        "selections": arm["selections"],
+        used: arm[used],
         **means,
     }
+
+
+def used_of(arm: Document) -> str:
+    """Return under which name an arm has the number of its pings that count: it depends on their type."""
+    return "with_examples" if "with_examples" in arm else "selections"
 
 
 def _sides(name: str, values: Sequence[float]) -> dict[str, float]:

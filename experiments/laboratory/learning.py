@@ -13,6 +13,7 @@ from client_sim.data.seeds import generator
 from client_sim.learning import Model, learner_for, model_spec
 from client_sim.learning.batch import FloatArray
 from client_sim.learning.models.arrays import DEFAULT_STEP
+from client_sim.learning.registry import OWN_CODE
 from protocol.errors import InvalidSettings
 from protocol.settings_file import converted
 from protocol.spec import Constraint, ModelSpec, Positive, Step
@@ -25,9 +26,6 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
     "svm-ranking": ("features",),
 }
 """Of each model the settings that the data and the run's seed give, unless the experiment says otherwise."""
-
-OWN_CODE = frozenset({"own", "jax"})
-"""The models that run Python of whoever describes the experiment."""
 
 
 class OfSpec(Struct, frozen=True, kw_only=True):

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from model_store.store import ModelStore
     from protocol.study import Study
 
-DEFAULT_METRICS = "num_chars_typed,rank_selected"
-
 
 @click.command()
 @click.argument("study")
 @click.option("--pairs", help="Pairs of arms, as treatment:control,treatment:other; all pairs without.")
-@click.option("--metrics", default=DEFAULT_METRICS, show_default=True, help="num_chars_typed, rank_selected, loss.")
+@click.option(
+    "--metrics",
+    help="Of interactions num_chars_typed, rank_selected, loss; of model updates loss, examples.  "
+    "[default: the first two]",
+)
 @click.option("--guardrails", default="", help="Those of the metrics that must not become worse; the rest are goals.")
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm in all tests.")
 @click.option("--correction", type=click.Choice(["bonferroni", "holm"]), default="bonferroni", show_default=True)
@@ -62,7 +64,7 @@ DEFAULT_METRICS = "num_chars_typed,rank_selected"
 def analyze(
     study: str,
     pairs: str | None,
-    metrics: str,
+    metrics: str | None,
     guardrails: str,
     alpha: float,
     correction: str,
@@ -88,14 +90,14 @@ def analyze(
     from analysis.report import table_notes, training_note
     from analysis.rounds import round_traffic
     from analysis.rounds.subsamples import SIZE
-    from analysis.verdict import Asked, plan_of, reach_verdict, words_of
+    from analysis.verdict import Asked, default_metrics, plan_of, reach_verdict, words_of
     from model_store.store import open_store
 
     _refuse_idle_options(html, figures, subsample)
     store = open_store(store_path)
     the_study = store.study(study)
     asked = Asked(
-        metrics=words_of(metrics),
+        metrics=default_metrics(the_study) if metrics is None else words_of(metrics),
         guardrails=words_of(guardrails),
         pairs=None if pairs is None else words_of(pairs),
         alpha=alpha,

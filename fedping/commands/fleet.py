@@ -1,4 +1,4 @@
-"""`fedping fleet`: simulated browsers against an ingest address."""
+"""`fedping fleet`: simulated clients, or recorded pings, against an ingest address."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,7 +45,7 @@ class Pace:
 @click.command()
 @click.argument("url")
 @click.argument("study")
-@click.option("--clients", type=click.IntRange(1), default=1000, show_default=True, help="Simulated browsers.")
+@click.option("--clients", type=click.IntRange(1), default=1000, show_default=True, help="Simulated clients.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Clients and all they do follow from it."
 )
@@ -61,7 +62,7 @@ class Pace:
     type=(click.IntRange(0, 1000), click.IntRange(0, 1000)),
     default=(1, 2),
     show_default=True,
-    help="Fewest and most searches of a client in an iteration.",
+    help="Of models that rank pages: fewest and most searches of a client in an iteration.",
 )
 @click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
 @click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Requests under way at a time.")
@@ -71,20 +72,86 @@ class Pace:
     type=click.Choice(["finite_differences", "analytic"]),
     default="finite_differences",
     show_default=True,
-    help="How clients compute updates.",
+    help="How clients compute updates of interactions.",
 )
 @click.option("--fetch-late", type=SHARE, default=0.0, help="Share of clients that keep an old model in an iteration.")
 @click.option("--duplicate", type=SHARE, default=0.0, help="Share of pings sent twice, with the same document id.")
 @click.option("--go-silent", type=SHARE, default=0.0, help="Share of clients that fall silent in an iteration.")
 @click.option("--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for so many iterations.")
 @click.option("--return-stale", type=SHARE, default=0.0, help="Share of returning clients that search before fetching.")
+@click.option(
+    "--examples",
+    type=(click.IntRange(0, 1_000_000), click.IntRange(1, 1_000_000)),
+    default=(5, 20),
+    show_default=True,
+    help="Of model updates: fewest and most examples of a client.",
+)
+@click.option(
+    "--data", help="Of model updates: a data set to draw examples from, as the laboratory names it; else made."
+)
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder.",
+)
+@click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are taken]")
+@click.option(
+    "--same-ids", is_flag=True, help="For --replay: keep the document ids; pings that have landed are copies."
+)
+@click.option("--to-current-version", is_flag=True, help="For --replay: pings say that they know the current version.")
+@click.option("--from-study", help="For --replay of a landing folder: whose pings.  [default: STUDY]")
 @json_option
-def fleet(url: str, study: str, as_json: bool, **options: Any) -> None:
-    """Run a fleet of simulated browsers against the ingest at URL, in STUDY.
+@click.pass_context
+def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **options: Any) -> int:
+    """Run a fleet of simulated clients against the ingest at URL, in STUDY, or replay recorded pings.
 
-    In an iteration every client fetches the model, searches, and posts its pings. Ctrl-C ends the fleet in order: what
-    nobody has taken by then is counted as undelivered.
+    In an iteration every client fetches the model, searches or learns, and posts its pings. It may be any model that
+    fedping has. What no simulated client can do, --replay does: it posts recorded pings again, with new document ids,
+    to see what a deployment can take.
+
+    Ctrl-C ends it in order: what nobody has taken by then is counted as undelivered.
     """
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    _refuse_idle(given)
+    if options["replay"] is not None:
+        from fedping.replaying import replay
+
+        return replay(url, study, as_json, _pace(options), options)
+    _simulate(url, study, as_json, given, options)
+    return 0
+
+
+OF_REPLAY = {"rate", "same_ids", "to_current_version", "from_study"}
+OF_BOTH = {"replay", "seed", "run", "iterations", "duration", "every", "at_once"}
+
+
+def _refuse_idle(given: set[str]) -> None:
+    """Refuse options that would change nothing: those of a replay without one, and those of clients with one."""
+    idle = given - OF_REPLAY - OF_BOTH if "replay" in given else given & OF_REPLAY
+    if idle:
+        option = f"--{min(idle).replace('_', '-')}"
+        if "replay" in given:
+            raise InvalidSettings(f"{option} is of simulated clients, and --replay has none; leave it out")
+        raise InvalidSettings(f"{option} is of recorded pings; give --replay with it")
+
+
+def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
+    """Refuse options of browsers where clients learn from examples, and the other way round."""
+    ranks, study = joined.ranks_pages, joined.study
+    for name, of_browsers in (("searches", True), ("profile", True), ("examples", False), ("data", False)):
+        if name in given and ranks is not of_browsers:
+            raise InvalidSettings(
+                f"--{name} changes nothing: the clients of study '{study.name}' learn from "
+                f"{'searches over pages' if ranks else 'examples'}; leave it out"
+            )
+    if "gradient" in given and study.pings != "frecency-update":
+        raise InvalidSettings(
+            f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models say themselves "
+            "how gradients are computed; leave it out"
+        )
+
+
+def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dict[str, Any]) -> None:
     from rich.console import Console
 
     from client_sim.fleet.http import HttpSettings, HttpTransport
@@ -98,6 +165,11 @@ def fleet(url: str, study: str, as_json: bool, **options: Any) -> None:
         from client_sim.fleet.fleet import join_study
 
         joined = runner.run(join_study(transport, study, settings, users))
+        try:
+            _refuse_idle_in(joined, given)
+        except InvalidSettings:
+            runner.run(joined.close())
+            raise
         try:
             _run(runner, joined, pace, report, console)
         finally:
@@ -143,6 +215,7 @@ def _showing(console: Console, fleet: Fleet) -> AbstractContextManager[Any]:
 
 def _settings(options: dict[str, Any]) -> FleetSettings:
     from client_sim.fleet.behaviour import Behaviour
+    from client_sim.fleet.examples import ExampleSettings
     from client_sim.fleet.settings import FleetSettings
 
     behaviour = Behaviour(**{field.name: options[field.name] for field in fields(Behaviour)})
@@ -156,6 +229,7 @@ def _settings(options: dict[str, Any]) -> FleetSettings:
         fetch_within=within,
         send_within=within,
         gradient=options["gradient"],
+        examples=ExampleSettings(least=options["examples"][0], most=options["examples"][1], data=options["data"]),
         behaviour=behaviour,
     )
 

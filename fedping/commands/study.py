@@ -10,6 +10,7 @@ import msgspec
 from fedping import __version__
 from fedping.options import json_option, store_option
 from protocol.clock import utc_now
+from protocol.errors import InvalidSettings
 from protocol.study import Study, study_from_toml
 
 VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
@@ -21,18 +22,29 @@ def study() -> None:
     """Create a study and its version 0; show or check one."""
 
 
+own_model_option = click.option(
+    "--own-model",
+    "own_models",
+    multiple=True,
+    metavar="NAME",
+    help="A model of the product's own clients: neither its weights nor its settings are checked. May be repeated.",
+)
+
+
 @study.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@own_model_option
 @store_option
-def create(file: Path, store_path: Path) -> None:
+def create(file: Path, own_models: tuple[str, ...], store_path: Path) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
-    Safe to repeat. A study that exists with other settings is refused: its versions and pings depend on them.
+    The file is checked as by 'fedping study check'. Safe to repeat. A study that exists with other settings is refused:
+    its versions and pings depend on them.
     """
     from model_store.store import open_store
     from server_jobs.optimize import first_versions
 
-    the_study = study_from_toml(file)
+    the_study = _checked(file, own_models)
     created = utc_now()
     store = open_store(store_path, create=True)
     if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__)):
@@ -44,9 +56,14 @@ def create(file: Path, store_path: Path) -> None:
 
 @study.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def check(file: Path) -> None:
-    """Check a TOML FILE and say what the study would be; store nothing."""
-    click.echo(_described(study_from_toml(file)))
+@own_model_option
+def check(file: Path, own_models: tuple[str, ...]) -> None:
+    """Check a TOML FILE and say what the study would be; store nothing.
+
+    Of a model that fedping has, the settings and the number, shapes and names of the weights are checked. A model that
+    it does not have may be your own, and is warned of on stderr.
+    """
+    click.echo(_described(_checked(file, own_models)))
 
 
 @study.command()
@@ -82,6 +99,25 @@ def arm(name: str, client_id: str, store_path: Path) -> None:
 
     enrolled = enrol(open_store(store_path).study(name), client_id)
     click.echo(enrolled.name if enrolled else "not enrolled: the client falls beyond the sum of the shares")
+
+
+def _checked(file: Path, own_models: tuple[str, ...]) -> Study:
+    """Return the study of a file, having told what to be warned of.
+
+    Raises:
+        InvalidSettings: the file does not describe a study, or one that clients could not take part in.
+    """
+    from client_sim.learning.checking import check_study
+
+    try:
+        the_study = study_from_toml(file)
+        warnings = check_study(the_study, own_models)
+    except InvalidSettings as error:
+        said = str(error)  # what a whole study judges of itself does not know in which file it stood
+        raise InvalidSettings(said if str(file) in said else f"the study file {file}: {said}") from error
+    for warning in warnings:
+        click.echo(f"fedping: warning: the study file {file}: {warning}", err=True)
+    return the_study
 
 
 def _described(the_study: Study) -> str:

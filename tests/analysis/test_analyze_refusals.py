@@ -37,7 +37,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["other"], 1, "has no study 'other'; it has alone, bare, models, study"),
         (["alone"], 2, "study 'alone' has one arm, 'only', and nothing to compare it with"),
-        (["models"], 2, "study 'models' takes model-update pings, which tell of no interaction"),
+        (["models"], 1, "study 'models' has landed nothing in"),
+        (
+            ["models", "--metrics", "rank_selected"],
+            2,
+            "model-update pings have no metric 'rank_selected'; they have loss",
+        ),
+        (["study", "--metrics", "examples"], 2, "frecency-update pings have no metric 'examples'; they have num_chars"),
+        (["models", "--metrics", "speed"], 2, "there is no metric 'speed'; there are loss, examples"),
+        (["models", "--guardrails", "examples"], 2, "the metric 'examples' can be no guardrail, for neither more nor"),
         (["bare"], 1, "study 'bare' has landed nothing in"),
         (["bare", "--from-iteration", "3"], 2, "arm 'a' follows no model line, so its pings belong to no iteration"),
         (["study", "--from-iteration", "4"], 1, "study 'study' has landed pings in .*, but none from iteration 4"),

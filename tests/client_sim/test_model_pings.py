@@ -210,7 +210,7 @@ def test_a_batch_tells_which_lines_were_refused_and_whether_to_try_again(tmp_pat
         return found
 
     mixed, bad, lost = asyncio.run(answers())
-    with pytest.raises(InvalidSettings, match="takes model-update pings"):
+    with pytest.raises(InvalidSettings, match="cannot be simulated: the model 'linear-15' has 15 weights"):
         asyncio.run(join_study(HttpTransport(server.url), STUDY, FleetSettings(clients=1)))
     server.stop()
     assert (mixed.outcome.delivery, mixed.accepted, [line for line, _ in mixed.rejected]) == (Delivery.ACCEPTED, 2, [2])

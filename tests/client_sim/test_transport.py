@@ -282,6 +282,6 @@ def test_a_fleet_that_cannot_join_leaves_no_connection_open(server: FaultyServer
     strange = msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], spec=odd), study.lines[1]))
     server.files["/models/strange/study.json"] = msgspec.json.encode(public_study(strange))
     transport = HttpTransport(server.url)
-    with pytest.raises(InvalidSettings, match="no ranking model 'no-such'"):
+    with pytest.raises(InvalidSettings, match="do not have the model 'no-such' of line 'main'"):
         asyncio.run(join_study(transport, "strange", FleetSettings(clients=1)))
     assert transport._session is None

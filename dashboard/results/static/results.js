@@ -13,6 +13,8 @@ const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 const HOURS_AT_MOST = 96;
 
+/** What stands below and above no difference, by which of them is better; a metric may have neither. */
+const SIDES = { less: ["better", "worse"], more: ["worse", "better"] };
 const source = document.getElementById("document");
 const counting = document.getElementById("counting");
 function draw(found) {
@@ -28,7 +30,7 @@ function effect(element, name, found) {
     const estimate = one.anytime_valid ?? one.per_client.difference;
     return { name: `${one.pair[0]} − ${one.pair[1]}`, ...estimate, sure: one.finding !== "inconclusive", pair: one.pair };
   });
-  const [left, right] = metric.better === "less" ? ["better", "worse"] : ["worse", "better"];
+  const [left, right] = SIDES[metric.better] ?? ["less", "more"];
   const kind = found.interim ? "at any look" : "of means over clients";
   figure(element, {
     level: 3,
@@ -50,8 +52,9 @@ function effect(element, name, found) {
 function spoken({ pair, value, low, high, sure }, metric) {
   const side = value === 0 ? "the same as" : value < 0 ? "less than" : "more than";
   const bounds = low === null ? "with no bound yet" : `between ${told(low)} and ${told(high)}`;
-  const better = sure ? ` Shown: ${pair[0]} is ${(value < 0) === (metric.better === "less") ? "better" : "worse"}.` : " Inconclusive.";
-  return `${pair[0]} is ${told(Math.abs(value))} ${side} ${pair[1]}, ${bounds}.${better}`;
+  const better = SIDES[metric.better]?.[value < 0 ? 0 : 1];
+  const finding = sure ? ` Shown${better ? `: ${pair[0]} is ${better}` : ""}.` : " Inconclusive.";
+  return `${pair[0]} is ${told(Math.abs(value))} ${side} ${pair[1]}, ${bounds}.${finding}`;
 }
 
 const told = (value) => value.toFixed(3).replace("-", "minus ");
@@ -75,6 +78,7 @@ function stepOf(found) {
 
 function exposure(element, found) {
   const { first, last, step } = stepOf(found);
+  const who = found.pings === "model-update" ? "clients with an example" : "clients with a selection";
   const series = Object.entries(found.arms).map(([name, arm]) => {
     let sum = 0;
     const begin = Math.floor(first / step) * step;
@@ -90,9 +94,9 @@ function exposure(element, found) {
     level: 3,
     title: "Exposed clients so far",
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.exposed)}.`).join(" "),
-    draw: (_, width) => timePlot({ series, y: "clients with a selection", width }),
+    draw: (_, width) => timePlot({ series, y: who, width }),
     note: () =>
-      `By the end of each ${words(step)}: clients with a selection until then in the window (${found.window}); UTC.`,
+      `By the end of each ${words(step)}: ${who} until then in the window (${found.window}); UTC.`,
     table: () => table(series, "clients"),
   }).update(found);
 }

@@ -174,7 +174,8 @@ def _landed(
     from analysis.study.window import window_folders
     from model_store.store import open_store
 
-    study, metric = open_store(store_path).study(name), metric_named(metric_name)
+    study = open_store(store_path).study(name)
+    metric = metric_named(metric_name, study.document)
     if arm is None:
         raise InvalidSettings(
             f"say which arm of study '{name}' shows what users do without the change, with --arm; it has "

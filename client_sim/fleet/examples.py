@@ -1,0 +1,262 @@
+"""The examples that simulated clients learn from: made for a model, or drawn from a data set; searches where it ranks.
+
+A client's examples depend on the seed and its number alone, and are made when somebody works on them: a fleet of a
+million clients holds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.data import Table, load, of_one
+from client_sim.data.choosing import candidates_of
+from client_sim.learning.batch import Batch, ClientData, Clients, Examples, FloatArray
+from client_sim.learning.choices import Choices
+from client_sim.learning.model import Model
+from client_sim.learning.models.k_means import KMeans
+from client_sim.learning.models.linear_regression import LinearRegression
+from client_sim.learning.models.logistic_regression import LogisticRegression
+from client_sim.learning.models.network import Network
+from client_sim.learning.models.page_ranking import PageRanking
+from client_sim.learning.models.svm_ranking import SvmRanking
+from client_sim.learning.searches import SearchData
+from client_sim.population.draws import Keys, child_keys, normals, root_key, uniforms
+from client_sim.population.sample import Population
+from protocol.errors import InvalidSettings
+from protocol.spec import ModelSpec
+
+CANDIDATES = 5
+"""How many candidates a made choice has."""
+
+_CLIENTS, _TRUTH = range(2)
+_SIZE, _EXAMPLES = range(2)
+_X, _NOISE = range(2)
+
+
+class Source(Protocol):
+    """Whoever can say what clients learn from."""
+
+    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+        """Return the examples of these clients, ascending numbers, in an iteration."""
+        ...
+
+
+Make: TypeAlias = Callable[[Keys, FloatArray], Batch]
+"""From a random key for each of n examples of k clients, shape (k, n), and their weights, to a batch."""
+
+
+@dataclass(frozen=True)
+class MadeData:
+    """Examples that are made when they are asked for: a :class:`client_sim.learning.batch.ClientData`.
+
+    Attributes:
+        keys: of each client, shape (clients,).
+        sizes: how many examples each has, shape (clients,).
+        make: makes them.
+    """
+
+    keys: Keys
+    sizes: NDArray[np.int64]
+    make: Make
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def batch(self, clients: Clients) -> Batch:
+        """Return all the examples of these clients; one does not depend on how many others there are."""
+        place = np.arange(int(self.sizes[clients].max(initial=0)))
+        weight = (place < self.sizes[clients][:, None]).astype(np.float64)
+        return self.make(child_keys(self.keys[clients][:, None], place), weight)
+
+
+@dataclass(frozen=True)
+class OwnExamples:
+    """Every client has some examples of its own, the same in every iteration: a :class:`Source`.
+
+    Attributes:
+        seed: they follow from it and the client's number.
+        least, most: how many a client has.
+        make: makes them.
+    """
+
+    seed: int
+    least: int
+    most: int
+    make: Make
+
+    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+        """See :meth:`Source.of`."""
+        keys = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
+        drawn = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
+        sizes = self.least + np.floor(drawn * (self.most - self.least + 1)).astype(np.int64)
+        return MadeData(child_keys(keys, _EXAMPLES), sizes, self.make)
+
+
+@dataclass(frozen=True)
+class OwnSearches:
+    """What the clients of a population search, new searches in every iteration: a :class:`Source`."""
+
+    population: Population
+
+    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+        """See :meth:`Source.of`."""
+        sample = self.population.sample(clients, iteration)
+        return SearchData(sample.pages, sample.searches, sample.client, len(clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSettings:
+    """How many examples a client has, at least and at most, and of which data set; made ones if None.
+
+    Raises:
+        InvalidSettings: numbers that cannot be meant.
+    """
+
+    least: int = 5
+    most: int = 20
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most or self.most < 1:
+            raise InvalidSettings(
+                f"a client cannot have from {self.least} to {self.most} examples; give the fewest, then the most"
+            )
+
+
+def examples_for(spec: ModelSpec, model: Model[Any], settings: ExampleSettings, seed: int) -> Source:
+    """Return the examples of a model's clients.
+
+    Raises:
+        InvalidSettings: nobody knows what such a model learns from, or the data set does not fit it.
+        FedpingError: the package of the data set is not installed.
+    """
+    make = _made(model, root_key(seed)) if settings.data is None else _drawn(spec, model, settings.data)
+    if make is None:
+        raise InvalidSettings(
+            f"simulated clients do not know what the model '{spec.model}' of model spec '{spec.name}' learns from; "
+            "give a data set with --data, or post recorded pings again with --replay"
+        )
+    return OwnExamples(seed, settings.least, settings.most, make)
+
+
+def searches_for(population: Population) -> Source:
+    """Return what the clients of a model that ranks pages learn from."""
+    return OwnSearches(population)
+
+
+def ranks_pages(model: Model[Any]) -> bool:
+    """Whether a model learns from searches over pages, which only a population has."""
+    return isinstance(model, PageRanking)
+
+
+def _made(model: Model[Any], root: np.uint64) -> Make | None:
+    """Return what makes examples that a model can learn: of a truth drawn from the seed, with noise."""
+    truth = child_keys(root, _TRUTH)
+    match model:
+        case LinearRegression(features=d):
+            slopes = normals(truth, d + 1)[0]
+            return lambda keys, weight: _numbers(keys, weight, slopes)
+        case LogisticRegression(features=d, classes=c) | Network(features=d, classes=c):
+            scores = 2.0 * normals(truth, d * c).reshape(d, c) / np.sqrt(d)
+            return lambda keys, weight: _classes(keys, weight, scores)
+        case KMeans(features=d, clusters=c):
+            centres = 3.0 * normals(truth, c * d).reshape(c, d)
+            return lambda keys, weight: _groups(keys, weight, centres)
+        case SvmRanking(features=d):
+            wanted = normals(truth, d)[0]
+            return lambda keys, weight: _choices(keys, weight, wanted)
+        case _:
+            return None
+
+
+def _features(keys: Keys, d: int) -> FloatArray:
+    """Return standard normal features, shape (k, n, d)."""
+    return normals(child_keys(keys.ravel(), _X), d).reshape(*keys.shape, d)
+
+
+def _noise(keys: Keys, count: int) -> FloatArray:
+    """Return uniform numbers in [0, 1), shape (k, n, count)."""
+    return uniforms(child_keys(keys.ravel(), _NOISE), count).reshape(*keys.shape, count)
+
+
+def _numbers(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
+    x = _features(keys, len(truth) - 1)
+    return Examples(x, x @ truth[:-1] + truth[-1] + _noise(keys, 1)[..., 0] - 0.5, weight)
+
+
+def _classes(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
+    """Draw classes by the softmax of their scores: the largest score, each with Gumbel's noise."""
+    x = _features(keys, len(truth))
+    gumbel = -np.log(-np.log1p(-np.minimum(_noise(keys, truth.shape[1]), 1 - 2**-53)) + 2**-60)
+    return Examples(x, (x @ truth + gumbel).argmax(axis=2), weight)
+
+
+def _groups(keys: Keys, weight: FloatArray, centres: FloatArray) -> Examples:
+    which = np.floor(_noise(keys, 1)[..., 0] * len(centres)).astype(np.intp)
+    return Examples(centres[which] + _features(keys, centres.shape[1]), which, weight)
+
+
+def _choices(keys: Keys, weight: FloatArray, truth: FloatArray) -> Choices:
+    x = _features(keys, CANDIDATES * len(truth)).reshape(*keys.shape, CANDIDATES, len(truth))
+    chosen = (x @ truth + _noise(keys, CANDIDATES)).argmax(axis=2)
+    return Choices(x, chosen, weight, np.full(keys.shape, CANDIDATES))
+
+
+def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
+    """Return what draws rows of a data set, standardised, with replacement."""
+    table = load(name)
+    wants = getattr(model, "features", None)
+    if ranks_pages(model):
+        raise InvalidSettings(
+            f"the model '{spec.model}' learns from searches over pages, which made users have; leave out --data"
+        )
+    if wants is not None and wants != table.x.shape[1]:
+        raise InvalidSettings(
+            f"the data set '{name}' has {table.x.shape[1]} features, and the model '{spec.model}' of model spec "
+            f"'{spec.name}' has {wants}; give another --data, or leave it out for made examples"
+        )
+    if isinstance(model, SvmRanking):
+        return _drawn_choices(table)
+    classes = getattr(model, "classes", None)
+    if classes is not None and len(table.target.classes) != classes:
+        has = f"{len(table.target.classes)} classes" if table.target.is_class else "a number"
+        raise InvalidSettings(
+            f"the target of the data set '{name}' is {has}, and the model '{spec.model}' of model spec '{spec.name}' "
+            f"predicts {classes} classes; give another --data, or leave it out for made examples"
+        )
+    x = _standardised(table.x)
+
+    def make(keys: Keys, weight: FloatArray) -> Examples:
+        rows = _rows(keys, len(x))
+        return Examples(x[rows], table.y[rows], weight)
+
+    return make
+
+
+def _drawn_choices(table: Table) -> Make:
+    candidates = candidates_of(table)
+    everybody = of_one(candidates.choices)
+    data = candidates.choice_data(everybody, candidates.of(everybody))
+    x, shown = _standardised(data.x), data.shown if data.shown is not None else np.full(len(data.y), data.x.shape[1])
+
+    def make(keys: Keys, weight: FloatArray) -> Choices:
+        rows = _rows(keys, len(x))
+        return Choices(x[rows], data.y[rows], weight, shown[rows])
+
+    return make
+
+
+def _rows(keys: Keys, count: int) -> NDArray[np.intp]:
+    return np.floor(_noise(keys, 1)[..., 0] * count).astype(np.intp)
+
+
+def _standardised(x: FloatArray) -> FloatArray:
+    flat = x.reshape(-1, x.shape[-1])
+    spread = flat.std(axis=0)
+    scaled: FloatArray = (x - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return scaled

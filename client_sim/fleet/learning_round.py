@@ -1,0 +1,190 @@
+"""One iteration of learning, with any model: what each client sends of its examples, a bounded block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sim.fleet.behaviour import sent_twice
+from client_sim.fleet.examples import Source
+from client_sim.fleet.fetching import Shelf
+from client_sim.fleet.model_pings import encoded_pings
+from client_sim.fleet.outbox import Letter
+from client_sim.fleet.roster import Roster, uuids
+from client_sim.fleet.settings import FleetSettings
+from client_sim.fleet.summary import ArmSummary, version_counts
+from client_sim.learning.batch import ClientData, FloatArray
+from client_sim.learning.fleet_updates import updates_of_fleet
+from client_sim.learning.model import Model
+from client_sim.learning.registry import LEARNERS, OWN_CODE, learner_for
+from client_sim.population.draws import child_keys
+from protocol.errors import InvalidSettings
+from protocol.model_pings import ModelPings
+from protocol.ping import NO_VERSION
+from protocol.spec import ModelSpec
+from protocol.study import Arm, PublicLine, PublicStudy
+
+SourceOf: TypeAlias = Callable[[ModelSpec, Model[Any]], Source]
+"""Returns what the clients of a model learn from."""
+
+MOST_BYTES = 64 * 2**20
+"""About how much JSON of pings is made before it is sent."""
+
+CLIENTS_AT_A_TIME = 256
+"""Of those that compute a loss alone."""
+
+_DOCUMENT, _TWICE, _TRAINING = range(3)
+
+
+@dataclass
+class _Seen:
+    """What the clients of one arm sent in an iteration."""
+
+    clients: int = 0
+    pings: int = 0
+    learned: int = 0
+    examples: int = 0
+    loss: float = 0.0
+    versions: list[int] = field(default_factory=list)
+
+    def see(self, losses: FloatArray, examples: NDArray[np.int64]) -> None:
+        self.pings += len(losses)
+        self.learned += int((examples > 0).sum())
+        self.examples += int(examples.sum())
+        self.loss += float((losses * examples).sum())
+
+    def summary(self, arm: str) -> ArmSummary:
+        """Return the summary, with the mean loss by examples, as rounds have it (thesis eq. 2)."""
+        return ArmSummary(
+            arm=arm,
+            clients=self.clients,
+            pings=self.pings,
+            selected=self.learned,
+            loss=self.loss / self.examples if self.examples else None,
+            rank=None,
+            top_share=None,
+            versions=version_counts(self.versions),
+        )
+
+
+class _Block(NamedTuple):
+    """Some clients of a group: positions in it, their updates if they send any, their losses and examples."""
+
+    at: NDArray[np.intp]
+    updates: NDArray[np.floating[Any]] | None
+    losses: FloatArray
+    examples: NDArray[np.int64]
+
+
+class LearningRound:
+    """Lets clients learn. See :class:`client_sim.fleet.fleet.Fleet` for the arguments.
+
+    The clients of an arm without a line compute their loss with the first line's start weights: what the product would
+    do if nothing was trained.
+
+    Raises:
+        InvalidSettings: clients do not have the model of a line, or nothing to learn it from.
+    """
+
+    def __init__(
+        self, study: PublicStudy, roster: Roster, shelf: Shelf, source_of: SourceOf, settings: FleetSettings
+    ) -> None:
+        if not study.lines:
+            raise InvalidSettings(
+                f"study '{study.name}' has no model line, so that nobody knows which loss its clients would compute; "
+                "post recorded pings again with --replay"
+            )
+        self._roster, self._shelf, self._settings = roster, shelf, settings
+        self._lines = {line.name: line for line in study.lines}
+        self._models = {line.name: _model_of(line) for line in study.lines}
+        self._sources = {line.name: source_of(line.spec, self._models[line.name]) for line in study.lines}
+        self._seen: dict[str, _Seen] = {}
+
+    def letters(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[Letter], float]]:
+        """Yield the pings of these clients in an iteration, as many at a time as about :data:`MOST_BYTES` hold.
+
+        With them comes which share of all they are, and so of the time over which clients spread their pings.
+        """
+        self._seen = {arm.name: _Seen() for arm in self._roster.arms}
+        written: list[Letter] = []
+        size = 0
+        for letter in self._all(clients, iteration):
+            written.append(letter)
+            size += len(letter.body)
+            if size >= MOST_BYTES:
+                yield written, len(written) / len(clients)
+                written, size = [], 0
+        yield written, len(written) / max(1, len(clients))
+
+    def summaries(self) -> tuple[ArmSummary, ...]:
+        """Return what every arm sent in the last iteration."""
+        return tuple(seen.summary(name) for name, seen in self._seen.items())
+
+    def _all(self, clients: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
+        arms, held = self._roster.arm[clients], self._roster.version[clients]
+        for position, arm in enumerate(self._roster.arms):
+            for version in np.unique(held[arms == position]).tolist():
+                yield from self._group(arm, version, clients[(arms == position) & (held == version)], iteration)
+
+    def _group(self, arm: Arm, version: int, members: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
+        line = self._lines[arm.line] if arm.line is not None else next(iter(self._lines.values()))
+        seen, keys = self._seen[arm.name], self._roster.keys(iteration)[members]
+        seen.clients += len(members)
+        seen.versions += [version] * len(members)
+        data = self._sources[line.name].of(members, iteration)
+        training = child_keys(keys, _TRAINING)
+        for block in self._blocks(arm, line, version, data, training):
+            seen.see(block.losses, block.examples)
+            who = members[block.at]
+            documents = uuids(child_keys(child_keys(keys[block.at], _DOCUMENT), self._settings.run))
+            twice = sent_twice(self._settings.behaviour, child_keys(keys[block.at], _TWICE)).tolist()
+            pings = ModelPings(
+                document_ids=_bytes(documents),
+                client_ids=_bytes([self._roster.ids[client] for client in who.tolist()]),
+                arm=arm.name,
+                version=version,
+                updates=None if block.updates is None else block.updates.astype(np.float32),
+                losses=block.losses,
+                examples=block.examples,
+            )
+            for (document, body), again in zip(encoded_pings(pings), twice, strict=True):
+                yield Letter(document, body, again)
+
+    def _blocks(
+        self, arm: Arm, line: PublicLine, version: int, data: ClientData[Any], keys: NDArray[np.uint64]
+    ) -> Iterator[_Block]:
+        """Yield what the clients of a group compute: the loss of what they apply, and the update of what they hold."""
+        model, everybody = self._models[line.name], np.arange(len(data))
+        start = self._shelf.weights(line.name, NO_VERSION)
+        held = start if arm.line is None else self._shelf.weights(line.name, version)
+        applied = held if arm.applies else start
+        if not arm.submits:
+            for low in range(0, len(data), CLIENTS_AT_A_TIME):
+                at = everybody[low : low + CLIENTS_AT_A_TIME]
+                yield _Block(at, None, model.losses(applied, data.batch(at)), data.sizes[at])
+            return
+        for block in updates_of_fleet(model, line.training, held, data, everybody, keys):
+            losses = block.losses if arm.applies else model.losses(applied, data.batch(block.at))
+            yield _Block(block.at, block.updates, losses, data.sizes[block.at])
+
+
+def _model_of(line: PublicLine) -> Model[Any]:
+    known = [name for name in LEARNERS if name not in OWN_CODE]  # a server may not choose which code a client runs
+    if line.spec.model not in known:
+        raise InvalidSettings(
+            f"simulated clients do not have the model '{line.spec.model}' of line '{line.name}', only "
+            f"{', '.join(known)}; post recorded pings again with --replay"
+        )
+    try:
+        return learner_for(line.spec)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"line '{line.name}' cannot be simulated: {error}; or give --replay") from error
+
+
+def _bytes(ids: list[UUID]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(one.bytes for one in ids), np.uint8).reshape(-1, 16)

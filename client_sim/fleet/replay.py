@@ -1,0 +1,437 @@
+"""Pings that were recorded, posted again: a load test of a deployment, for any model and any type of ping.
+
+A recording is Parquet, as ingest lands it, or NDJSON, as the batch endpoint takes it. It is read a row group or a line
+at a time and may be larger than memory. Nobody learns anything from it: updates are those of the weights of that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.model_pings import as_json_arrays
+from client_sim.fleet.outbox import Letter, Outbox
+from client_sim.fleet.summary import PingSummary, ping_summary
+from client_sim.fleet.transport import Fetched, Outcome, Transport, Unavailable
+from protocol.documents import DOCUMENT_TYPES, DocumentType
+from protocol.errors import FedpingError, InvalidSettings
+from protocol.study import PublicStudy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BYTES_AT_A_TIME = 4 * 2**20
+"""About how much of a Parquet file is worked on at a time; of its row group Arrow may keep all."""
+
+ROWS_AT_A_TIME = 1024
+
+LONGEST_LINE = 64 * 2**20
+"""Bytes of an NDJSON line: more than a ping of the most weights has."""
+
+WAITING = 4
+"""How many pings are in memory for each that may be under way: those that wait to be sent again are among them."""
+
+REFRESH_S = 10.0
+"""How often it is asked which version is the current one."""
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_PARQUET = b"PAR1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """How a recording is posted again.
+
+    Attributes:
+        rate: pings a second at most; as fast as the server takes them if None.
+        at_once: how many requests may be under way at one time.
+        run: new document ids follow from it and the recorded ones; the same run again makes duplicates.
+        same_ids: whether the recorded document ids are kept instead.
+        to_current_version: whether pings say that they know the version that is current now.
+        seed: of the jitter of what is sent again.
+        backoff: when a ping is sent again, and when it is given up.
+
+    Raises:
+        InvalidSettings: a number that cannot be meant.
+    """
+
+    rate: float | None = None
+    at_once: int = 64
+    run: int = 0
+    same_ids: bool = False
+    to_current_version: bool = False
+    seed: int = 0
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise InvalidSettings(f"a rate of {self.rate:g} pings a second cannot be meant; give a number above 0")
+
+
+class ReplaySummary(Struct, frozen=True, kw_only=True):
+    """What became of a recording, posted once.
+
+    Attributes:
+        iteration: how often it was posted before.
+        run: part of its new document ids; the same command with ``--run`` and this number posts the same documents.
+        seconds: of wall time.
+        pings: what became of those that were posted.
+        skipped_by_reason: those that were not.
+        latency_ms: of requests that were answered: of half of them at most, of 99 in 100, and the longest.
+    """
+
+    iteration: int
+    run: int
+    seconds: float
+    pings: PingSummary
+    skipped_by_reason: dict[str, int]
+    latency_ms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded ping; ``payload`` has the JSON of each of its fields."""
+
+    document_id: UUID
+    client_id: str
+    arm: str
+    payload: dict[str, Any]
+
+
+class Recording:
+    """The recorded pings of a file, or of the files of a folder.
+
+    Args:
+        path: a Parquet or NDJSON file, a folder of them, or a landing folder.
+        study: that pings are posted to; in a landing folder also the study whose pings they are, unless ``of`` says.
+        of: the name of the recorded study in a landing folder.
+
+    Attributes:
+        files: in the order in which they landed.
+        skipped: pings that are left out, by reason, counted while they are read.
+
+    Raises:
+        FedpingError: there is no recording at the path.
+    """
+
+    def __init__(self, path: Path, study: PublicStudy, of: str | None = None) -> None:
+        self.files = _files(path, of or study.name)
+        self.skipped: Counter[str] = Counter()
+        self._study = study
+        self._document: DocumentType = DOCUMENT_TYPES[study.pings]
+        lengths = {line.name: line.spec.m for line in study.lines}
+        self._length = {arm.name: lengths.get(arm.line or "", 0) for arm in study.arms}
+
+    def pings(self) -> Iterator[Recorded]:
+        """Yield the pings, a few of them in memory at a time.
+
+        Raises:
+            FedpingError: a file is damaged, or holds no pings of the study's type.
+        """
+        for file in self.files:
+            try:
+                with open(file, "rb") as opened:
+                    head = opened.read(4)
+                yield from self._parquet(file) if head == _PARQUET else self._lines(file, head)
+            except OSError as error:
+                raise FedpingError(f"cannot read the recording {file} ({error}); give another --replay") from error
+
+    def _parquet(self, file: Path) -> Iterator[Recorded]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(file, buffer_size=2**20) as opened:
+                columns = self._columns(file, opened.schema_arrow)
+                size = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.num_row_groups))
+                rows = BYTES_AT_A_TIME * opened.metadata.num_rows // max(1, size)
+                rows = max(1, min(ROWS_AT_A_TIME, rows))
+                for group in range(opened.num_row_groups):  # read as one, a file's groups would all stay in memory
+                    for batch in opened.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                        yield from self._rows(batch)
+        except pa.ArrowException as error:
+            raise FedpingError(f"{file} is damaged, or no Parquet file; leave it out of the recording") from error
+
+    def _columns(self, file: Path, schema: pa.Schema) -> list[str]:
+        fields = [name for name in self._document.payload.__struct_fields__ if name != "update"]
+        columns = ["document_id", "client_id", *fields, "update_encoding", "update"]
+        if missing := [name for name in columns if name not in schema.names]:
+            raise FedpingError(
+                f"{file} has no column '{missing[0]}', so it holds no {self._document.name} pings, which study "
+                f"'{self._study.name}' takes; give a recording of such a study"
+            )
+        return columns
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Recorded]:
+        table = batch.select([name for name in batch.schema.names if name not in ("update_encoding", "update")])
+        updates = self._updates(batch)
+        for row, update in zip(table.to_pylist(), updates, strict=True):
+            document, client = (UUID(bytes=row.pop(name)) for name in ("document_id", "client_id"))
+            if row["study_variation"] not in self._length:
+                self._skip_arm(row["study_variation"])
+            elif update is None:
+                self.skipped[f"its update is none of the weights of arm '{row['study_variation']}'"] += 1
+            else:
+                yield Recorded(document, str(client), row["study_variation"], row | {"update": update})
+
+    def _updates(self, batch: pa.RecordBatch) -> list[msgspec.Raw | None]:
+        """Return the JSON of every update, "null" where there is none, None where it is not one of the arm's model."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from protocol.update import CODECS
+
+        found: list[msgspec.Raw | None] = [None] * batch.num_rows
+        payloads, arms = batch.column("update"), batch.column("study_variation").cast(pa.string())
+        for place in np.flatnonzero(pc.is_null(payloads).to_numpy(zero_copy_only=False)).tolist():
+            found[place] = msgspec.Raw(b"null")
+        tags = batch.column("update_encoding").cast(pa.string())
+        for m in {self._length.get(arm, 0) for arm in pc.unique(arms).to_pylist()} - {0}:
+            names = pa.array([arm for arm, length in self._length.items() if length == m], pa.string())
+            for tag, codec in CODECS.items():
+                mine = pc.and_(pc.fill_null(pc.equal(tags, tag), False), pc.is_in(arms, value_set=names))
+                places = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
+                if not len(places):
+                    continue
+                numbers, whole = codec.decode(payloads.take(pa.array(places)), m)
+                for place, text in zip(places[whole].tolist(), as_json_arrays(numbers[whole]), strict=True):
+                    found[place] = msgspec.Raw(text)
+        return found
+
+    def _lines(self, file: Path, head: bytes) -> Iterator[Recorded]:
+        import pyarrow as pa
+
+        compression = next((name for sign, name in _COMPRESSED.items() if head.startswith(sign)), None)
+        with pa.input_stream(str(file), compression=compression) as stream, io.BufferedReader(stream) as lines:
+            for number in count(1):
+                line = lines.readline(LONGEST_LINE)
+                if not line:
+                    return
+                if len(line) == LONGEST_LINE:
+                    raise FedpingError(f"line {number} of {file} has over {LONGEST_LINE:,} bytes, which is no ping")
+                if line.strip():
+                    yield from self._line(line, file, number)
+
+    def _line(self, line: bytes, file: Path, number: int) -> Iterator[Recorded]:
+        try:
+            ping = msgspec.json.decode(line, type=_Line)
+            arm = msgspec.json.decode(ping.payload.get("study_variation", msgspec.Raw(b"null")), type=str)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            self.skipped["it is no ping: give a line as the batch endpoint takes it"] += 1
+            return
+        if ping.type != self._document.name:
+            self.skipped[f"it is of type '{ping.type[:40]}', and the study takes {self._document.name}"] += 1
+        elif arm not in self._length:
+            self._skip_arm(arm)
+        else:
+            document = ping.document_id or _id_from(f"{file.name} {number}".encode())
+            yield Recorded(document, ping.client_id, arm, dict(ping.payload))
+
+    def _skip_arm(self, arm: str) -> None:
+        self.skipped[f"its arm '{arm[:40]}' is none of study '{self._study.name}'"] += 1
+
+
+class _Line(Struct, rename="camel"):
+    """A line of NDJSON, as little of it read as is needed."""
+
+    client_id: str
+    type: str
+    payload: dict[str, msgspec.Raw]
+    document_id: UUID | None = None
+
+
+class Replay:
+    """Posts a recording, as often as it is asked to.
+
+    Args:
+        transport: the way to the server, which belongs to the caller.
+        study: what pings are posted to, as the server gave it.
+        recording: what is posted.
+        settings: how.
+    """
+
+    def __init__(
+        self, transport: Transport, study: PublicStudy, recording: Recording, settings: ReplaySettings
+    ) -> None:
+        self._study, self._recording, self._settings = study, recording, settings
+        self._line = {arm.name: arm.line for arm in study.arms}
+        self._timed = _Timed(transport)
+        self._versions = _Versions(transport, study)
+        self._random = Random(settings.seed)
+        self._outbox = self._new_outbox()
+        self._times = 0
+
+    @property
+    def outbox(self) -> Outbox:
+        """What became of the pings of this time, kept up to date."""
+        return self._outbox
+
+    async def run(self, goes_on: Callable[[], bool] = lambda: True) -> ReplaySummary:
+        """Post the recording once, and return what became of it; ``goes_on`` may end it before.
+
+        Where reading fails, what is under way is handed over first.
+
+        Raises:
+            FedpingError: a file is damaged, or, where it is asked for, the server does not give the current version.
+        """
+        loop = asyncio.get_running_loop()
+        began, iteration = loop.time(), self._times
+        self._times += 1
+        self._outbox, self._timed.latencies = self._new_outbox(), Counter()
+        self._recording.skipped.clear()
+        places = asyncio.Semaphore(self._settings.at_once)
+        room = asyncio.Semaphore(WAITING * self._settings.at_once)
+        failed: FedpingError | None = None
+        async with asyncio.TaskGroup() as group, aclosing(self._letters(iteration)) as letters:
+            number = 0
+            try:
+                async for letter in letters:
+                    if self._settings.rate and (wait := began + number / self._settings.rate - loop.time()) > 0:
+                        await asyncio.sleep(wait)
+                    number += 1
+                    if not goes_on():
+                        break
+                    await room.acquire()
+                    await places.acquire()
+                    task = group.create_task(self._outbox.hand_over(letter, places))
+                    task.add_done_callback(partial(_leave, room))
+            except FedpingError as error:  # in a group of tasks it would become one of several
+                failed = error
+        if failed is not None:
+            raise failed
+        return self._summary(iteration, loop.time() - began)
+
+    def _new_outbox(self) -> Outbox:
+        return Outbox(
+            self._timed,
+            self._study.name,
+            backoff=self._settings.backoff,
+            at_once=self._settings.at_once,
+            sleep=asyncio.sleep,
+            random=self._random,
+        )
+
+    async def _letters(self, iteration: int) -> AsyncGenerator[Letter, None]:
+        settings, encoder = self._settings, msgspec.json.Encoder()
+        for ping in self._recording.pings():
+            payload, line = ping.payload, self._line[ping.arm]
+            if settings.to_current_version and line is not None:
+                payload["model_version"] = await self._versions.current(line)
+            document = ping.document_id
+            if not settings.same_ids:
+                document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
+            body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
+            yield Letter(document, encoder.encode(body))
+
+    def _summary(self, iteration: int, seconds: float) -> ReplaySummary:
+        counts = self._outbox.counts
+        return ReplaySummary(
+            iteration=iteration,
+            run=self._settings.run,
+            seconds=seconds,
+            pings=ping_summary(counts, type(counts)(), 0, self._outbox.undelivered),
+            skipped_by_reason=dict(self._recording.skipped.most_common()),
+            latency_ms=self._timed.milliseconds(),
+        )
+
+
+class _Versions:
+    """Which version of each line is the current one, asked for again now and then."""
+
+    def __init__(self, transport: Transport, study: PublicStudy) -> None:
+        self._transport, self._study = transport, study.name
+        self._known: dict[str, tuple[int, str | None, float]] = {}
+
+    async def current(self, line: str) -> int:
+        now = asyncio.get_running_loop().time()
+        version, etag, asked = self._known.get(line, (-1, None, -math.inf))
+        if now - asked < REFRESH_S:
+            return version
+        answer = await self._transport.fetch_model(self._study, line, None, etag)
+        if isinstance(answer, Fetched):
+            version, etag = answer.document.iteration, answer.etag
+        elif isinstance(answer, Unavailable) and line not in self._known:
+            raise FedpingError(
+                f"the server does not give the current version of line '{line}' ({answer.reason}); start it, or leave "
+                "out --to-current-version"
+            )
+        self._known[line] = version, etag, now
+        return version
+
+
+class _Timed:
+    """A transport that remembers how long pings took, to a twentieth, however many there are."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.latencies: Counter[int] = Counter()
+        self.fetch_study, self.fetch_model, self.close = transport.fetch_study, transport.fetch_model, transport.close
+
+    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+        """See :meth:`client_sim.fleet.transport.Transport.submit`."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        outcome = await self._transport.submit(study, document_id, body)
+        self.latencies[round(math.log(max(clock() - began, 1e-6), 1.05))] += 1
+        return outcome
+
+    def milliseconds(self) -> dict[str, float]:
+        total, seen, found = self.latencies.total(), 0, {}
+        wanted = [("half", 0.5), ("99_of_100", 0.99), ("longest", 1.0)]
+        for step, number in sorted(self.latencies.items()):
+            seen += number
+            while wanted and seen >= wanted[0][1] * total:
+                found[wanted.pop(0)[0]] = float(f"{1000 * 1.05**step:.3g}")
+        return found
+
+
+def _leave(room: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
+    room.release()
+
+
+def _files(path: Path, study: str) -> list[Path]:
+    """Return the files of a recording; those of a landing folder in the order in which they landed."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FedpingError(f"there is no recording at {path}; give a Parquet or NDJSON file, or a landing folder")
+    studies = sorted(folder.name.partition("=")[2] for folder in path.glob("study=*") if folder.is_dir())
+    if studies and study not in studies:
+        raise FedpingError(
+            f"the landing folder {path} has no pings of study '{study}', only of {', '.join(studies)}; name one of "
+            "them with --from-study"
+        )
+    below = path / f"study={study}" if studies else path
+    kinds = (".parquet",) if studies else (".parquet", ".ndjson", ".jsonl", ".ndjson.gz", ".ndjson.zst")
+    found = [
+        file
+        for file in below.rglob("*")
+        if file.name.endswith(kinds)
+        and not any(part.startswith((".", "_")) for part in file.relative_to(below).parts)
+        and file.is_file()
+    ]
+    if not found:
+        raise FedpingError(f"{below} holds no recording: no file ends with {', '.join(kinds)}; give another --replay")
+    return sorted(found, key=lambda file: (file.name, str(file)))
+
+
+def _id_from(text: bytes) -> UUID:
+    """Return a version 4 UUID that follows from some bytes."""
+    return UUID(bytes=hashlib.blake2b(text, digest_size=16).digest(), version=4)

@@ -1,0 +1,209 @@
+"""Whether the clients that we know could take part in a study: its models, weights, pings, training, aggregation.
+
+A study file may be whole and still describe what no client can do: 21 weights for a model of 22, gradients for a round
+that clusters centroids. Nobody would notice before the first ping is refused, or before a line learns nonsense. A model
+that this installation does not know may be a product's own: of it nothing can be said but that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from client_sim.learning.model import Model
+from client_sim.learning.models.arrays import OfArrays
+from client_sim.learning.registry import LEARNERS, OWN_CODE, model_of
+from client_sim.models import MODELS
+from protocol.documents import FRECENCY_UPDATE
+from protocol.errors import InvalidSettings
+from protocol.pipeline import GradientDescent, Recluster
+from protocol.spec import ModelSpec
+from protocol.study import Line, Study
+from protocol.training import LocalSteps, OneGradient
+
+_NEAR = 0.8
+"""How alike two names are of which one is a slip of the other: one or two letters of ten."""
+
+
+def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
+    """Return what to know before the study is created, a sentence each; most studies have none.
+
+    Args:
+        study: what a file describes.
+        own_models: the names of models that a product's own clients evaluate, and that nobody else need know.
+
+    Raises:
+        InvalidSettings: the clients of a line could not do what it says.
+    """
+    found: list[str] = []
+    for line in study.lines:
+        found += _check_line(study, line, own_models)
+    decaying = [arm.name for arm in study.arms if arm.decays]
+    if decaying and study.document is not FRECENCY_UPDATE:
+        found.append(
+            f"'decays' of arm '{decaying[0]}' is about stored scores of pages, which clients that send {study.pings} "
+            "pings do not keep; leave it out"
+        )
+    return found
+
+
+def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterator[str]:
+    name, spec = line.spec.model, line.spec
+    yield from _check_aggregate(line)
+    if name in own_models:
+        return
+    if name in OWN_CODE:  # a study file may be anybody's: checking one runs none of the code that it names
+        yield (
+            f"{_spec_of(line)} has the model '{name}', whose code the clients bring; its number of weights, "
+            f"{spec.m:,}, is not checked here"
+        )
+        return
+    if name not in LEARNERS:
+        near = get_close_matches(name, LEARNERS, n=1, cutoff=_NEAR)
+        if near:
+            raise InvalidSettings(
+                f"{_spec_of(line)} has the model '{name}', which is none of ours; did you mean '{near[0]}'? For a "
+                f"model of your own of that name, give --own-model {name}"
+            )
+        yield (
+            f"{_spec_of(line)} has the model '{name}', which this installation does not know, so neither its weights "
+            f"nor its settings are checked; if it is your own, --own-model {name} says so, else choose one of "
+            f"{', '.join(LEARNERS)}"
+        )
+        return
+    _check_pings(study, line)
+    try:
+        model = model_of(spec)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{_spec_of(line)}, settings: {error}") from error
+    _check_weights(line, model)
+    if name not in MODELS and spec.integer.any():
+        yield (
+            f"{_spec_of(line)} has integer weights, so what clients get of the model '{name}' is rounded to whole "
+            "numbers; leave out 'integer' unless that is meant"
+        )
+
+
+def _check_pings(study: Study, line: Line) -> None:
+    if study.document is not FRECENCY_UPDATE:
+        return
+    if line.spec.model not in MODELS:
+        raise InvalidSettings(
+            f"{_spec_of(line)} has the model '{line.spec.model}', which learns from examples, but the study takes "
+            f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
+        )
+    if isinstance(line.training, LocalSteps):
+        raise InvalidSettings(
+            f"[lines.training] of line '{line.name}' asks for local steps, but a {study.pings} ping holds the gradient "
+            'of one interaction; set algorithm = "gradient", or pings = "model-update" at the top of the file'
+        )
+
+
+def _check_aggregate(line: Line) -> Iterator[str]:
+    """Refuse what cannot be reclustered; that the weights may be centroids is what `protocol.study` sees to."""
+    if not isinstance(line.pipeline.aggregate, Recluster):
+        return
+    where = f"[lines.pipeline] of line '{line.name}' reclusters"
+    if isinstance(line.training, OneGradient):
+        raise InvalidSettings(
+            f"{where}, for which an update has to say how far centroids have moved, but its [lines.training] sends a "
+            'gradient; set training = { algorithm = "local", epochs = 1, rate = 1.0 }'
+        )
+    if line.training.sign:
+        raise InvalidSettings(
+            f"{where}, for which an update has to say how far centroids have moved, but its [lines.training] sends "
+            "signs alone; leave out 'sign'"
+        )
+    if line.spec.integer.any():
+        raise InvalidSettings(
+            f"{where}, but its [lines.spec] has integer weights, and centroids are no whole numbers; leave out "
+            "'integer'"
+        )
+    optimizer = line.pipeline.optimizer
+    if not (isinstance(optimizer, GradientDescent) and optimizer.rate == 1.0 and optimizer.decay == "none"):
+        yield (
+            f"{where}, but its optimizer does not go all the way to the new centroids; "
+            '{ optimizer = "gradient_descent", rate = 1.0 } does'
+        )
+
+
+def _check_weights(line: Line, model: Model[Any]) -> None:
+    """Refuse weights that are not the model's: in number, in shape, or in order as far as names tell."""
+    spec, names = line.spec, model.weight_names
+    if spec.m != len(names):
+        raise InvalidSettings(
+            f"{_spec_of(line)} has {spec.m:,} weights, but the model '{spec.model}'{_settings_of(spec)} has "
+            f"{len(names):,}: {_described(model)}; correct the weights, or the settings"
+        )
+    if isinstance(model, OfArrays):
+        _check_arrays(line, model)
+        return
+    for place, (given, own) in enumerate(zip(spec.names, names, strict=True)):
+        if given != own:
+            raise InvalidSettings(
+                f"{_spec_of(line)} names weight {place + 1} of {spec.m} '{given}', where the model '{spec.model}' has "
+                f"'{own}'; name all of them in its order: {_listed(names)}"
+            )
+
+
+def _check_arrays(line: Line, model: OfArrays) -> None:
+    """Blocks have to be the model's arrays; weights one by one may have names of their own, but not another's place."""
+    spec = line.spec
+    arrays, at = {}, 0
+    for array in model.arrays:
+        arrays[at] = array
+        at += _size(array.shape)
+    at = len(spec.weights)
+    for block in spec.blocks:
+        own = arrays.get(at)
+        if own is None or own.shape != block.shape:
+            raise InvalidSettings(
+                f"{_spec_of(line)} has the block '{block.name}' of shape {_shape(block.shape)} from weight {at + 1:,} "
+                f"on, but the model '{spec.model}'{_settings_of(spec)} has {_described(model)}; give these blocks"
+            )
+        other = next((one.name for one in model.arrays if one.name == block.name), own.name)
+        if other != own.name:
+            raise InvalidSettings(
+                f"{_spec_of(line)} has the block '{block.name}' in the place of '{own.name}'; put the blocks in the "
+                f"order of the model '{spec.model}': {_described(model)}"
+            )
+        at += _size(block.shape)
+    names = model.weight_names
+    for place, weight in enumerate(spec.weights):
+        if weight.name in names and names[place] != weight.name:
+            raise InvalidSettings(
+                f"{_spec_of(line)} has '{weight.name}' as weight {place + 1} of {spec.m}, where the model "
+                f"'{spec.model}' has '{names[place]}'; put the weights in its order: {_described(model)}"
+            )
+
+
+def _described(model: Model[Any] | OfArrays) -> str:
+    if not isinstance(model, OfArrays):
+        return _listed(model.weight_names)
+    return ", ".join(f"{array.name} of shape {_shape(array.shape)}" for array in model.arrays)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(islice(names, 25)) + (", ..." if len(names) > 25 else "")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _settings_of(spec: ModelSpec) -> str:
+    given = ", ".join(f"{name} = {value!r}" for name, value in spec.settings.items())
+    return f" with {given}" if given else ""
+
+
+def _spec_of(line: Line) -> str:
+    return f"[lines.spec] of line '{line.name}'"

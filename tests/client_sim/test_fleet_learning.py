@@ -1,0 +1,288 @@
+"""Simulated clients learn any model that there is, over a real ingest: examples, updates, arms and memory."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+
+from client_sim.fleet import FleetSettings, IterationSummary, join_study
+from client_sim.fleet import learning_round as rounds
+from client_sim.fleet.examples import ExampleSettings, examples_for
+from client_sim.learning import LEARNERS, cohort_updates, learner_for, model_spec
+from client_sim.population.draws import child_keys, root_key
+from model_store.store import ModelStore, open_store
+from protocol.errors import InvalidSettings
+from protocol.pipeline import GradientDescent, Pipeline, Recluster
+from protocol.spec import ModelSpec
+from protocol.study import Arm, Line, Study
+from protocol.training import LocalSteps, OneGradient, Training
+from server_jobs.optimize import first_versions
+from server_jobs.round import engine_named, run_round
+from tests.support.fleets import PlannedTransport, fleet_study, seen
+from tests.support.ingest_server import IngestServer, running_ingest
+from tests.support.virtual_time import in_virtual_time
+
+STUDY = "any"
+WHEN = "2026-01-01T00:00:00.000+00:00"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "linear-regression": {"features": 4},
+    "logistic-regression": {"features": 4},
+    "network": {"features": 4, "classes": 3, "hidden": 5},
+    "k-means": {"features": 2, "clusters": 3},
+    "svm-ranking": {"features": 4},
+    "frecency-2018": {},
+    "linear-15": {},
+}
+
+
+def spec_of(model: str) -> ModelSpec:
+    return model_spec(model, SETTINGS[model])
+
+
+ONE_GRADIENT = OneGradient()
+
+
+def study_of(spec: ModelSpec, training: Training = ONE_GRADIENT, **pipeline: Any) -> Study:
+    chosen = Pipeline(**{"optimizer": GradientDescent(rate=0.5), "min_clients": 1, "weighting": "examples", **pipeline})
+    return Study(
+        name=STUDY,
+        pings="model-update",
+        arms=(
+            Arm(name="treatment", share=0.5, line="main", applies=True, submits=True),
+            Arm(name="watching", share=0.2, line="main", applies=True),
+            Arm(name="teaching", share=0.1, line="main", submits=True),
+            Arm(name="plain", share=0.2),
+        ),
+        lines=(Line(name="main", spec=spec, training=training, pipeline=chosen),),
+    )
+
+
+def created(folder: Path, study: Study) -> ModelStore:
+    store = open_store(folder / "store", create=True)
+    store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    return store
+
+
+def trained(server: IngestServer, folder: Path, store: ModelStore, settings: FleetSettings) -> list[IterationSummary]:
+    """Run two iterations with a round in between."""
+    from client_sim.fleet import HttpTransport
+
+    with asyncio.Runner() as runner, engine_named("numpy") as engine:
+        fleet = runner.run(join_study(HttpTransport(server.url), STUDY, settings))
+        found = [runner.run(fleet.run_iteration())]
+        server.flush()
+        done = run_round(store, folder / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+        assert done.status == "published"
+        found.append(runner.run(fleet.run_iteration()))
+        runner.run(fleet.close())
+    server.flush()
+    return found
+
+
+@pytest.mark.parametrize("model", sorted(SETTINGS))
+def test_every_model_is_learned_over_http(tmp_path: Path, model: str) -> None:
+    training: Training = LocalSteps(epochs=1, rate=1.0) if model == "k-means" else OneGradient()
+    more = {"aggregate": Recluster(), "optimizer": GradientDescent()} if model == "k-means" else {}
+    study = study_of(spec_of(model), training, **more)
+    store = created(tmp_path, study)
+    with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "1") as server:
+        first, second = trained(server, tmp_path, store, FleetSettings(clients=60, seed=1))
+    for one in (first, second):
+        assert one.pings.rejected_by_reason == {}
+        assert (one.pings.accepted, one.pings.undelivered) == (one.pings.generated, 0)
+        assert {arm.arm: arm.clients for arm in one.arms} == {arm.arm: arm.pings for arm in one.arms}
+    assert first.versions == {"main": 0}
+    assert second.versions == {"main": 1}
+    before, after = ({arm.arm: arm.loss for arm in one.arms} for one in (first, second))
+    assert None not in before.values()
+    if model not in ("frecency-2018", "linear-15", "network"):
+        assert after["treatment"] < before["treatment"], "every client has the same examples, so the loss falls"
+        assert after["watching"] < before["watching"]
+        assert after["teaching"] == before["teaching"], "it trains the line, and applies the first version"
+        assert after["plain"] == before["plain"]
+    rows = ds.dataset(tmp_path / "landing", partitioning="hive").to_table().to_pandas()
+    assert len(rows) == first.pings.accepted + second.pings.accepted
+    for arm, sends in (("treatment", True), ("watching", False), ("teaching", True), ("plain", False)):
+        here = rows[rows.study_variation == arm]
+        assert len(here) > 0
+        assert here["update"].notna().all() == sends
+        assert (here["line"] == ("none" if arm == "plain" else "main")).all()
+        assert set(here.model_version) == ({-1} if arm == "plain" else {0, 1})
+
+
+def test_the_clients_follow_the_lines_training(tmp_path: Path) -> None:
+    spec = spec_of("logistic-regression")
+    training = LocalSteps(epochs=2, batch=3, rate=0.1, sign=True)
+    sent = sent_by(study_of(spec, training), FleetSettings(clients=40, seed=2))
+    teaching = [ping for ping in sent if ping.payload["update"] is not None]
+    assert len(teaching) > 10
+    assert {abs(number) for ping in teaching for number in ping.payload["update"]} <= {0.0, 1.0}
+
+
+def test_an_update_is_that_of_the_learner_on_the_clients_own_examples() -> None:
+    spec, settings = spec_of("svm-ranking"), FleetSettings(clients=30, seed=3)
+    model = learner_for(spec)
+    sent = {ping.client_id: ping for ping in sent_by(study_of(spec), settings) if ping.arm == "treatment"}
+    transport = PlannedTransport(study_of(spec))
+    roster = asyncio.run(joined_roster(transport, settings))
+    data = examples_for(spec, model, settings.examples, settings.seed).of(np.arange(30), 0)
+    keys = child_keys(root_key(9), np.arange(30))  # a gradient of all examples draws nothing
+    updates, losses = cohort_updates(model, OneGradient(), spec.start_array, data.batch(np.arange(30)), keys)
+    checked = 0
+    for client, update, loss, size in zip(roster, updates, losses, data.sizes, strict=True):
+        if client in sent:
+            assert sent[client].payload["examples"] == size
+            assert sent[client].payload["loss"] == pytest.approx(loss)
+            assert sent[client].payload["update"] == pytest.approx(update.astype(np.float32).tolist(), rel=1e-6)
+            checked += 1
+    assert checked == len(sent) > 8
+
+
+async def joined_roster(transport: PlannedTransport, settings: FleetSettings) -> list[Any]:
+    return (await join_study(transport, STUDY, settings)).roster.ids
+
+
+def sent_by(study: Study, settings: FleetSettings, iterations: int = 1) -> list[Any]:
+    transport = PlannedTransport(study)
+
+    async def go() -> None:
+        fleet = await join_study(transport, STUDY, settings)
+        for _ in range(iterations):
+            await fleet.run_iteration()
+
+    in_virtual_time(go())
+    return seen([sent.body for sent in transport.sent])
+
+
+def test_all_follows_from_the_seed_and_a_client_does_not_depend_on_the_others() -> None:
+    study = study_of(spec_of("network"))
+    few, many = (sent_by(study, FleetSettings(clients=n, seed=4, run=1)) for n in (20, 50))
+    again = sent_by(study, FleetSettings(clients=20, seed=4, run=1))
+    assert [ping.payload for ping in few] == [ping.payload for ping in again]
+    by_client = {ping.client_id: ping.payload for ping in many}
+    for ping in few:
+        ours, theirs = ping.payload, by_client[ping.client_id]
+        assert ours["examples"] == theirs["examples"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
+    other = sent_by(study, FleetSettings(clients=20, seed=5, run=1))
+    assert {p.client_id for p in other}.isdisjoint(p.client_id for p in few)
+
+
+def test_a_client_may_have_no_example(tmp_path: Path) -> None:
+    settings = FleetSettings(clients=80, seed=1, examples=ExampleSettings(least=0, most=1))
+    sent = sent_by(study_of(model_spec("logistic-regression", {"features": 3, "l2": 0.1})), settings)
+    idle = [ping.payload for ping in sent if ping.payload["examples"] == 0]
+    assert 10 < len(idle) < len(sent)
+    assert all(payload["loss"] == 0 and not any(payload["update"] or ()) for payload in idle)
+
+
+def test_pings_are_sent_in_blocks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "MOST_BYTES", 4000)
+    study = study_of(spec_of("logistic-regression"))
+    transport = PlannedTransport(study)
+    held: list[int] = []
+
+    async def go() -> IterationSummary:
+        fleet = await join_study(transport, STUDY, FleetSettings(clients=200, seed=1, send_within=100.0))
+        submit = transport.submit
+
+        async def counted(study: str, document_id: Any, body: bytes) -> Any:
+            held.append(fleet.undelivered)
+            return await submit(study, document_id, body)
+
+        transport.submit = counted  # type: ignore[method-assign]
+        return await fleet.run_iteration()
+
+    summary = in_virtual_time(go())
+    assert summary.pings.accepted == len(transport.landed) == 200
+    assert max(held) < 40
+    at = [sent.at for sent in transport.sent]
+    assert 80 < max(at) - min(at) <= 100, "all blocks together are spread over the time that one would be"
+
+
+def test_a_data_set_is_drawn_from_standardised() -> None:
+    spec = model_spec("logistic-regression", {"features": 30})
+    settings = FleetSettings(clients=50, seed=1, examples=ExampleSettings(data="breast-cancer"))
+    sent = sent_by(study_of(spec), settings)
+    losses = [ping.payload["loss"] for ping in sent]
+    assert losses == pytest.approx([np.log(2)] * 50), "the start weights are zero, whatever the examples"
+    model = learner_for(spec)
+    batch = examples_for(spec, model, settings.examples, 1).of(np.arange(50), 0).batch(np.arange(50))
+    x = batch.x[batch.weight > 0]  # type: ignore[attr-defined]
+    assert np.abs(x.mean(axis=0)).max() < 0.3
+    assert x.std() == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "data", "sentence"),
+    [
+        (model_spec("logistic-regression", {"features": 4}), "breast-cancer", "has 30 features, and the model"),
+        (model_spec("logistic-regression", {"features": 10}), "diabetes", "is a number, and the model .* predicts 2"),
+        (model_spec("network", {"features": 30, "classes": 5}), "breast-cancer", "is 2 classes, and the model"),
+        (spec_of("logistic-regression"), "nothing", "there is no data set 'nothing'"),
+        (spec_of("svm-ranking"), "digits", "has 64 features"),
+        (spec_of("linear-15"), "digits", "learns from searches over pages, .* leave out --data"),
+    ],
+)
+def test_a_data_set_that_does_not_fit_is_refused(spec: ModelSpec, data: str, sentence: str) -> None:
+    with pytest.raises(InvalidSettings, match=sentence):
+        sent_by(study_of(spec), FleetSettings(clients=5, examples=ExampleSettings(data=data)))
+
+
+def own_study(model: str, **settings: Any) -> Study:
+    spec = spec_of("linear-regression")
+    return study_of(msgspec.structs.replace(spec, model=model, settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("study", "sentence"),
+    [
+        (own_study("house-prices"), "do not have the model 'house-prices' of line 'main', only .* with --replay"),
+        (own_study("own", function="os:abort", start="os:abort"), "do not have the model 'own' of line 'main'"),
+        (own_study("logistic-regression", features=9), "has 10 weights .* but the spec has 5; .* or give --replay"),
+        (
+            msgspec.structs.replace(study_of(spec_of("network")), arms=(Arm(name="a", share=1),), lines=()),
+            "no model line",
+        ),
+        (
+            msgspec.structs.replace(
+                fleet_study(),
+                lines=(
+                    msgspec.structs.replace(fleet_study().lines[0], training=LocalSteps(rate=1, steps=2)),
+                    fleet_study().lines[1],
+                ),
+            ),
+            "asks its clients for local steps, .* with --replay",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_before_anything_is_sent(study: Study, sentence: str) -> None:
+    transport = PlannedTransport(study)
+    with pytest.raises(InvalidSettings, match=sentence):
+        in_virtual_time(join_study(transport, study.name, FleetSettings(clients=5)))
+    assert transport.sent == []
+    assert transport.closed
+
+
+def test_browsers_send_signs_where_the_line_says_so() -> None:
+    study = fleet_study()
+    lines = tuple(msgspec.structs.replace(line, training=OneGradient(sign=True)) for line in study.lines)
+    transport = PlannedTransport(msgspec.structs.replace(study, lines=lines))
+
+    async def go() -> None:
+        await (await join_study(transport, study.name, FleetSettings(clients=60, seed=1))).run_iteration()
+
+    in_virtual_time(go())
+    updates = [ping.payload["update"] for ping in seen([sent.body for sent in transport.sent])]
+    numbers = {abs(number) for update in updates if update is not None for number in update}
+    assert numbers == {0.0, 1.0}
+
+
+def test_every_learner_is_simulated_or_refused_by_name() -> None:
+    assert set(SETTINGS) == set(LEARNERS) - {"own", "jax"}
+    with pytest.raises(InvalidSettings, match="cannot have from 9 to 3 examples"):
+        ExampleSettings(least=9, most=3)

@@ -1,0 +1,367 @@
+"""`fedping fleet --replay` posts recorded pings again, of any model: to a real ingest, at a rate, in bounded memory."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from client_sim.fleet.backoff import Backoff
+from client_sim.fleet.replay import Recording, Replay, ReplaySettings
+from client_sim.fleet.transport import ACCEPTED, Outcome
+from fedping.main import main
+from model_store.store import open_store
+from protocol.landed import landed_model_updates
+from protocol.landing import partition, write_landed
+from protocol.model_pings import ModelPings
+from protocol.study import Study
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
+from tests.support.fleets import RETRY, PlannedTransport, fleet_study
+from tests.support.ingest_server import IngestServer, running_ingest
+from tests.support.landed import landed_table, random_ids
+from tests.support.model_updates import STUDY, model_lines, model_study
+from tests.support.processes import left_over, new_mark
+from tests.support.versions import after, version_0
+from tests.support.virtual_time import in_virtual_time
+
+ROOT = Path(__file__).parents[2]
+ENVELOPE = ["document_id", "received_at", "iteration", "line", "study"]
+
+
+def own_study(m: int = 3) -> Study:
+    """Return a study whose model nobody but its product knows."""
+    study = model_study(m)
+    spec = msgspec.structs.replace(study.lines[0].spec, model="house-prices")
+    return msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], spec=spec),))
+
+
+def recorded(landing: Path, study: Study, clients: int = 40, seed: int = 1, version: int = 0) -> None:
+    """Land pings of every arm, two files of each."""
+    rng = np.random.default_rng(seed)
+    m = study.lines[0].spec.m
+    for number, arm in enumerate(study.arms):
+        for part in range(2):
+            pings = ModelPings(
+                document_ids=random_ids(rng, clients),
+                client_ids=random_ids(rng, clients),
+                arm=arm.name,
+                version=version if arm.line else -1,
+                updates=rng.normal(size=(clients, m)) if arm.submits else None,
+                losses=rng.gamma(2.0, 1.0, clients),
+                examples=rng.integers(1, 50, clients),
+            )
+            where = partition(landing, study.name, arm.line, version if arm.line else -1)
+            write_landed(where, landed_model_updates(pings, 1_700_000_000_000), 1_700_000_000_000 + 2 * number + part)
+
+
+def rows_of(landing: Path) -> pd.DataFrame:
+    table = ds.dataset(landing, partitioning="hive").to_table()
+    return table.to_pandas().sort_values(["client_id", "loss"]).reset_index(drop=True)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[IngestServer]:
+    """A real ingest with a study of a model that no simulated client has, whose newest version is 1."""
+    store, study = open_store(tmp_path / "store", create=True), own_study()
+    first = version_0(study)
+    store.create_study(study, (first,))
+    store.publish(after(first))
+    recorded(tmp_path / "recording", study)
+    with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "1") as running:
+        yield running
+
+
+@pytest.fixture
+def planned() -> Iterator[FaultyServer]:
+    with faulty_server(own_study()) as running:
+        yield running
+
+
+def said(capsys: pytest.CaptureFixture[str], url: str, *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert main(["fleet", url, STUDY, *arguments]) == code
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return captured.out, captured.err
+
+
+def replayed(capsys: pytest.CaptureFixture[str], url: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+    out, _ = said(capsys, url, "--json", *arguments, code=code)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_model_that_nobody_can_simulate_is_refused_with_the_way_out(
+    server: IngestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = said(capsys, server.url, code=2)
+    assert out == ""
+    assert err.startswith("fedping: simulated clients do not have the model 'house-prices' of line 'main', only ")
+    assert err.endswith("; post recorded pings again with --replay\n")
+
+
+def test_a_landing_folder_lands_again_bit_for_bit_under_new_document_ids(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = replayed(capsys, server.url, "--replay", str(tmp_path / "recording"))
+    assert (found["pings"]["accepted"], found["pings"]["rejected"], found["skipped_by_reason"]) == (240, 0, {})
+    assert list(found["latency_ms"]) == ["half", "99_of_100", "longest"]
+    server.flush()
+    before, again = rows_of(tmp_path / "recording"), rows_of(tmp_path / "landing")
+    pd.testing.assert_frame_equal(again.drop(columns=ENVELOPE), before.drop(columns=ENVELOPE))
+    assert set(again["document_id"]).isdisjoint(before["document_id"])
+    assert again["document_id"].nunique() == 240
+    assert list(again["line"]) == list(before["line"])
+
+
+def test_the_recorded_ids_are_kept_where_asked_and_a_run_given_again_posts_the_same(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = ["--replay", str(tmp_path / "recording")]
+    replayed(capsys, server.url, *recording, "--same-ids")
+    first = replayed(capsys, server.url, *recording)
+    replayed(capsys, server.url, *recording, "--run", str(first["run"]))
+    server.flush()
+    again = rows_of(tmp_path / "landing")
+    assert set(rows_of(tmp_path / "recording")["document_id"]) < set(again["document_id"])
+    assert again["document_id"].nunique() == 2 * 240
+
+
+def test_versions_are_mapped_to_the_current_one_where_asked(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replayed(capsys, server.url, "--replay", str(tmp_path / "recording"), "--to-current-version")
+    server.flush()
+    again = rows_of(tmp_path / "landing")
+    assert set(again[again.line == "main"].model_version) == {1}
+    assert set(again[again.line == "none"].model_version) == {-1}
+
+
+def test_ndjson_is_posted_again_plain_and_compressed(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = model_lines(30)
+    without = {key: value for key, value in json.loads(lines[0]).items() if key != "documentId"}
+    text = b"\n".join([*lines, json.dumps(without).encode(), b"", b"{"]) + b"\n"
+    (tmp_path / "a.ndjson").write_bytes(text)
+    (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(text))
+    with pa.output_stream(str(tmp_path / "c.ndjson.zst"), compression="zstd") as compressed:
+        compressed.write(text)
+    for name in ("a.ndjson", "b.ndjson.gz", "c.ndjson.zst"):
+        found = replayed(capsys, server.url, "--replay", str(tmp_path / name))
+        assert found["pings"]["accepted"] == 31
+        assert found["skipped_by_reason"] == {"it is no ping: give a line as the batch endpoint takes it": 1}
+    server.flush()
+    assert len(rows_of(tmp_path / "landing")) == 93
+
+
+def test_pings_that_the_study_cannot_have_are_skipped_and_told(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = own_study(4)
+    arms = (*study.arms[:2], msgspec.structs.replace(study.arms[2], name="gone"))
+    recorded(tmp_path / "other", msgspec.structs.replace(study, arms=arms))
+    out, _ = said(capsys, server.url, "--replay", str(tmp_path / "other"))
+    assert out.startswith("replay   0  run ")
+    assert "80 pings accepted, 160 skipped in " in out
+    assert "80 skipped: its arm 'gone' is none of study 'models'" in out
+    assert "80 skipped: its update is none of the weights of arm 'treatment'" in out
+
+
+def test_a_recording_of_another_study_is_found_by_its_name(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "other", msgspec.structs.replace(own_study(), name="pilot"))
+    where = ["--replay", str(tmp_path / "other")]
+    _, err = said(capsys, server.url, *where, code=1)
+    assert "has no pings of study 'models', only of pilot; name one of them with --from-study" in err
+    assert replayed(capsys, server.url, *where, "--from-study", "pilot")["pings"]["accepted"] == 240
+
+
+def test_pings_of_browsers_are_replayed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = fleet_study()
+    where = partition(tmp_path, study.name, "main", 0)
+    write_landed(where, landed_table(50, 1, arms=("treatment",)), 1)
+    with faulty_server(study) as running:
+        assert main(["fleet", running.url, study.name, "--replay", str(tmp_path), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["pings"]["accepted"] == 50
+        path = next(attempt.path for attempt in running.attempts)
+        assert path.startswith(f"/submit/{study.name}/frecency-update/1/")
+        payload = json.loads(running.attempts[0].body)["payload"]
+        assert payload["frecency_scores"] == [3.0, 1.0]
+        assert len(payload["update"]) == 22
+
+
+def test_the_rate_is_kept_and_the_recording_repeated(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "recording", own_study(), clients=5)
+    where = ["--replay", str(tmp_path / "recording")]
+    out, _ = said(capsys, planned.url, "--json", *where, "--rate", "100", "--iterations", "2")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["iteration"] for row in rows] == [0, 1]
+    assert [row["pings"]["accepted"] for row in rows] == [30, 30]
+    assert len(planned.bodies()) == 60, "every time new documents"
+    assert all(row["seconds"] >= 29 / 100 for row in rows), "no faster than asked; how much slower is the machine's"
+
+
+def test_what_is_refused_or_not_taken_is_counted_with_its_reason(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "recording", own_study(), clients=5)
+    answers = (refusal(400, "no such arm"), refusal(503, Retry_After="3600"), LANDED)
+    planned.plan = lambda name, attempt: answers[name.int % 3]
+    found = replayed(capsys, planned.url, "--replay", str(tmp_path / "recording"), code=1)
+    pings = found["pings"]
+    assert pings["generated"] == 30 == pings["accepted"] + pings["rejected"] + pings["undelivered"]
+    assert pings["rejected_by_reason"] == {"400 no such arm": pings["rejected"]}
+    assert pings["accepted"] == len(planned.landings)
+    assert min(pings["accepted"], pings["rejected"], pings["undelivered"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--replay", "nowhere"], 1, "there is no recording at nowhere; give a Parquet or NDJSON file, or a landing"),
+        (["--replay", "{empty}"], 1, "holds no recording: no file ends with .parquet, .ndjson"),
+        (["--replay", "{empty}", "--clients", "5"], 2, "--clients is of simulated clients, and --replay has none"),
+        (["--replay", "{empty}", "--searches", "1", "2"], 2, "--searches is of simulated clients"),
+        (["--rate", "5"], 2, "--rate is of recorded pings; give --replay with it"),
+        (["--same-ids"], 2, "--same-ids is of recorded pings; give --replay with it"),
+        (["--replay", "{empty}", "--rate", "0"], 2, "a rate of 0 pings a second cannot be meant"),
+        (["--replay", "{frecency}"], 1, "has no column 'examples', so it holds no model-update pings, which study"),
+        (["--replay", "{damaged}"], 1, "is damaged, or no Parquet file; leave it out of the recording"),
+        (["--replay", "{cut}"], 1, "cannot read the recording "),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    planned: FaultyServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    frecency, damaged, cut = (tmp_path / name for name in ("f.parquet", "d.parquet", "cut.ndjson.gz"))
+    pq.write_table(landed_table(5, 1), frecency)
+    damaged.write_bytes(b"PAR1" + b"x" * 100)
+    cut.write_bytes(gzip.compress(b"\n".join(model_lines(30)))[:-40])
+    places = {"empty": tmp_path / "empty", "frecency": frecency, "damaged": damaged, "cut": cut}
+    _, err = said(capsys, planned.url, *(word.format(**places) for word in arguments), code=code)
+    assert sentence in err.splitlines()[-1]
+
+
+def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    browsers = fleet_study()
+    with faulty_server(browsers) as running:
+        assert main(["fleet", running.url, browsers.name, "--examples", "1", "2"]) == 2
+        assert "--examples changes nothing: the clients of study 'fleet' learn from searches" in capsys.readouterr().err
+        assert running.attempts == []
+
+
+def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+    """Row groups of 25 MB: reading ten of them takes no more than reading two, but for what an allocator does."""
+    few, many = (highest_memory(tmp_path / f"{groups}.parquet", groups) for groups in (2, 10))
+    assert many - few < 100_000_000, f"{few / 1e6:.0f} MB, then {many / 1e6:.0f} MB"
+
+
+READ = """
+import resource, sys
+from pathlib import Path
+from client_sim.fleet.replay import Recording
+from protocol.study import public_study
+from tests.commands.test_fleet_replay import own_study
+pings = sum(1 for _ in Recording(Path(sys.argv[1]), public_study(own_study(25_000))).pings())
+print(pings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def highest_memory(file: Path, groups: int) -> int:
+    """Return the most bytes that a process has had in memory which reads a file of so many row groups."""
+    group = landed_model_updates(made(np.random.default_rng(1), 250, 25_000), 1)
+    with pq.ParquetWriter(file, group.schema, compression="none") as writer:
+        for _ in range(groups):
+            writer.write_table(group)
+    ran = subprocess.run([sys.executable, "-c", READ, str(file)], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    pings, kilobytes = map(int, ran.stdout.split())
+    assert pings == groups * 250
+    return kilobytes * 1024
+
+
+def test_no_more_pings_are_read_than_may_wait(tmp_path: Path) -> None:
+    recorded(tmp_path, own_study(), clients=100)
+    transport = PlannedTransport(own_study(), lambda name, attempt: ACCEPTED if attempt else RETRY)
+    replay = Replay(
+        transport, transport.study, Recording(tmp_path, transport.study), ReplaySettings(at_once=3, backoff=Backoff())
+    )
+    held: list[int] = []
+    submit = transport.submit
+
+    async def counted(study: str, document_id: UUID, body: bytes) -> Outcome:
+        counts = replay.outbox.counts
+        held.append(counts.generated - counts.accepted)
+        return await submit(study, document_id, body)
+
+    transport.submit = counted  # type: ignore[method-assign]
+    summary = in_virtual_time(replay.run())
+    assert summary.pings.accepted == summary.pings.retried == 600
+    assert 3 < max(held) <= 12
+
+
+def made(rng: np.random.Generator, k: int, m: int) -> ModelPings:
+    return ModelPings(
+        document_ids=random_ids(rng, k),
+        client_ids=random_ids(rng, k),
+        arm="treatment",
+        version=0,
+        updates=np.round(rng.normal(size=(k, m)), 1),
+        losses=np.ones(k),
+        examples=np.ones(k, np.int64),
+    )
+
+
+def test_ctrl_c_ends_it_in_order(planned: FaultyServer, tmp_path: Path) -> None:
+    recorded(tmp_path / "recording", own_study(), clients=200)
+
+    def plan(name: Any, attempt: int) -> Answer:
+        if len(planned.attempts) >= 40:
+            planned.go_on.clear()
+        return LANDED
+
+    planned.plan = plan
+    mark = new_mark()
+    command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", str(tmp_path / "recording")]
+    ran = subprocess.Popen(
+        [*command, "--at-once", "4"],
+        cwd=ROOT,
+        env={**os.environ, **mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert planned.blocked.wait(60)
+    ran.send_signal(signal.SIGINT)
+    out, err = ran.communicate(timeout=60)
+    assert (ran.returncode, out) == (130, "")
+    assert left_over(mark) == []
+    total, last = (line for line in err.splitlines() if line)
+    assert last == "fedping: interrupted"
+    generated, accepted, rejected, undelivered = map(int, re.findall(r"\d+(?= )", total))
+    assert (accepted + undelivered, rejected) == (generated, 0)
+    assert 36 <= accepted <= 44

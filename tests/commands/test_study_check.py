@@ -1,0 +1,252 @@
+"""`fedping study check` refuses what no client could do, in one sentence, and lets a product's own model through."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from client_sim.learning import LEARNERS, model_spec
+from client_sim.models import FRECENCY_NAMES, LINEAR_15_NAMES
+from fedping.main import main
+
+STEP = {"start": 0.1, "min": 1e-6, "max": 50.0}
+LOGISTIC = {"model": "logistic-regression", "settings": {"features": 30}}
+LOCAL = {"algorithm": "local", "epochs": 1, "rate": 1.0}
+K_MEANS = {"model": "k-means", "settings": {"features": 2, "clusters": 3, "counts": False}}
+RECLUSTER = {
+    "aggregate": {"by": "recluster"},
+    "optimizer": {"optimizer": "gradient_descent", "rate": 1.0},
+}
+
+
+def weights(names: Any, **more: Any) -> dict[str, Any]:
+    return {"weights": [{"name": name, "start": 1.0, "step": STEP, **more} for name in names]}
+
+
+def blocks(**shapes: list[int]) -> dict[str, Any]:
+    return {"blocks": [{"name": name, "shape": shape, "step": STEP} for name, shape in shapes.items()]}
+
+
+FRECENCY = {"model": "frecency-2018", **weights(FRECENCY_NAMES)}
+ARRAYS = blocks(coefficients=[30], intercept=[1])
+CENTROIDS = blocks(centroids=[3, 2])
+
+
+def study(spec: dict[str, Any], pings: str = "model-update", **line: Any) -> dict[str, Any]:
+    return {
+        "name": "mine",
+        "pings": pings,
+        "arms": [{"name": "treatment", "share": 0.5, "line": "main", "applies": True, "submits": True}],
+        "lines": [{"name": "main", "spec": {"name": "mine", **spec}, **line}],
+    }
+
+
+def written(folder: Path, described: dict[str, Any]) -> Path:
+    file = folder / "mine.toml"
+    file.write_text("".join(f"{key} = {inline(value)}\n" for key, value in described.items()), encoding="utf-8")
+    return file
+
+
+def inline(value: Any) -> str:
+    """Return a value as TOML, tables within a line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items() if one is not None) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value)
+
+
+def checked(
+    folder: Path, capsys: pytest.CaptureFixture[str], described: dict[str, Any], *options: str
+) -> tuple[int, str, list[str]]:
+    """Check a study, and see that creating it judges the same; return the code, the answer, and what was warned of."""
+    file = written(folder, described)
+    codes, answers = [], []
+    for command in (["check"], ["create", "--store", str(folder / "store")]):
+        codes.append(main(["study", *command, str(file), *options]))
+        answers.append(capsys.readouterr())
+    assert codes[0] == codes[1]
+    assert answers[0].err == answers[1].err
+    assert (folder / "store" / "mine").exists() == (codes[0] == 0)
+    assert "Traceback" not in answers[0].err
+    return codes[0], answers[0].out, answers[0].err.splitlines()
+
+
+REFUSED = [
+    (
+        study(FRECENCY | weights(FRECENCY_NAMES[:21]), "frecency-update"),
+        "[lines.spec] of line 'main' has 21 weights, but the model 'frecency-2018' has 22: ",
+    ),
+    (
+        study({"model": "linear-15", **weights([*LINEAR_15_NAMES[:14], "banana"])}, "frecency-update"),
+        "names weight 15 of 15 'banana', where the model 'linear-15' has",
+    ),
+    (
+        study({"model": "linear-15", **weights([LINEAR_15_NAMES[1], LINEAR_15_NAMES[0], *LINEAR_15_NAMES[2:]])}),
+        f"names weight 1 of 15 '{LINEAR_15_NAMES[1]}', where the model 'linear-15' has '{LINEAR_15_NAMES[0]}'",
+    ),
+    (
+        study({"model": "frecency-2018", **blocks(w=[22])}, "frecency-update"),
+        "names weight 1 of 22 'w[0]', where the model 'frecency-2018' has",
+    ),
+    (
+        study(FRECENCY | {"model": "frecency-2081"}, "frecency-update"),
+        "has the model 'frecency-2081', which is none of ours; did you mean 'frecency-2018'?",
+    ),
+    (
+        study({**LOGISTIC, **weights([f"w{i}" for i in range(12)])}),
+        "has 12 weights, but the model 'logistic-regression' with features = 30 has 31: "
+        "coefficients of shape [30], intercept of shape [1]; correct the weights, or the settings",
+    ),
+    (study({"model": "logistic-regression", **ARRAYS}), "the model 'logistic-regression' needs the setting 'features'"),
+    (
+        study({**LOGISTIC, "settings": {"features": 30, "clases": 3}, **ARRAYS}),
+        "the model 'logistic-regression' has no setting 'clases'; did you mean 'classes'?",
+    ),
+    (
+        study({**LOGISTIC, **blocks(coefficients=[31])}),
+        "has the block 'coefficients' of shape [31] from weight 1 on, but the model 'logistic-regression' with "
+        "features = 30 has coefficients of shape [30], intercept of shape [1]; give these blocks",
+    ),
+    (study({**LOGISTIC, **blocks(coefficients=[15, 2], intercept=[1])}), "block 'coefficients' of shape [15, 2]"),
+    (
+        study({**LOGISTIC, "settings": {"features": 1}, **blocks(intercept=[1], coefficients=[1])}),
+        "has the block 'intercept' in the place of 'coefficients'",
+    ),
+    (
+        study({**LOGISTIC, "settings": {"features": 2}, **weights(["intercept[0]", "a", "b"])}),
+        "has 'intercept[0]' as weight 1 of 3, where the model 'logistic-regression' has 'coefficients[0]'",
+    ),
+    (
+        study({**LOGISTIC, **ARRAYS}, "frecency-update"),
+        "which learns from examples, but the study takes frecency-update pings, which tell of a ranked list; set "
+        'pings = "model-update"',
+    ),
+    (
+        study(FRECENCY, "frecency-update", training=LOCAL),
+        "[lines.training] of line 'main' asks for local steps, but a frecency-update ping holds the gradient",
+    ),
+    (
+        study({**LOGISTIC, **ARRAYS}, pipeline={"aggregate": {"by": "recluster"}}),
+        "which are no centroids of clusters = None and features = 30",
+    ),
+    (study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER), "its [lines.training] sends a gradient; set training = "),
+    (
+        study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER, training={**LOCAL, "sign": True}),
+        "its [lines.training] sends signs alone; leave out 'sign'",
+    ),
+    (
+        study({**K_MEANS, **weights([f"c{i}" for i in range(6)], integer=True)}, pipeline=RECLUSTER, training=LOCAL),
+        "has integer weights, and centroids are no whole numbers; leave out 'integer'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("described", "sentence"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_no_client_could_do_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], described: dict[str, Any], sentence: str
+) -> None:
+    code, out, said = checked(tmp_path, capsys, described)
+    assert (code, out, len(said)) == (2, "", 1)
+    assert said[0].startswith(f"fedping: the study file {tmp_path / 'mine.toml'}: ")
+    assert sentence in said[0]
+
+
+RIGHT = [
+    study(FRECENCY, "frecency-update"),
+    study(FRECENCY, "model-update", training={"algorithm": "local", "steps": 2, "rate": 0.1}),
+    study({"model": "linear-15", **weights(LINEAR_15_NAMES, integer=True)}, "frecency-update"),
+    study({**LOGISTIC, **ARRAYS}, training={**LOCAL, "batch": 8}),
+    study({**LOGISTIC, **weights([f"coefficients[{i}]" for i in range(30)] + ["intercept[0]"])}),
+    study({**LOGISTIC, "settings": {"features": 2}, **weights(["age", "income", "bias"])}),
+    study({**LOGISTIC, **blocks(slopes=[30], bias=[1])}),
+    study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER, training=LOCAL),
+]
+
+
+@pytest.mark.parametrize("described", RIGHT, ids=lambda one: one["lines"][0]["spec"]["model"])
+def test_what_clients_can_do_passes_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], described: dict[str, Any]
+) -> None:
+    code, out, said = checked(tmp_path, capsys, described)
+    assert (code, said) == (0, [])
+    assert "line main: " in out
+
+
+@pytest.mark.parametrize("name", sorted(set(LEARNERS) - {"own", "jax"}))
+def test_the_spec_that_each_model_proposes_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    sizes = {"features": 4, "classes": 3, "clusters": 2}
+    wanted = {
+        "linear-regression": ["features"],
+        "logistic-regression": ["features", "classes"],
+        "network": ["features", "classes"],
+        "k-means": ["features", "clusters"],
+        "svm-ranking": ["features"],
+    }
+    spec = model_spec(name, {key: sizes[key] for key in wanted.get(name, [])})
+    code, _, said = checked(tmp_path, capsys, study(msgspec.to_builtins(spec)))
+    assert (code, said) == (0, [])
+
+
+def test_a_model_of_the_products_own_is_warned_of_unless_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = study({"model": "house-prices", **weights(["a", "b"])})
+    code, out, said = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert "line main: house-prices, 2 weights" in out
+    assert len(said) == 1
+    assert said[0].startswith("fedping: warning: the study file ")
+    assert "does not know, so neither its weights nor its settings are checked" in said[0]
+    assert checked(tmp_path, capsys, described, "--own-model", "house-prices")[2] == []
+
+
+def test_an_own_model_may_have_a_name_like_one_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = study({"model": "logistic-regression-js", **weights(["a", "b"])})
+    code, _, said = checked(tmp_path, capsys, described)
+    assert code == 2
+    assert "did you mean 'logistic-regression'? For a model of your own of that name, give --own-model" in said[0]
+    assert checked(tmp_path, capsys, described, "--own-model", "logistic-regression-js")[::2] == (0, [])
+
+
+def test_a_study_file_runs_no_code_of_the_model_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('was run')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    described = study({"model": "own", "settings": {"function": "trap:loss", "start": "trap:start"}, **weights(["a"])})
+    code, _, said = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert "whose code the clients bring" in said[0]
+
+
+def test_what_is_odd_but_possible_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = study({**K_MEANS, **CENTROIDS}, training=LOCAL, pipeline={"aggregate": {"by": "recluster"}})
+    code, _, said = checked(tmp_path, capsys, described)
+    assert (code, len(said)) == (0, 1)
+    assert "its optimizer does not go all the way to the new centroids" in said[0]
+
+
+def test_every_line_is_checked_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = study(FRECENCY, "frecency-update")
+    second = copy.deepcopy(described["lines"][0]) | {"name": "second"}
+    second["spec"]["weights"].pop()
+    described["lines"].append(second)
+    described["arms"].append({**described["arms"][0], "name": "other", "line": "second"})
+    _, _, (said,) = checked(tmp_path, capsys, described)
+    assert "[lines.spec] of line 'second' has 21 weights" in said
+    described["lines"].pop()
+    described["arms"].pop()
+    described["lines"][0]["spec"] = msgspec.to_builtins(model_spec("logistic-regression", {"features": 2}))
+    described["lines"][0]["spec"]["blocks"][0]["integer"] = True
+    described["arms"][0]["decays"] = True
+    described["pings"] = "model-update"
+    code, _, warned = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert "is rounded to whole numbers" in warned[0]
+    assert "'decays' of arm 'treatment' is about stored scores of pages" in warned[1]
