@@ -367,4 +367,4 @@ def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -
     code, out, err = analyze()
     assert (code, out) == (1, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"fedping: {broken} is damaged")
+    assert line.startswith(f"fedping: {broken} is not a whole Parquet file")
