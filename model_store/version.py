@@ -17,12 +17,14 @@ LinkState: TypeAlias = dict[str, tuple[float, ...]]
 class InputFile(Struct, frozen=True, omit_defaults=True):
     """A landed file that a round read: its path below the landing folder, and its rows at that time.
 
-    ``age`` is by how many versions its pings are older than the round's own.
+    ``age`` is by how many versions its pings are older than the round's own, ``digest`` stands for its content
+    (`protocol.landed_file`); versions made before there were digests have none.
     """
 
     path: str
     rows: int
     age: int = 0
+    digest: str = ""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):

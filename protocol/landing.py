@@ -9,6 +9,8 @@ when it is whole and on disk. Names beginning with a dot are unfinished or forei
 whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
 file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is decided by one task
 without moving a row between machines. Client ids are random, so the shards are even.
+
+How a file is verified when it is read: `protocol.landed_file`.
 """
 
 from __future__ import annotations
@@ -100,7 +102,10 @@ def write_landed(
     Raises:
         OSError: the file cannot be written; the hidden file is removed.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from protocol.landed_file import SEALED_KEY, sealed
 
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet"
@@ -109,12 +114,15 @@ def write_landed(
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
     if len(groups) == SHARDS:
         notes[SHARDS_KEY] = str(SHARDS).encode()
+    notes[SEALED_KEY] = b"1"
     schema = table.schema.with_metadata(notes)
+    made = pa.BufferOutputStream()
+    with pq.ParquetWriter(made, schema, **_parquet_options(table)) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=max(1, group.num_rows))
     try:
         with open(hidden, "wb") as sink:
-            with pq.ParquetWriter(sink, schema, **_parquet_options(table)) as writer:
-                for group in groups:
-                    writer.write_table(group, row_group_size=max(1, group.num_rows))
+            sink.writelines(sealed(made.getvalue()))
             sink.flush()
             os.fsync(sink.fileno())
         os.rename(hidden, final)
@@ -152,4 +160,10 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
     import pyarrow as pa
 
     repeated = [f.name for f in table.schema if pa.types.is_dictionary(f.type) or pa.types.is_integer(f.type)]
-    return {"compression": "zstd", "compression_level": 1, "use_dictionary": repeated, "write_statistics": False}
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": repeated,
+        "write_statistics": False,
+        "write_page_checksum": True,
+    }

@@ -11,6 +11,7 @@ import numpy as np
 from model_store.store import ModelStore
 from model_store.version import Version
 from protocol.errors import FedpingError
+from protocol.landed_file import UnreadableFile, open_landed
 from protocol.landing import id_bytes
 from protocol.study import Study
 
@@ -51,8 +52,8 @@ def round_pings(landing: Path, study: Study, version: Version, columns: Sequence
     if unknown := [name for name in columns if name not in schema.names]:
         raise FedpingError(f"The pings of study '{study.name}' have no '{unknown[0]}'; theirs are {study.pings}.")
     wanted = list(dict.fromkeys([*_JUDGED, *columns]))
-    paths = sorted(landing / file.path for file in version.lineage.inputs)
-    parts = [_read(path, wanted) for path in paths]
+    files = sorted(version.lineage.inputs, key=lambda file: landing / file.path)
+    parts = [_read(landing / file.path, wanted, file.digest) for file in files]
     parts = parts or [_with_strings(schema.empty_table().select(wanted))]
     table = pa.concat_tables(parts).combine_chunks()
     return table.filter(pa.array(_counted(table, version.parent or 0))).select(list(dict.fromkeys(columns)))
@@ -80,16 +81,17 @@ def id_numbers(column: pa.ChunkedArray) -> NDArray[np.void]:
     )
 
 
-def _read(path: Path, columns: list[str]) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _read(path: Path, columns: list[str], digest: str) -> pa.Table:
     try:
-        return _with_strings(pq.read_table(path, columns=columns, partitioning=None))
+        landed = open_landed(path)
+        if digest not in ("", landed.digest):
+            raise FedpingError(f"{path} is not the file that a round read; put that back from a copy")
+        with landed.opened() as file:
+            return _with_strings(file.read(columns=columns))
     except FileNotFoundError as error:
         raise FedpingError(f"{path} is gone, though a round read it; put it back from a copy") from error
-    except (pa.ArrowException, OSError) as error:
-        raise FedpingError(f"{path} is damaged, or no file of landed pings; put it back from a copy") from error
+    except UnreadableFile as error:
+        raise FedpingError(f"{path} {error.what}, or no file of landed pings; put it back from a copy") from error
 
 
 def _with_strings(table: pa.Table) -> pa.Table:

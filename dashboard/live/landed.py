@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dashboard.live.files import Sight, sight
 from dashboard.stamps import settled
+from protocol.errors import FedpingError
 from protocol.landing import landed_at, landed_files, partition
 
 
@@ -70,10 +71,9 @@ class LandedPings:
 
 def _rows(file: Path) -> int | None:
     """Return the pings in a file, None if it is not a whole Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from protocol.landed_file import open_landed
 
     try:
-        return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowException, OSError):
+        return int(open_landed(file).footer.num_rows)
+    except (FedpingError, OSError):
         return None

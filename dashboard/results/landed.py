@@ -15,6 +15,7 @@ from msgspec import Struct
 from analysis.study import Window
 from dashboard.stamps import settled
 from protocol.digest import digest_of
+from protocol.errors import FedpingError
 from protocol.landing import iterations, partition
 from protocol.study import Study
 
@@ -125,21 +126,23 @@ def new_files(now: Files, before: Files) -> Iterator[str]:
 @functools.lru_cache(maxsize=65_536)
 def rows(file: Path, since: int | None, until: int | None) -> int:
     """Return how many pings of a landed file were received in a span (milliseconds since 1970); 0 if it is gone."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
+    from protocol.landed_file import open_landed
+
+    inside = 0
     try:
+        landed = open_landed(file)
         if since is None and until is None:
-            return int(pq.read_metadata(file).num_rows)
-        received = pq.read_table(file, columns=["received_at"])["received_at"].cast(pa.int64())
-    except (OSError, pa.ArrowInvalid):  # the count itself tells of a file that cannot be read
+            return int(landed.footer.num_rows)
+        for batch in landed.batches(["received_at"]):
+            received = batch.column(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            after = received >= (since if since is not None else -(2**62))
+            inside += int(np.count_nonzero(after & (received < (until if until is not None else 2**62))))
+    except (OSError, FedpingError, pa.ArrowInvalid, KeyError):  # the count itself tells of a file that cannot be read
         return 0
-    inside = pc.and_(
-        pc.greater_equal(received, since if since is not None else -(2**62)),
-        pc.less(received, until if until is not None else 2**62),
-    )
-    return int(pc.sum(inside).as_py() or 0)
+    return inside
 
 
 def _partitions(landing: Path, study: Study, window: Window) -> Iterator[Path]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from analysis.curves import ArmCurve, arm_curves
 from analysis.rounds import smoothed
 from experiments.simulate.settings import Experiment
 from model_store.store import ModelStore
+from protocol.landed_file import open_landed
 from protocol.landing import id_bytes, landed_at, landed_files
 from protocol.study import Study
 
@@ -128,7 +128,8 @@ def _columns(file: Path | None, arms: list[str]) -> tuple[NDArray[Any], ...]:
     if file is None:
         none = np.zeros(0, np.int64)
         return np.zeros(0, "V16"), none, none, none, none, np.zeros(0)
-    table = pq.read_table(file, columns=_COLUMNS, partitioning=None).combine_chunks()
+    with open_landed(file).opened() as landed:
+        table = landed.read(columns=_COLUMNS).combine_chunks()
     variation = table.column("study_variation").cast(pa.string()).combine_chunks().dictionary_encode()
     variation = variation.chunk(0) if isinstance(variation, pa.ChunkedArray) else variation
     codes = np.array([arms.index(name) for name in variation.dictionary.to_pylist()], np.int64)

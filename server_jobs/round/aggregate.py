@@ -37,7 +37,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     counts = _summed(partial.counts for partial in ordered)
     total = reduce(together, (partial.updates for partial in ordered), nothing(rules.m))
     return RoundAggregate(
-        counts=dict(zip(REASONS, counts, strict=True)),
+        counts=_by_reason(counts),
         ages=_summed(partial.ages for partial in ordered),
         arms={arm: _summary([partial.arms[i] for partial in ordered]) for i, arm in enumerate(rules.arms)},
         updates=Aggregate(
@@ -49,6 +49,14 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
         ),
         kept=total.kept,
     )
+
+
+def _by_reason(counts: tuple[int, ...]) -> dict[str, int]:
+    """Return counts by reason; ``over_capacity``, which is rare, and which older versions do not know, only if any."""
+    found = dict(zip(REASONS, counts, strict=True))
+    if not found["over_capacity"]:
+        del found["over_capacity"]
+    return found
 
 
 def _summed(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -13,7 +13,10 @@ from server_jobs.round.partial import ShardPartial
 from server_jobs.round.rules import Rules
 
 ROWS_PER_TASK = 4_000_000
-"""A task keeps about 100 bytes of each of its rows, all but the update: this many take 400 MB."""
+"""A task keeps about 100 bytes of each of its rows, all but the update: this many take 400 MB.
+
+That is where clients are spread evenly. What bounds a task where they are not: `server_jobs.round.shard`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

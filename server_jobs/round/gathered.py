@@ -55,8 +55,16 @@ def together(a: Gathered, b: Gathered) -> Gathered:
     return Gathered(merged(a.moments, b.moments), a.kept + b.kept)
 
 
+def most_kept(aggregate: Combination, m: int) -> int | None:
+    """Return how many updates of length m a shard has room for where they are kept; None where they are not."""
+    return max(1, MOST_KEPT_BYTES // SHARDS // (4 * m)) if isinstance(aggregate, Recluster) else None
+
+
 def refuse_too_many(shard: Gathered) -> None:
-    """Raise :class:`FedpingError` if a shard keeps more updates than its share of the memory for all of them."""
+    """Raise :class:`FedpingError` if a shard keeps more updates than its share of the memory for all of them.
+
+    For who chooses how many clients there are; a round of pings leaves some out (`server_jobs.round.capacity`).
+    """
     size = sum(part.updates.nbytes for part in shard.kept)
     if size > MOST_KEPT_BYTES // SHARDS:
         m = shard.kept[0].updates.shape[1]

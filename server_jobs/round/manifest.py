@@ -66,7 +66,7 @@ def list_landed(
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
     listed = [(file, file.relative_to(landing).as_posix(), iteration - n) for n in counting for file in files[n]]
-    inputs = tuple(InputFile(path, _rows(f, study.document), age) for f, path, age in listed if path not in used)
+    inputs = tuple(_input(f, path, age, study.document) for f, path, age in listed if path not in used)
     seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file)) is not None]
     others = {number: _landed_since(of, since_ms) for number, of in files.items() if number not in counting}
     return Manifest(
@@ -96,6 +96,11 @@ def _absolute(landing: Path, file: InputFile) -> str:
 
 def _landed_since(files: Sequence[Path], since_ms: int) -> list[Path]:
     return [file for file in files if (landed_at(file) or 0) > since_ms]
+
+
+def _input(file: Path, path: str, age: int, document: DocumentType) -> InputFile:
+    found = open_ping_file(file, document)
+    return InputFile(path, found.rows, age, found.landed.digest)
 
 
 def _rows(file: Path, document: DocumentType) -> int:

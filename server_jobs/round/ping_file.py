@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,23 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
 from protocol.documents import DocumentType
 from protocol.errors import FedpingError
+from protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_landed
 from protocol.landing import SHARDS, SHARDS_KEY, id_bytes
 from protocol.update import CODECS
 from server_jobs.round.rules import Rules
 
 TAGS = tuple(sorted(CODECS))
 """The known update encodings; a row holds its encoding as an index into this."""
+
+MOST_PAYLOADS = 2**26
+"""Bytes of payloads that are decoded at a time, unless those of one batch are longer by the model's own length."""
 
 UNKNOWN = -1
 MISSING = -2
@@ -68,45 +72,52 @@ def _screened(document: DocumentType) -> list[str]:
     return [*ids, "model_version", "study_variation", UPDATE_ENCODING, "loss", document.counted_by]
 
 
-class UnreadableFile(FedpingError):
-    """A file in the landing folder that is not whole, or not of landed pings; the sentence names it."""
-
-    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
-        super().__init__(
-            f"{path} {what}; move it out of the landing folder (its pings can be landed again from a copy), then run "
-            "the round again; nothing was published"
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PingFile:
-    """A landed file whose footer has been read; ``age`` and ``done`` as in `server_jobs.round.engine.LateFile`."""
+    """A landed file of pings; ``age`` and ``done`` as in `server_jobs.round.engine.LateFile`."""
 
-    path: str
-    footer: pq.FileMetaData
+    landed: LandedFile
     age: int = 0
     done: bool = False
 
     @property
+    def path(self) -> str:
+        """Where it is."""
+        return self.landed.path
+
+    @property
     def rows(self) -> int:
         """The number of pings in the file."""
-        return int(self.footer.num_rows)
+        return int(self.landed.footer.num_rows)
+
+    @property
+    def groups(self) -> int:
+        """The number of its row groups."""
+        return int(self.landed.footer.num_row_groups)
 
     @property
     def in_shards(self) -> bool:
         """Whether row group k holds the clients of shard k (`protocol.landing`); else the file is in any order."""
-        notes = self.footer.metadata or {}
-        return notes.get(SHARDS_KEY) == str(SHARDS).encode() and self.footer.num_row_groups == SHARDS
+        notes = self.landed.footer.metadata or {}
+        return notes.get(SHARDS_KEY) == str(SHARDS).encode() and self.groups == SHARDS
 
     @contextmanager
     def opened(self) -> Iterator[PingReader]:
         """Open the file to read from it; what cannot be read is told as an :class:`UnreadableFile`."""
-        try:
-            # Without pre-buffering a column is read as it is decoded: no row group lies in memory, and it is faster.
-            with pq.ParquetFile(self.path, metadata=self.footer, pre_buffer=False) as file:
-                yield PingReader(file, self)
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableFile(self.path, f"is damaged ({_first_line(error)})") from error
+        options = {"read_dictionary": [UPDATE]} if self._update_dictionary() else {}
+        with self.landed.opened(**options) as file:
+            yield PingReader(file, self)
+
+    def _update_dictionary(self) -> bool:
+        """Whether updates are stored once each and referred to, as we never do: few bytes are many updates then."""
+        if self.landed.entries is not None:
+            return False
+        return any(self.update_chunk(group).has_dictionary_page for group in range(self.groups))
+
+    def update_chunk(self, group: int) -> pq.ColumnChunkMetaData:
+        """Return what the footer says of the updates of a row group."""
+        columns = self.landed.footer.row_group(group)
+        return next(c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == UPDATE)
 
 
 class PingReader:
@@ -115,39 +126,91 @@ class PingReader:
     def __init__(self, file: pq.ParquetFile, of: PingFile) -> None:
         self._file, self._of = file, of
 
-    def rows(self, group: int, rules: Rules) -> Rows:
-        """Return all of a row group but the updates."""
-        table = self._file.read_row_group(group, columns=_screened(rules.document), use_threads=False)
-        return joined([_rows(batch, rules, self._of) for batch in table.to_batches()])
+    def rows(self, group: int, rules: Rules) -> Iterator[Rows]:
+        """Yield all of a row group but the updates, a bounded batch at a time."""
+        read, stated = 0, self._of.landed.footer.row_group(group).num_rows
+        columns = _screened(rules.document)
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            read += len(batch)
+            try:
+                found = _rows(batch, rules, self._of)
+            except (ValueError, IndexError) as error:  # a text that is none, a number of no text
+                raise UnreadableFile(self._of.path, f"is damaged ({first_line(error)})") from error
+            yield found
+        if read != stated:
+            raise UnreadableFile(self._of.path, f"is damaged (row group {group} has {read:,} rows, not {stated:,})")
 
-    def updates(self, group: int, batch_rows: int) -> Iterator[pa.BinaryArray]:
-        """Yield a row group's update payloads, ``batch_rows`` at a time; no more than that is held in memory."""
-        batches = self._file.iter_batches(batch_rows, row_groups=[group], columns=[UPDATE], use_threads=False)
-        return (batch.column(0) for batch in batches)
+    def updates(self, group: int, batch_rows: int, m: int) -> Iterator[pa.BinaryArray]:
+        """Yield a row group's update payloads, ``batch_rows`` at a time; no more than that is held in memory.
+
+        A payload that is too long for any encoding of ``m`` weights comes as one of no bytes, which is none either.
+        """
+        rows = self._of.landed.footer.row_group(group).num_rows
+        chunk = self._of.update_chunk(group)
+        most = max(MOST_PAYLOADS, batch_rows * _longest(m))
+        at_once = min(batch_rows, max(1, most * rows // max(1, chunk.total_uncompressed_size)))
+        batches = self._file.iter_batches(at_once, row_groups=[group], columns=[UPDATE], use_threads=False)
+        columns = (batch.column(0) for batch in batches)
+        if at_once == batch_rows and not chunk.has_dictionary_page:
+            return columns
+        return _regrouped((_without_longer(column, _longest(m)) for column in columns), batch_rows)
+
+
+def _longest(m: int) -> int:
+    return 16 * m + 1024
+
+
+def _without_longer(payloads: pa.Array, most: int) -> pa.BinaryArray:
+    """Return payloads, or references to some, with nothing in place of those of more than ``most`` bytes."""
+    if pa.types.is_dictionary(payloads.type):
+        values = _without_longer(payloads.dictionary, most)
+        return pa.DictionaryArray.from_arrays(payloads.indices, values).dictionary_decode()
+    if len(payloads) == 0 or (pc.max(pc.binary_length(payloads)).as_py() or 0) <= most:
+        return payloads
+    return pc.if_else(pc.greater(pc.binary_length(payloads), most), pa.scalar(b"", payloads.type), payloads)
+
+
+def _regrouped(parts: Iterable[pa.BinaryArray], rows: int) -> Iterator[pa.BinaryArray]:
+    """Yield the same values, ``rows`` at a time: the bits of a mean depend on what is summed together."""
+    held: list[pa.BinaryArray] = []
+    size = 0
+    for part in parts:
+        while len(part):
+            held.append(part[: rows - size])
+            size += len(held[-1])
+            part = part[len(held[-1]) :]
+            if size == rows:
+                yield pa.concat_arrays(held)
+                held, size = [], 0
+    if held:
+        yield pa.concat_arrays(held)
 
 
 def open_ping_file(path: str | Path, document: DocumentType, age: int = 0, done: bool = False) -> PingFile:
     """Read the footer of a file of pings of one type.
 
     Raises:
-        UnreadableFile: the file is gone, truncated, no Parquet, or its columns are not those of such pings.
+        UnreadableFile: the file is no regular one, truncated, damaged, no Parquet, or its columns are not those of
+            such pings.
+        FedpingError: the file is gone.
     """
     try:
-        footer = pq.read_metadata(path)
-        schema = footer.schema.to_arrow_schema()
+        landed = open_landed(path)
     except FileNotFoundError as error:
         raise FedpingError(
             f"{path} is gone, though the round needs it; put it back from a copy, then run the round again"
         ) from error
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableFile(path, f"is not a whole Parquet file ({_first_line(error)})") from error
+    try:
+        schema = landed.footer.schema.to_arrow_schema()
+    except pa.ArrowException as error:
+        raise UnreadableFile(path, f"is not a whole Parquet file ({first_line(error)})") from error
     for name in (*_screened(document), UPDATE):
         expected = landed_schema(document).field(name)
         if schema.get_field_index(name) < 0 or not schema.field(name).equals(expected):
             raise UnreadableFile(
                 path, f"is not a file of landed {document.name} pings (its column '{name}' is not {expected.type})"
             )
-    return PingFile(str(path), footer, age, done)
+    return PingFile(landed, age, done)
 
 
 def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
@@ -170,7 +233,3 @@ def _indices(column: pa.DictionaryArray, known: Mapping[str, int]) -> NDArray[np
     numbers = np.array([*(known.get(text, UNKNOWN) for text in texts), MISSING], dtype=np.int16)
     found: NDArray[np.int16] = numbers[column.indices.fill_null(len(texts)).to_numpy()]
     return found
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -39,7 +39,7 @@ def recompute(store: ModelStore, landing: Path, study: str, line: str, iteration
     stale and future pings had landed by then.
 
     Raises:
-        FedpingError: the version does not exist, or a file of its manifest is gone or no longer has the same rows.
+        FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or no longer the same.
     """
     version = store.version(study, line, iteration)
     the_study = store.study(study)
@@ -59,7 +59,8 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
         return repeated(target, parent, created=created, code_version=code)
     late = late_for(store, study.name, line, parent.iteration)
     manifest = _kept_manifest(landing, study, version, late)
-    rules = rules_for(study, line.name, parent.iteration)
+    bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
+    rules = rules_for(study, line.name, parent.iteration, bounded=bounded)
     aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules)
     return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
 
@@ -68,11 +69,16 @@ def _kept_manifest(landing: Path, study: Study, version: Version, late: Late | N
     """Return the manifest that a version was made from, having looked that its files are as they were."""
     lineage = version.lineage
     for file in lineage.inputs:
-        rows = open_ping_file(landing / file.path, study.document).rows
-        if rows != file.rows:
+        found = open_ping_file(landing / file.path, study.document)
+        if found.rows != file.rows:
             raise FedpingError(
-                f"{landing / file.path} has {rows:,} pings, but version {version.iteration} was computed from "
+                f"{landing / file.path} has {found.rows:,} pings, but version {version.iteration} was computed from "
                 f"{file.rows:,} of them; put the original file back from a copy"
+            )
+        if file.digest and found.landed.digest != file.digest:
+            raise FedpingError(
+                f"{landing / file.path} is not the file that version {version.iteration} was computed from (its digest "
+                f"is {found.landed.digest}, not {file.digest}); put the original file back from a copy"
             )
     return Manifest(
         inputs=lineage.inputs,

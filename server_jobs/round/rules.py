@@ -15,7 +15,8 @@ class Rules:
 
     ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
     number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type,
-    ``aggregate`` what an update is taken for, ``staleness`` how the pings of older versions count.
+    ``aggregate`` what an update is taken for, ``staleness`` how the pings of older versions count; ``bounded`` whether
+    pings are left out where they are too many (`server_jobs.round.capacity`).
     """
 
     m: int
@@ -26,6 +27,7 @@ class Rules:
     pings: DocumentName
     aggregate: Combination = field(default_factory=Mean)
     staleness: Staleness | None = None
+    bounded: bool = True
 
     @property
     def document(self) -> DocumentType:
@@ -33,7 +35,7 @@ class Rules:
         return DOCUMENT_TYPES[self.pings]
 
 
-def rules_for(study: Study, line: str, iteration: int) -> Rules:
+def rules_for(study: Study, line: str, iteration: int, *, bounded: bool = True) -> Rules:
     """Return the rules of one version of a line."""
     chosen = study.line(line)
     following = [arm for arm in study.arms if arm.line == line]
@@ -46,4 +48,5 @@ def rules_for(study: Study, line: str, iteration: int) -> Rules:
         pings=study.pings,
         aggregate=chosen.pipeline.aggregate,
         staleness=chosen.pipeline.staleness,
+        bounded=bounded,
     )

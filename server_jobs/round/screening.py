@@ -19,10 +19,13 @@ REASONS = (
     "no_example",
     "no_update",
     "bad_update",
+    "over_capacity",
 )
 """What can become of a ping, in the order in which it is asked: a ping has the first reason that applies."""
 
-USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE = range(len(REASONS))
+USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE, OVER_CAPACITY = range(
+    len(REASONS)
+)
 
 DONE = -1
 """Of a ping that an earlier round has counted."""
@@ -35,7 +38,8 @@ def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
     folder. ``bad_loss``: not a finite number. ``other_arm``: the arm does not train this line. ``no_example``: the
     interaction ended without a choice, or the client had no data; its zeros would dilute the mean and the loss.
     ``no_update``: none was sent.
-    ``bad_update``: an encoding that is not known here; payloads are judged when they are read.
+    ``bad_update``: an encoding that is not known here; payloads are judged when they are read. ``over_capacity`` is
+    decided elsewhere, of rows that there is no room for (`server_jobs.round.capacity`).
     """
     # arm is an index into submits, or UNKNOWN, -1, which finds the False at the end
     submits = np.array([*rules.submits, False])
@@ -58,7 +62,7 @@ def vote_weights(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[Vec
     with one vote an example it is the ping's number of examples. A vote of an older version weighs less by its age.
     """
     used = np.flatnonzero(found == USED)
-    order, starts = _groups(rows.client[used])
+    order, starts = client_groups(rows.client[used])
     weights = np.zeros(len(found))
     match rules.weighting:
         case "client":
@@ -87,14 +91,14 @@ def age_weights(staleness: Staleness) -> Vector:
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which rows have an id that an earlier row has."""
-    order, starts = _groups(ids)
+    order, starts = client_groups(ids)
     repeated = np.ones(len(ids), dtype=bool)
     if len(ids):
         repeated[np.minimum.reduceat(order, starts)] = False
     return repeated
 
 
-def _groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
 
     Sorted by one word, in which two different ids are hardly ever equal; if any are, by both words. Exact either way.

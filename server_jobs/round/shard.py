@@ -1,7 +1,8 @@
 """From landed files to shard partials: the work of one task, pure but for reading, and the same in every engine.
 
 Two passes. The first reads all but the updates and decides which pings count and how much, shard by shard. The second
-streams the updates in bounded batches into the recurrence. Rows are taken in the order of (file, row) and in batches
+streams the updates in bounded batches into the recurrence. However many rows a file has, and however few bytes these
+take there, a bounded number of them is kept. Rows are taken in the order of (file, row) and in batches
 whose size depends on the number of weights alone, so a shard comes to the same bits whoever computes it, beside
 whichever other shards.
 """
@@ -16,14 +17,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from protocol.landed_file import UnreadableFile
 from protocol.landing import shard_of
 from protocol.update import CODECS
-from server_jobs.round.engine import LateFile
-from server_jobs.round.gathered import gathered, nothing, refuse_too_many, together
+from server_jobs.round.capacity import thinned
+from server_jobs.round.engine import ROWS_PER_TASK, LateFile
+from server_jobs.round.gathered import gathered, most_kept, nothing, together
 from server_jobs.round.partial import ShardPartial, aged, arm_partials, counted
-from server_jobs.round.ping_file import TAGS, PingFile, Rows, UnreadableFile, joined, open_ping_file
+from server_jobs.round.ping_file import TAGS, PingFile, Rows, joined, open_ping_file
 from server_jobs.round.rules import Rules
-from server_jobs.round.screening import BAD_UPDATE, reasons, vote_weights
+from server_jobs.round.screening import BAD_UPDATE, OVER_CAPACITY, USED, reasons, vote_weights
 
 BATCH_BYTES = 2**20
 """Doubles decoded at a time: what the second-level cache of a small processor holds."""
@@ -34,21 +37,35 @@ LEAST_BATCH = 64
 MOST_BYTES = 2**26
 """Doubles decoded at a time at most, unless a single update has more."""
 
+MOST_ROWS = ROWS_PER_TASK
+"""Rows of a shard that are kept at most; of more, some clients' are left out (`server_jobs.round.capacity`).
+
+Versions that left pings out are recomputed with it, so it may not change, nor may `gathered.MOST_KEPT_BYTES`.
+"""
+
+MOST_ROWS_A_TASK = 2 * ROWS_PER_TASK
+"""Rows of several shards that a task keeps at most; of more, it reads one half of its shards after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The rows of one shard in one row group.
 
-    ``positions`` is where they are there, ascending; None if they are all of the row group. ``start`` is where they
-    begin among the shard's rows, ``count`` how many they are.
+    ``order`` is the number of the file, and of the row group there. ``positions`` is where they are in this, ascending;
+    None if they are all of it. ``start`` is where they begin among the shard's rows, ``count`` how many they are.
     """
 
     shard: int
     file: PingFile
-    group: int
+    order: tuple[int, int]
     positions: NDArray[np.intp] | None
     start: int
     count: int
+
+    @property
+    def group(self) -> int:
+        """The number of the row group."""
+        return self.order[1]
 
     def between(self, low: int, high: int) -> tuple[int, int]:
         """Return which of the piece's rows lie at [low, high) of the row group: first and one past the last."""
@@ -79,8 +96,19 @@ def shard_partials(
     """
     older = [open_ping_file(file.path, rules.document, file.age, file.done) for file in late]
     files = [*older, *(open_ping_file(path, rules.document) for path in paths)]
-    pieces, rows = _screened(files, sorted(shards), rules)
-    work = {shard: _Shard(shard, rows[shard], rules) for shard in rows}
+    yield from _partials(files, sorted(shards), rules)
+
+
+def _partials(files: list[PingFile], shards: list[int], rules: Rules) -> Iterator[ShardPartial]:
+    read = _screened(files, shards, rules)
+    if read is None:  # client ids can be chosen, so that shards are not even: these one after the other
+        half = len(shards) // 2
+        yield from _partials(files, shards[:half], rules)
+        yield from _partials(files, shards[half:], rules)
+        return
+    pieces = [piece for shard in shards for piece in read[shard].pieces(shard)]
+    pieces.sort(key=lambda piece: (piece.order, piece.shard))
+    work = {shard: _Shard(shard, read.pop(shard), rules) for shard in shards}
     _stream(pieces, work, rules)
     spoilt = {shard: one for shard, one in work.items() if one.unreadable}
     for one in spoilt.values():
@@ -93,26 +121,32 @@ def shard_partials(
 class _Shard:
     """One shard at work: what was decided about its rows, and its moments so far."""
 
-    def __init__(self, shard: int, parts: list[Rows], rules: Rules) -> None:
-        self._shard, self._parts, self._rules = shard, parts, rules
+    def __init__(self, shard: int, read: _Read, rules: Rules) -> None:
+        self._shard, self._rules, self._left_out = shard, rules, read.left_out
+        self._rows = read.joined()
+        self._over: NDArray[np.intp] | None = None
         self.unreadable: list[NDArray[np.intp]] = []
         self.decide()
 
     def decide(self) -> None:
         """Decide which rows count and how much, given the payloads that turned out to be unreadable; begin again."""
-        rows = joined(self._parts)
+        rows = self._rows
         found = reasons(rows, self._rules)
         if self.unreadable:
             found[np.concatenate(self.unreadable)] = BAD_UPDATE
+        if self._over is None:  # once: what comes in for the unreadable would have to be read, and could be so too
+            self._over = _over_capacity(rows, found, self._rules)
+        found[self._over] = OVER_CAPACITY
         self.weights, self._clients = vote_weights(rows, found, self._rules)
-        self._codecs = rows.codec
-        self._counts, self._ages = counted(found), aged(rows, found, self._rules)
+        counts = list(counted(found))
+        counts[OVER_CAPACITY] += self._left_out
+        self._counts, self._ages = tuple(counts), aged(rows, found, self._rules)
         self._arms = arm_partials(rows, found, self._rules)
         self._gathered = nothing(self._rules.m)
 
     def add(self, at: NDArray[np.intp], payloads: pa.BinaryArray) -> None:
         """Take in the used rows ``at`` with their payloads, both of length k."""
-        codecs = self._codecs[at]
+        codecs = self._rows.codec[at]
         for codec in np.unique(codecs):
             mine = codecs == codec
             chosen = payloads if mine.all() else payloads.filter(pa.array(mine))
@@ -120,7 +154,6 @@ class _Shard:
             if readable.all():
                 batch = gathered(values, self.weights[at[mine]], self._rules.aggregate)
                 self._gathered = together(self._gathered, batch)
-                refuse_too_many(self._gathered)
             else:
                 self.unreadable.append(at[mine][~readable])
 
@@ -136,35 +169,116 @@ class _Shard:
         )
 
 
-def _screened(files: list[PingFile], shards: list[int], rules: Rules) -> tuple[list[Piece], dict[int, list[Rows]]]:
-    """Read all but the updates; return where each shard's rows lie, in order, and the rows of each shard."""
-    pieces: list[Piece] = []
-    found: dict[int, list[Rows]] = {shard: [] for shard in shards}
-    sizes = dict.fromkeys(shards, 0)
-    for file in files:
+def _over_capacity(rows: Rows, found: NDArray[np.int8], rules: Rules) -> NDArray[np.intp]:
+    """Return which used rows there is no room for, where updates are kept."""
+    used = np.flatnonzero(found == USED)
+    most = most_kept(rules.aggregate, rules.m)
+    if most is None or len(used) <= most:
+        return used[:0]
+    _, kept = thinned(rows.client[used], most, rules.iteration)
+    return used[~kept]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one shard in one row group: all of this if ``positions`` is None, else those."""
+
+    file: PingFile
+    order: tuple[int, int]
+    positions: NDArray[np.intp] | None
+    rows: Rows
+
+    def at(self, kept: NDArray[np.bool_]) -> _Part:
+        """Return the part with some of its rows only."""
+        where = np.flatnonzero(kept)
+        positions = where if self.positions is None else self.positions[where]
+        return _Part(self.file, self.order, positions, self.rows.at(where))
+
+
+class _Read:
+    """The rows of one shard that have been read, thinned where they are too many; ``left_out`` counts the others."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._most = MOST_ROWS if rules.bounded else None
+        self._salt, self._level = rules.iteration, 0
+        self._parts: list[_Part] = []
+        self.left_out = self.size = 0
+
+    def add(self, part: _Part) -> None:
+        """Take in what comes next."""
+        self._parts.append(part)
+        self.size += len(part.rows.counted)
+        if self._most is not None and self.size > self._most:
+            self._thin(self._most)
+
+    def end(self) -> None:
+        """Everything has been read: the level that was reached holds for all of it."""
+        if self._most is not None and self._level:
+            self._thin(self._most)
+
+    def _thin(self, most: int) -> None:
+        clients = np.concatenate([part.rows.client for part in self._parts])
+        self._level, kept = thinned(clients, most, self._salt, self._level)
+        edges = np.cumsum([len(part.rows.counted) for part in self._parts])[:-1]
+        masks = np.split(kept, edges)
+        self.left_out += sum(int((~mask & ~part.rows.done).sum()) for part, mask in self._with(masks))
+        self._parts = [part if mask.all() else part.at(mask) for part, mask in self._with(masks) if mask.any()]
+        self.size = int(kept.sum())
+
+    def _with(self, masks: list[NDArray[np.bool_]]) -> Iterator[tuple[_Part, NDArray[np.bool_]]]:
+        return zip(self._parts, masks, strict=True)
+
+    def joined(self) -> Rows:
+        """Return the rows, which are here no longer."""
+        parts, self._parts = self._parts, []
+        return joined([part.rows for part in parts])
+
+    def pieces(self, shard: int) -> Iterator[Piece]:
+        """Yield where the rows lie, one piece a row group."""
+        start = 0
+        for order, of_group in groupby(self._parts, key=lambda part: part.order):
+            parts = list(of_group)
+            count = sum(len(part.rows.counted) for part in parts)
+            every = [part.positions for part in parts]
+            positions = None if every[0] is None else np.concatenate([p for p in every if p is not None])
+            yield Piece(shard, parts[0].file, order, positions, start, count)
+            start += count
+
+
+def _screened(files: list[PingFile], shards: list[int], rules: Rules) -> dict[int, _Read] | None:
+    """Read all but the updates of some shards; None if they have more rows than a task may keep."""
+    found = {shard: _Read(rules) for shard in shards}
+    for number, file in enumerate(files):
         with file.opened() as reader:
-            for group in shards if file.in_shards else range(file.footer.num_row_groups):
-                for shard, positions, rows in _by_shard(file, group, reader.rows(group, rules), shards):
-                    count = len(rows.counted)
-                    pieces.append(Piece(shard, file, group, positions, sizes[shard], count))
-                    found[shard].append(rows)
-                    sizes[shard] += count
-    return pieces, found
+            for group in shards if file.in_shards else range(file.groups):
+                low = 0
+                for rows in reader.rows(group, rules):
+                    for shard, part in _by_shard(file, (number, group), low, rows, shards):
+                        found[shard].add(part)
+                    low += len(rows.counted)
+                    if len(shards) > 1 and sum(read.size for read in found.values()) > MOST_ROWS_A_TASK:
+                        return None
+    for read in found.values():
+        read.end()
+    return found
 
 
 def _by_shard(
-    file: PingFile, group: int, rows: Rows, shards: list[int]
-) -> Iterator[tuple[int, NDArray[np.intp] | None, Rows]]:
-    """Yield the wanted shards of a row group: number, positions in the row group (None for all), rows."""
+    file: PingFile, order: tuple[int, int], low: int, rows: Rows, shards: list[int]
+) -> Iterator[tuple[int, _Part]]:
+    """Yield the wanted shards of a batch of rows that begins at row ``low`` of a row group."""
+    group = order[1]
     of = shard_of(rows.client.view(np.uint8))
     if not file.in_shards:
         for shard in shards:
             positions = np.flatnonzero(of == shard)
-            yield shard, positions, rows.at(positions)
+            if len(positions):
+                yield shard, _Part(file, order, positions + low, rows.at(positions))
         return
     if (of != group).any():
         raise UnreadableFile(file.path, f"has clients of other shards in row group {group}")
-    yield group, None, rows
+    whole = low == 0 and len(of) == file.landed.footer.row_group(group).num_rows
+    yield group, _Part(file, order, None if whole else low + np.arange(len(of)), rows)
 
 
 def _stream(pieces: list[Piece], work: dict[int, _Shard], rules: Rules) -> None:
@@ -174,7 +288,7 @@ def _stream(pieces: list[Piece], work: dict[int, _Shard], rules: Rules) -> None:
         with file.opened() as reader:
             for group, of_group in groupby(of_file, key=lambda piece: piece.group):
                 together, low = list(of_group), 0
-                for payloads in reader.updates(group, batch_rows(rules.m)):
+                for payloads in reader.updates(group, batch_rows(rules.m), rules.m):
                     for piece in together:
                         _add_used(work[piece.shard], piece, low, payloads)
                     low += len(payloads)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from scipy.stats import mannwhitneyu
 
@@ -227,7 +228,18 @@ def test_a_truncated_file_is_named(count: Count, tmp_path: Path) -> None:
         write_landed(folder, landed_table(500, seed, arms=("treatment", "control")), seed)
     broken = landed_files(folder)[1]
     broken.write_bytes(broken.read_bytes()[:2000])
-    with pytest.raises(FedpingError, match=rf"{broken.name} is damaged, or no file of landed pings"):
+    with pytest.raises(FedpingError, match=rf"{broken.name} is not a whole Parquet file"):
+        count(tmp_path, small_study())
+
+
+def test_a_damaged_column_is_named_though_spark_would_read_it(count: Count, tmp_path: Path) -> None:
+    folder = partition(tmp_path, "study", "main", 0)
+    path = write_landed(folder, landed_table(500, 1, arms=("treatment", "control")), 1)
+    chunk = pq.read_metadata(path).row_group(0).column(1)
+    data = bytearray(path.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FedpingError, match=rf"{path.name} is damaged"):
         count(tmp_path, small_study())
 
 
@@ -355,4 +367,4 @@ def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -
     code, out, err = analyze()
     assert (code, out) == (1, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"fedping: {broken} is damaged")
+    assert line.startswith(f"fedping: {broken} is not a whole Parquet file")

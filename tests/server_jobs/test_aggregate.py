@@ -21,15 +21,16 @@ from benchmarks.landing_data import land as land_traffic
 from model_store.version import Aggregate, ArmSummary
 from protocol.errors import FedpingError
 from protocol.landed import landed_model_updates
+from protocol.landed_file import UnreadableFile
 from protocol.landing import SHARDS, landed_files, write_landed
 from protocol.model_pings import ModelPings
 from server_jobs.round.aggregate import RoundAggregate, combined
+from server_jobs.round.capacity import thinned
 from server_jobs.round.engine import Engine, tasks_for
 from server_jobs.round.moments import merged, moments_of, no_moments
 from server_jobs.round.numpy_engine import NumpyEngine
-from server_jobs.round.ping_file import UnreadableFile
 from server_jobs.round.rules import Rules
-from server_jobs.round.screening import REASONS, _groups
+from server_jobs.round.screening import REASONS, client_groups
 from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
 from tests.support.rounds import Ping, table_of, work_of
@@ -107,7 +108,9 @@ def plain_aggregate(sent: Sequence[Ping], rules: Rules) -> RoundAggregate:
         rank = math.fsum(p.rank for p in chose) / len(chose) if chose else None
         arms[arm] = ArmSummary(pings=len(mine), examples=len(chose), loss=loss, rank_selected=rank)
     updates = Aggregate(pings=len(used), clients=len(per_client), weight=total, mean=mean, m2=m2 or (0.0,) * rules.m)
-    return RoundAggregate(counts={reason: counts[reason] for reason in REASONS}, arms=arms, updates=updates)
+    return RoundAggregate(
+        counts={reason: counts[reason] for reason in REASONS if reason != "over_capacity"}, arms=arms, updates=updates
+    )
 
 
 def assert_close(found: RoundAggregate, expected: RoundAggregate, scale: float) -> None:
@@ -255,14 +258,14 @@ def test_an_interaction_without_a_choice_dilutes_neither_update_nor_loss(tmp_pat
 )
 def test_ids_that_share_a_sorting_key_are_still_told_apart(words: list[tuple[int, int]]) -> None:
     ids = np.array(words * 2, dtype=np.uint64)
-    order, starts = _groups(ids)
+    order, starts = client_groups(ids)
     groups = [sorted(g.tolist()) for g in np.split(order, starts[1:])]
     assert sorted(groups) == [[0, 3], [1, 4], [2, 5]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_groups_are_those_of_a_dictionary(words: list[tuple[int, int]]) -> None:
-    order, starts = _groups(np.array(words, dtype=np.uint64).reshape(-1, 2))
+    order, starts = client_groups(np.array(words, dtype=np.uint64).reshape(-1, 2))
     found = sorted(sorted(g.tolist()) for g in np.split(order, starts[1:]) if len(g))
     expected: dict[tuple[int, int], list[int]] = {}
     for i, word in enumerate(words):
@@ -351,7 +354,58 @@ def test_spark_tells_of_a_damaged_file_in_its_one_sentence(tmp_path: Path, engin
     data = bytearray(path.read_bytes())
     data[100:100_000] = bytes(99_900)
     path.write_bytes(data)
-    with pytest.raises(FedpingError, match=rf"{path.name} is damaged.*move it out") as raised:
+    with pytest.raises(FedpingError, match=rf"{path.name} is damaged.*move it out of the way by `mv ") as raised:
         list(engine.partials(work))
     assert "Traceback" not in str(raised.value)
     assert "java" not in str(raised.value)
+
+
+@laws
+@given(
+    sent=with_retries(),
+    most=st.integers(1, 6),
+    a_task=st.integers(1, 40),
+    batch=st.integers(1, 12),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_what_is_left_out_depends_on_neither_batches_nor_tasks(
+    layout: None, sent: list[Ping], most: int, a_task: int, batch: int, cuts: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        paths = landed(Path(folder), sent, [min(c, len(sent)) for c in cuts])
+        patch.setattr(server_jobs.round.shard, "MOST_ROWS", most)
+        whole = aggregate(paths)
+        patch.setattr(server_jobs.round.shard, "MOST_ROWS_A_TASK", a_task)
+        patch.setattr(server_jobs.round.ping_file, "BATCH_ROWS", batch)
+        assert aggregate(paths) == whole
+        assert aggregate(paths, engine=NumpyEngine(threads=3)) == whole
+    assert sum(whole.counts.values()) == len(sent)
+
+
+@given(
+    rows=st.lists(st.integers(0, 6), max_size=200),
+    most=st.integers(1, 40),
+    cut=st.integers(0, 200),
+    salt=st.integers(0),
+)
+def test_a_part_of_the_rows_is_the_same_however_it_is_arrived_at(
+    rows: list[int], most: int, cut: int, salt: int
+) -> None:
+    clients = np.array([(i * 977, i * 31 + 5) for i in rows], np.uint64).reshape(-1, 2)
+    level, kept = thinned(clients, most, salt)
+    first, before = thinned(clients[:cut], most, salt)
+    then = np.concatenate([clients[:cut][before], clients[cut:]])
+    last, after = thinned(then, most, salt, first)
+    assert last == level
+    np.testing.assert_array_equal(then[after], clients[kept])
+    assert kept.sum() <= most
+
+
+def test_the_loudest_lose_first() -> None:
+    clients = np.repeat(np.arange(1, 51, dtype=np.uint64), 2)
+    loud = np.zeros(5000, np.uint64)
+    ids = np.stack([np.concatenate([loud, clients]), np.concatenate([loud, clients])], axis=1)
+    _, kept = thinned(ids, 700, salt=3)
+    assert kept[5000:].all()
+    assert kept[:5000].sum() == 512
+    assert kept[:512].all()

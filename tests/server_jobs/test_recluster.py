@@ -1,5 +1,6 @@
 """Federated k-means: reclustering against brute force and scikit-learn, its laws, and whole rounds of it."""
 
+import dataclasses
 import itertools
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans as ScikitKMeans
 
 import server_jobs.round.gathered
-from protocol.errors import FedpingError, InvalidSettings
+from protocol.errors import InvalidSettings
+from protocol.landing import landed_files, partition
 from protocol.pipeline import GradientDescent, Pipeline, Recluster, Staleness
 from protocol.spec import ModelSpec, Step, Weight
 from protocol.study import Arm, Line, Study
@@ -23,9 +25,10 @@ from server_jobs.round.aggregate import combined
 from server_jobs.round.gathered import direction
 from server_jobs.round.numpy_engine import NumpyEngine
 from server_jobs.round.rules import rules_for
+from server_jobs.round.screening import OVER_CAPACITY
 from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
-from tests.support.rounds import WHEN, Ping, land, store_with, work_of
+from tests.support.rounds import FIRST_MS, WHEN, Ping, land, store_with, work_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,13 +221,55 @@ def test_spark_reclusters_to_the_same_bits(tmp_path: Path, spark: "SparkSession"
     assert directions(engine.partials(work), study) == directions(ENGINE.partials(work), study)
 
 
-def test_too_many_updates_for_memory_are_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_jobs.round.gathered, "MOST_KEPT_BYTES", 16 * 36 * 5)
-    store = store_with(tmp_path / "store", clustering_study())
-    land(tmp_path, clustered_pings(300, 0, np.zeros((K, D))))
-    with pytest.raises(FedpingError, match=r"room for about 80 of 9 weights.*let fewer clients take part"):
-        run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
-    assert store.iterations("study", "main") == [0]
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shard have room for ten updates of nine weights."""
+    monkeypatch.setattr(server_jobs.round.gathered, "MOST_KEPT_BYTES", 16 * 36 * 10)
+
+
+def test_one_client_with_very_many_pings_takes_room_from_nobody(tmp_path: Path, little_room: None) -> None:
+    """It keeps as many as there is room for beside the others, and weighs as one client."""
+    study = clustering_study()
+    store = store_with(tmp_path / "store", study)
+    honest = clustered_pings(40, 0, np.zeros((K, D)))
+    loud = [dataclasses.replace(honest[0], document=50_000 + i) for i in range(3000)]
+    land(tmp_path, [*loud[:2500], *honest, *loud[2500:]])
+    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    assert (result.status, result.clients) == ("published", 40)
+    assert result.counts["used"] + result.counts["over_capacity"] == 3040
+    assert 40 <= result.counts["used"] <= 40 + 9
+    assert recompute(store, tmp_path, "study", "main", 1, ENGINE).identical
+    rules = rules_for(study, "main", 0)
+    (partial,) = (
+        p
+        for p in ENGINE.partials(work_of(landed_files(partition(tmp_path, "study", "main", 0)), rules))
+        if p.counts[OVER_CAPACITY]
+    )
+    votes = np.concatenate([kept.votes for kept in partial.updates.kept])
+    np.testing.assert_allclose(votes.sum(), partial.clients)
+
+
+def test_of_too_many_clients_some_are_left_out_by_lot(tmp_path: Path, little_room: None) -> None:
+    study = clustering_study()
+    store = store_with(tmp_path / "store", study)
+    pings = clustered_pings(900, 0, np.zeros((K, D)))
+    land(tmp_path, pings[:300])
+    land(tmp_path, pings[300:], at_ms=FIRST_MS + 1)
+    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    assert result.status == "published"
+    assert result.counts["over_capacity"] == 900 - result.counts["used"]
+    assert 60 <= result.counts["used"] <= 160
+    assert recompute(store, tmp_path, "study", "main", 1, ENGINE).identical
+
+
+def test_who_is_left_out_depends_on_neither_engine_nor_tasks(tmp_path: Path, little_room: None) -> None:
+    study = clustering_study()
+    paths = [land(tmp_path, clustered_pings(500, 0, np.zeros((K, D)), seed=s), at_ms=s) for s in (1, 2)]
+    work = work_of(paths, rules_for(study, "main", 0))
+    split = [list(shard_partials(work.paths, [s], work.rules)) for s in reversed(range(16))]
+    whole = directions(ENGINE.partials(work), study)
+    assert directions(itertools.chain.from_iterable(split), study) == whole
+    assert directions(NumpyEngine(threads=3).partials(work), study) == whole
 
 
 @pytest.mark.parametrize(("clusters", "features"), [(None, None), (3, None), (4, 2), (True, 9), (3, 0), (-3, -3)])

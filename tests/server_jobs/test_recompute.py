@@ -72,11 +72,23 @@ def test_a_changed_start_or_rollback_shows(trained: ModelStore, tmp_path: Path, 
 
 
 def test_a_changed_ping_shows(trained: ModelStore, tmp_path: Path) -> None:
-    """The file has as many rows as before, and yet the mean differs."""
+    """The file has as many rows as before, and is whole; the lineage knows that it is another."""
     folder = partition(tmp_path, "study", "main", 1)
     first = landed_files(folder)[0]
     other = land(tmp_path / "elsewhere", crowd(40, seed=77, version=1), iteration=1)
     other.rename(first)
+    with pytest.raises(FedpingError, match=rf"{first.name} is not the file that version 2 was computed from"):
+        recompute(trained, tmp_path, "study", "main", 2, ENGINE)
+
+
+def test_a_changed_ping_shows_in_what_is_older_than_digests(trained: ModelStore, tmp_path: Path) -> None:
+    """The document has no digest of its files, and yet the mean differs."""
+    lineage = trained.version("study", "main", 2).lineage
+    inputs = tuple(msgspec.structs.replace(file, digest="") for file in lineage.inputs)
+    change(tmp_path, 2, lineage=msgspec.structs.replace(lineage, inputs=inputs))
+    assert recompute(trained, tmp_path, "study", "main", 2, ENGINE).identical
+    other = land(tmp_path / "elsewhere", crowd(40, seed=77, version=1), iteration=1)
+    other.rename(landed_files(partition(tmp_path, "study", "main", 1))[0])
     again = recompute(trained, tmp_path, "study", "main", 2, ENGINE)
     assert not again.identical
     assert any(difference.startswith("aggregate") for difference in again.differences)

@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_published(
     assert (code, said.out) == (1, "")
     assert said.err.count("\n") == 1
     assert str(path) in said.err
-    assert "move it out of the landing folder" in said.err
+    assert "move it out of the way by `mv " in said.err
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "store").rglob("*")) == before
     path.unlink()
     assert play(store, landing).status == "published"

@@ -170,7 +170,7 @@ def test_the_command_goes_on_through_bad_files_and_stops_in_order(
     bad.write_text("not Parquet")
     process = schedule(tmp_path, "--engine", "numpy")
     try:
-        wait_for(lambda: "move it out of the landing folder" in said.read_text(), process)
+        wait_for(lambda: "move it out of the way by `mv " in said.read_text(), process)
         bad.write_bytes(good)
         wait_for(at_version(store, 1), process)
         land(tmp_path / "landing", crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 1)

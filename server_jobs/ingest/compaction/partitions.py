@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from protocol.errors import FedpingError
+from protocol.landed_file import open_landed
 from protocol.landing import landed_at, landed_files, partition
 from server_jobs.ingest.compaction.columns import LINE, STUDY
 
@@ -63,7 +64,7 @@ def landed_segments(folder: Path, since_ms: int) -> set[str]:
 
 def _segments_named(file: Path) -> list[str]:
     try:
-        metadata = pq.read_metadata(file).metadata or {}
+        metadata = open_landed(file).footer.metadata or {}
         return msgspec.json.decode(metadata.get(SEGMENTS_KEY, b"[]"), type=list[str])
-    except (pa.ArrowException, msgspec.MsgspecError, OSError):
+    except (FedpingError, msgspec.MsgspecError, OSError):
         return []  # A foreign or damaged file: not one of ours, and the round will name it.

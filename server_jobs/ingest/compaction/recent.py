@@ -10,10 +10,10 @@ from collections import deque
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from protocol.errors import FedpingError
+from protocol.landed_file import open_landed
 from protocol.landing import id_bytes, landed_at
 from server_jobs.ingest.compaction.duplicates import keys_in
 
@@ -73,8 +73,13 @@ def _study(landed: Path) -> str:
 
 
 def _document_ids(path: Path) -> NDArray[np.uint8]:
+    """Return the last ids in a file, no more than are remembered, shape (k, 16)."""
+    held: deque[NDArray[np.uint8]] = deque([np.zeros((0, 16), np.uint8)])
     try:
-        column = pq.ParquetFile(path).read(columns=["document_id"]).column("document_id").combine_chunks()
-        return id_bytes(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
-    except (pa.ArrowException, OSError, KeyError, ValueError):
+        for batch in open_landed(path).batches(["document_id"]):
+            held.append(id_bytes(batch.column(0)))
+            while sum(map(len, held)) - len(held[0]) >= REMEMBERED:
+                held.popleft()
+    except (FedpingError, OSError, KeyError, ValueError):
         return np.zeros((0, 16), dtype=np.uint8)  # A foreign or damaged file: the round will name it.
+    return np.concatenate(held)[-REMEMBERED:]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from protocol.documents import DocumentType
+from protocol.errors import FedpingError
+from protocol.landed_file import open_landed
 from protocol.landing import landed_files, partition
 
 MOST_ROWS = 20_000
@@ -49,17 +51,17 @@ class LandedCounts:
 def _counted(document: DocumentType, file: Path) -> _Counted:
     """Return the counts of one file; nothing of one that cannot be read, of which the round tells."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from protocol.arrow import UPDATE_ENCODING
 
     try:
-        with pq.ParquetFile(file) as landed:
-            rows = landed.metadata.num_rows
-            if rows > MOST_ROWS:
-                return _Counted(rows, frozenset())
-            table = landed.read(columns=["client_id", UPDATE_ENCODING, document.counted_by])
-    except (OSError, pa.ArrowException):
+        landed = open_landed(file)
+        rows = landed.footer.num_rows
+        if rows > MOST_ROWS:
+            return _Counted(rows, frozenset())
+        with landed.opened() as opened:
+            table = opened.read(columns=["client_id", UPDATE_ENCODING, document.counted_by])
+    except (OSError, FedpingError):
         return _Counted(0, frozenset())
     examples = document.examples(table[document.counted_by].to_numpy())
     useful = (examples > 0) & table[UPDATE_ENCODING].is_valid().to_numpy()
