@@ -5,7 +5,7 @@
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
-    <landing>/.published/<study>/<line>    the newest version that a round has seen or published
+    <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
 
 **Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients
 whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
@@ -15,6 +15,7 @@ without moving a row between machines. Client ids are random, so the shards are 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -161,27 +162,30 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
     return {"compression": "zstd", "compression_level": 1, "use_dictionary": repeated, "write_statistics": False}
 
 
-def newest_noted(landing: Path, study: str, line: str) -> int:
-    """Return the newest version that a round is known to have seen or published; -1 if none was noted."""
+def newest_noted(landing: Path, store: str, study: str, line: str) -> int:
+    """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none."""
     try:
-        with open(_note(landing, study, line), "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as note:
+        with open(
+            _note(landing, store, study, line), "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)
+        ) as note:
             text = note.read(_MOST_NOTED) or b""
     except OSError:
         return -1
     return int(text) if text.isdigit() and len(text) < _MOST_NOTED else -1
 
 
-def note_newest(landing: Path, study: str, line: str, iteration: int) -> None:
+def note_newest(landing: Path, store: str, study: str, line: str, iteration: int) -> None:
     """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
 
-    It is not flushed to disk: after a power loss an older number is there, which says less and nothing wrong.
+    By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
+    disk: after a power loss an older number is there, which says less and nothing wrong.
     """
-    note = _note(landing, study, line)
+    note = _note(landing, store, study, line)
     hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         hidden.write_text(str(iteration))
-        os.replace(hidden, note)
+        hidden.rename(note)
     except OSError as error:
         hidden.unlink(missing_ok=True)
         raise FedpingError(
@@ -190,5 +194,6 @@ def note_newest(landing: Path, study: str, line: str, iteration: int) -> None:
         ) from error
 
 
-def _note(landing: Path, study: str, line: str) -> Path:
-    return landing / ".published" / study / line
+def _note(landing: Path, store: str, study: str, line: str) -> Path:
+    place = hashlib.sha256(os.fsencode(Path(store).resolve())).hexdigest()[:16]
+    return landing / ".published" / study / line / place

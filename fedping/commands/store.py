@@ -131,7 +131,7 @@ def continue_(study: str, line: str, number: int, store_path: Path, landing: Pat
     from model_store.store import open_store
     from protocol.landing import newest_noted
 
-    opened, seen = open_store(store_path), newest_noted(landing, study, line)
+    opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
         f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "

@@ -61,10 +61,10 @@ def run_round(
         UnfitModel: the step leads to weights that no client could read; nothing was published.
     """
     the_study = store.study(study)
-    noted = newest_noted(landing, study, line)  # before the head: another round may publish in between
+    noted = newest_noted(landing, store.where, study, line)  # before the head: another round may publish in between
     head = store.head(study, line)
     settings = the_study.line(line)
-    _refuse_an_older_copy(landing, head, noted)
+    _refuse_an_older_copy(landing, store.where, head, noted)
     store.refresh_public(study, line)
     on_step("repaired")
     late = late_for(store, study, settings, head.iteration)
@@ -95,7 +95,7 @@ def run_round(
         raise UnfitModel(f"{error}; {remedy}", error.reason) from error
     except VersionConflict:
         return replace(result, status="lost")
-    note_newest(landing, study, line, version.iteration)
+    note_newest(landing, store.where, study, line, version.iteration)
     on_step("published")
     return replace(result, status="published")
 
@@ -141,7 +141,7 @@ def next_version(
     )
 
 
-def _refuse_an_older_copy(landing: Path, head: Version, noted: int) -> None:
+def _refuse_an_older_copy(landing: Path, store: str, head: Version, noted: int) -> None:
     """Raise if rounds have published more than there is; note the head if they have not been told of it yet.
 
     Raises:
@@ -150,7 +150,7 @@ def _refuse_an_older_copy(landing: Path, head: Version, noted: int) -> None:
     if noted > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, noted, str(landing)))
     if noted < head.iteration and landing.is_dir():
-        note_newest(landing, head.study, head.line, head.iteration)
+        note_newest(landing, store, head.study, head.line, head.iteration)
 
 
 def _remedy(head: Version, folder: Path) -> str:

@@ -138,7 +138,7 @@ def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     for _ in range(3):
         publish(ingest)
-    note_newest(ingest.settings.landing, STUDY, "main", 3)
+    note_newest(ingest.settings.landing, str(ingest.settings.store), STUDY, "main", 3)
     assert ingest.client.get("/models/study/main/latest.json").json["iteration"] == 3
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "copy").rename(tmp_path / "store")

@@ -90,7 +90,7 @@ def store_trouble(services: Services) -> str | None:
     """Return why the newest version of some line cannot be served, or none published after it; for the heartbeat."""
     store, landing = services.store, services.settings.landing
     for name, line in _lines(services):
-        noted = newest_noted(landing, name, line)
+        noted = newest_noted(landing, store.where, name, line)
         if trouble := store.trouble(name, line):
             return trouble
         if noted > (newest := store.newest(name, line)):
