@@ -279,6 +279,8 @@ class ModelStore:
             raise StoreError(f"version {version.iteration} cannot follow version {head.iteration}")
         if not self._blobs.create(_version_key(version), data):
             raise _conflict(version, version.iteration)
+        key, parent = _version_key(version), _key(version.study, version.line, head.iteration)
+        _remember(self._judged, key, _Judged(self._blobs.sight(key), self._blobs.sight(parent), None, True))
         self.refresh_public(version.study, version.line)
 
     def _fence_off(self, version: Version, head: Version) -> None:
@@ -311,17 +313,14 @@ class ModelStore:
 
         After an older copy was put back, the static files or a version that was left may show more than the chain has.
         """
-        return self._newest_and_seen(study, line)[1]
+        return self._chain_and_seen(study, line)[1]
 
-    def _newest_and_seen(self, study: str, line: str) -> tuple[int, int]:
+    def _chain_and_seen(self, study: str, line: str) -> tuple[Chain, int]:
         # the static files first: they follow the versions, so that a round in between cannot look like a loss
-        public = [
-            number for name in self._blobs.names(f"{study}/{line}/public") if (number := number_in(name)) is not None
-        ]
+        public = [number_in(name) for name in self._blobs.names(f"{study}/{line}/public")]
         chain = self.chain(study, line)
-        left = [number for number in chain.strays if self._is_of_line(study, line, number)]
-        newest = chain.numbers[-1] if chain.numbers else -1
-        return newest, max([newest, *public, *left])
+        left = (number for number in chain.strays if self._is_of_line(study, line, number))
+        return chain, max([-1, *chain.numbers[-1:], *(number for number in public if number is not None), *left])
 
     def _is_of_line(self, study: str, line: str, number: int) -> bool:
         try:
@@ -332,10 +331,10 @@ class ModelStore:
 
     def _loss(self, study: str, line: str, wanted: int = 0) -> str | None:
         """Return what to do if published versions were lost, unless ``wanted`` is beyond them; None if none was."""
-        unfinished = self.chain(study, line).unfinished
-        if unfinished is not None and wanted < unfinished:
-            return _unfinished(study, line, unfinished)
-        newest, seen = self._newest_and_seen(study, line)
+        chain, seen = self._chain_and_seen(study, line)
+        if chain.unfinished is not None and wanted < chain.unfinished:
+            return _unfinished(study, line, chain.unfinished)
+        newest = chain.numbers[-1] if chain.numbers else -1
         behind = newest < seen and wanted <= seen
         return lost(study, line, newest, seen, f"{self.where}/{study}/{line}") if behind else None
 

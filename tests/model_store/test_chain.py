@@ -145,7 +145,8 @@ def test_a_missing_version_in_between_is_told_and_does_not_take_the_line_back(
     assert grow(store).iteration == 4
 
 
-def test_a_version_is_read_once_to_learn_whether_it_follows(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_read_once_to_learn_whether_it_follows(versions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(versions.parents[2])
     blobs = store._blobs
     reads: list[str] = []
     read = blobs.read
