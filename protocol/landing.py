@@ -195,5 +195,6 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
 
 
 def _note(landing: Path, store: str, study: str, line: str) -> Path:
-    place = hashlib.sha256(os.fsencode(Path(store).resolve())).hexdigest()[:16]
+    way = os.path.relpath(Path(store).resolve(), landing.resolve())  # the same if both are moved together
+    place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
     return landing / ".published" / study / line / place
