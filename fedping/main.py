@@ -24,7 +24,11 @@ SUBCOMMANDS = {
     "analyze": ("fedping.commands.analyze", "analyze", "Say what a study showed: verdict, tests, effects, report."),
     "dashboard": ("fedping.commands.dashboard", "dashboard", "Serve the page to watch studies and run experiments."),
     "power": ("fedping.commands.power", "power", "Plan a study: how many users show an effect, or train a model."),
-    "store": ("fedping.commands.store", "store", "History, differences, rollback and recomputation of versions."),
+    "store": (
+        "fedping.commands.store",
+        "store",
+        "Versions: history, differences, rollback, recomputation; going on from a backup.",
+    ),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),
 }
 """Name, module, attribute and summary of every subcommand; the summary is here so that --help imports none of them."""
@@ -64,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
     0: done, or nothing to do. 1: a :class:`FedpingError`, told in its sentence. 2: the command line or a settings file
-    cannot be meant. 130: interrupted from the keyboard. A defect of ours is raised, with its traceback.
+    cannot be meant. 3: a round led to weights that no client could read. 130: interrupted from the keyboard. A defect
+    of ours is raised, with its traceback.
     """
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="fedping", standalone_mode=False)

@@ -1,6 +1,6 @@
 """The versions of a model: document, optimizer state and lineage in one; publish by compare-and-swap, roll back."""
 
-from model_store.store import ModelStore, StoreError, VersionConflict, open_store
+from model_store.store import MissingVersion, ModelStore, StoreError, VersionConflict, open_store
 from model_store.version import Aggregate, ArmSummary, InputFile, Lineage, Version
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "ArmSummary",
     "InputFile",
     "Lineage",
+    "MissingVersion",
     "ModelStore",
     "StoreError",
     "Version",

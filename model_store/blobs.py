@@ -1,19 +1,26 @@
-"""The four operations that a model store needs of whatever keeps its bytes, and the local folder that offers them.
+"""The five operations that a model store needs of whatever keeps its bytes, and the local folder that offers them.
 
-An object store offers the same four: a conditional put (``If-None-Match: *``), a put, a get and a listing.
+An object store offers the same five: a conditional put (``If-None-Match: *``), a put, a get, a head and a listing.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from protocol.errors import FedpingError
 from protocol.landing import sync_folder
+
+LARGEST_BLOB = 2**30
+"""No blob has more bytes: a version of two million weights, with the state of any optimizer, has a third of them."""
+
+Sight: TypeAlias = tuple[int, ...]
+"""What changes when a blob is replaced; the last number is its size."""
 
 
 class Blobs(Protocol):
@@ -29,6 +36,10 @@ class Blobs(Protocol):
 
     def read(self, key: str) -> bytes | None:
         """Return a blob's bytes, None if there is none."""
+        ...
+
+    def sight(self, key: str) -> Sight | None:
+        """Return what a blob looks like from outside, None if there is none; nothing of it is read."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -65,11 +76,34 @@ class LocalBlobs:
         sync_folder(path.parent)
 
     def read(self, key: str) -> bytes | None:
-        """See :meth:`Blobs.read`."""
+        """See :meth:`Blobs.read`.
+
+        Raises:
+            FedpingError: what is there is no file, is larger than any that the store writes, or may not be read.
+        """
+        path = self.root / key
         try:
-            return (self.root / key).read_bytes()
+            with open(path, "rb", opener=_without_waiting) as source:
+                found = os.fstat(source.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise _odd(path, "is no file")
+                if found.st_size > LARGEST_BLOB:
+                    raise _odd(path, f"has {found.st_size:,} bytes, more than anything that the store writes")
+                return source.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise _odd(path, f"cannot be read ({error.strerror})", "correct its permissions, or ") from error
+
+    def sight(self, key: str) -> Sight | None:
+        """See :meth:`Blobs.sight`."""
+        try:
+            found = (self.root / key).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _odd(self.root / key, f"cannot be looked at ({error.strerror})") from error
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def names(self, folder: str) -> list[str]:
         """See :meth:`Blobs.names`; hidden names are unfinished writes and are left out."""
@@ -77,6 +111,15 @@ class LocalBlobs:
             return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO that nobody writes to would hold the reader for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _odd(path: Path, what: str, first: str = "") -> FedpingError:
+    return FedpingError(f"{path} {what}; {first}move it out of the model store if it does not belong there")
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
     <study>/study.json                     the study, as created
     <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth
+    <study>/<line>/fences/<n>.json         there is a fence in the place of version n
     <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived from the above
     <study>/<line>/public/latest.json      the same of the head
 
-The head of a line is the version with the largest *number*. It can only be followed by number + 1, and a version's file
-is created or not at all, so two publishers of one parent cannot both succeed.
+The head of a line is the newest version of an unbroken chain: each file is named by its document's number, is of this
+study, line and model spec, and names its parent and the parent's digest. A version's file is created or not at all, so
+two publishers of one parent cannot both succeed. A number is followed by the next, unless a fence stands there, which
+says where the line goes on (:func:`model_store.rollback.continue_at`).
 """
 
 from __future__ import annotations
@@ -17,17 +20,29 @@ from typing import TypeVar
 
 import msgspec
 
-from model_store.blobs import Blobs, LocalBlobs
-from model_store.version import PublicPart, Version
+from model_store.blobs import Blobs, LocalBlobs, Sight
+from model_store.chain import Chain, number_in, readable, runs
+from model_store.version import Fence, Link, PublicPart, Version
 from protocol.digest import canonical_json
 from protocol.errors import FedpingError
-from protocol.study import Study
+from protocol.model import UnfitModel, document_trouble
+from protocol.study import Line, Study
 
 _T = TypeVar("_T")
+
+SMALL = 2**20
+"""A version of at most so many bytes is tied to its parent by digest whenever it is first seen, even in a request."""
+
+MOST_FENCE_BYTES = 4096
+_MOST_REMEMBERED = 256
 
 
 class StoreError(FedpingError):
     """The store is missing, lacks what was asked for, or holds something that cannot be read."""
+
+
+class MissingVersion(StoreError):
+    """There is no version of this number."""
 
 
 class VersionConflict(FedpingError):
@@ -43,6 +58,16 @@ class _Read:
     version: Version
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """What was found of a file; good as long as it looks the same. ``thoroughly``: the parent's digest was compared."""
+
+    sight: Sight | None
+    before: Sight | None
+    trouble: str | None
+    thoroughly: bool
+
+
 class ModelStore:
     """Studies and versions over any :class:`model_store.blobs.Blobs`; ``where`` names it in messages."""
 
@@ -50,6 +75,8 @@ class ModelStore:
         self._blobs = blobs
         self.where = where
         self._last_read: _Read | None = None
+        self._judged: dict[str, _Judged] = {}
+        self._fences: dict[str, tuple[Sight, Fence | None]] = {}
 
     def create_study(self, study: Study, first_versions: tuple[Version, ...]) -> bool:
         """Store a study and version 0 of each of its lines; return False if exactly this study was there already.
@@ -74,7 +101,7 @@ class ModelStore:
 
     def studies(self) -> list[str]:
         """Return the names of the studies, sorted."""
-        return sorted(name for name in self._blobs.names("") if self._blobs.read(f"{name}/study.json") is not None)
+        return sorted(name for name in self._blobs.names("") if self._blobs.sight(f"{name}/study.json") is not None)
 
     def study(self, name: str) -> Study:
         """Return a study; raises :class:`StoreError` if the store has none of this name."""
@@ -82,59 +109,159 @@ class ModelStore:
         if data is None:
             there = ", ".join(self.studies()) or "none; make one with 'fedping study create'"
             raise StoreError(f"the store {self.where} has no study '{name}'; it has {there}")
-        return self._decode(data, Study, f"{name}/study.json")
+        study = self._decode(data, Study, f"{name}/study.json")
+        if study.name != name:
+            raise StoreError(
+                f"{self.where}/{name}/study.json is the study '{study.name}': a copy of a study does not belong in the "
+                f"store; move the folder '{name}' out of it"
+            )
+        return study
+
+    def chain(self, study: str, line: str) -> Chain:
+        """Return which files are versions of a line; reads none but fences and, where one may be, the newest."""
+        names = self._blobs.names(f"{study}/{line}/versions")
+        numbered = {name: number for name in names if (number := number_in(name)) is not None}
+        marked = (number_in(name) for name in self._blobs.names(f"{study}/{line}/fences"))
+        found = (self._fence(study, line, number) for number in marked if number is not None)
+        fences = {fence.after: fence.goes_on_at for fence in found if fence is not None}
+        taken: list[int] = []
+        strays: list[int] = []
+        for run in runs(set(numbered.values()) - {after + 1 for after in fences}):
+            tied = not taken or fences.get(taken[-1]) == run[0]
+            if tied or any(self._was_published(study, line, number) for number in (run[0], run[-1])):
+                taken += run
+            else:
+                strays += run
+        if taken and (unmarked := self._fence(study, line, taken[-1])):
+            fences[taken.pop() - 1] = unmarked.goes_on_at
+        return Chain(
+            numbers=tuple(taken),
+            fences=fences,
+            strays=tuple(strays),
+            foreign=tuple(sorted(name for name in names if name not in numbered)),
+            unfinished=fences.get(taken[-1]) if taken else None,
+        )
 
     def iterations(self, study: str, line: str) -> list[int]:
         """Return the numbers of the published versions, in numeric order."""
-        stems = (name.removesuffix(".json") for name in self._blobs.names(f"{study}/{line}/versions"))
-        return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+        return list(self.chain(study, line).numbers)
 
     def head(self, study: str, line: str) -> Version:
-        """Return the newest version of a line; raises :class:`StoreError` if there is no such study or line."""
+        """Return the newest version of a line.
+
+        Raises:
+            StoreError: there is no such study or line, or the newest file does not follow the version before it. It is
+                never passed over: its number would be published again.
+        """
         self.study(study).line(line)
-        numbers = self.iterations(study, line)
+        numbers = self.chain(study, line).numbers
         if not numbers:
             raise StoreError(
                 f"line '{line}' of study '{study}' has no version in {self.where}; run 'fedping study create' with the "
                 "study's file again, which adds what is missing"
             )
+        trouble = self._trouble_of(study, line, numbers[-1], _before(numbers, -1), thoroughly=True)
+        if trouble:
+            raise StoreError(trouble)
         return self.version(study, line, numbers[-1])
 
+    def newest(self, study: str, line: str) -> int:
+        """Return the number of the newest version to serve; -1 if there is none.
+
+        That is the head, or the version before a file that does not follow it and was never published. Where a
+        published one is damaged it is still that one: clients have its number, and an older one would take them back.
+        """
+        numbers = self.chain(study, line).numbers
+        for at in range(len(numbers) - 1, -1, -1):
+            trouble = self._trouble_of(study, line, numbers[at], _before(numbers, at))
+            if trouble is None or self._was_published(study, line, numbers[at]):
+                return numbers[at]
+        return -1
+
+    def trouble(self, study: str, line: str) -> str | None:
+        """Return why no version can be published after the newest of a line, or why that cannot be served."""
+        try:
+            numbers = self.chain(study, line).numbers
+            if not numbers:
+                return f"line '{line}' of study '{study}' has no version in {self.where}"
+            trouble = self._trouble_of(study, line, numbers[-1], _before(numbers, -1))
+            return trouble or self._loss(study, line)
+        except FedpingError as error:
+            return str(error)
+
+    def notes(self, study: str, line: str) -> list[str]:
+        """Return a sentence for each file that is no version of the line and is left out, and for each gap."""
+        chain, folder = self.chain(study, line), f"{self.where}/{study}/{line}/versions"
+        told = [f"{folder}/{readable(name)} is no version and is left out; move it away" for name in chain.foreign]
+        told += (
+            f"{folder}/{number}.json does not follow version {chain.numbers[-1]} and is left out; move it away, or, if "
+            "versions between them were lost, put them back from a copy"
+            for number in chain.strays
+        )
+        for before, after in zip(chain.numbers, chain.numbers[1:], strict=False):
+            if after != before + 1 and before not in chain.fences:
+                told.append(f"{folder} lacks {before + 1}.json to {after - 1}.json; put them back from a copy")
+        if chain.unfinished is not None:
+            told.append(_unfinished(study, line, chain.unfinished))
+        return told
+
     def version(self, study: str, line: str, iteration: int) -> Version:
-        """Return one version; raises :class:`StoreError` if it does not exist or cannot be read."""
+        """Return one version; raises :class:`StoreError` if it does not exist, or cannot be read, or is another."""
         key, data = self._version_bytes(study, line, iteration)
         last = self._last_read
         if last is None or (last.key, last.data) != (key, data):
-            self._last_read = last = _Read(key, data, self._decode(data, Version, key))
+            version = self._decode(data, Version, key)
+            if (version.study, version.line, version.iteration) != (study, line, iteration):
+                raise StoreError(self._another(key, version))
+            self._last_read = last = _Read(key, data, version)
         return last.version
 
     def _version_bytes(self, study: str, line: str, iteration: int) -> tuple[str, bytes]:
         """Return the key of a version and what is kept there."""
-        key = f"{study}/{line}/versions/{iteration}.json"
+        key = _key(study, line, iteration)
         data = self._blobs.read(key)
-        if data is None:
+        if data is None or (len(data) <= MOST_FENCE_BYTES and self._fence(study, line, iteration)):
             self.study(study).line(line)
             numbers = self.iterations(study, line)
             span = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none"
-            raise StoreError(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
+            raise MissingVersion(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
         return key, data
 
     def newest_from(self, study: str, line: str, known: int) -> int:
-        """Return the number of the head, given that version ``known`` exists; -1 stands for none.
+        """Return the number of the newest version to serve, given that version ``known`` exists; -1 stands for none.
 
-        Numbers follow each other without a gap, so it is enough to look for the next one until there is none: this
-        costs one look-up where :meth:`iterations` lists every version, and is for whoever asks often.
+        Numbers follow each other, so it is enough to look for the next one until there is none: this costs two
+        look-ups where :meth:`iterations` lists every version, and is for whoever asks often. A file is read when it is
+        first seen, to learn whether it follows. If ``known`` is gone, an older copy of the store was put back, and the
+        line is looked at from its beginning.
         """
-        while self._blobs.read(f"{study}/{line}/versions/{known + 1}.json") is not None:
-            known += 1
-        return known
+        try:
+            while (after := self._follower(study, line, known)) is not None:
+                known = after
+            gone = known >= 0 and self._blobs.sight(_key(study, line, known)) is None
+            return self.newest(study, line) if gone else known
+        except FedpingError:
+            return known  # the store cannot be looked at; whoever reads the version is told why
+
+    def _follower(self, study: str, line: str, known: int) -> int | None:
+        after = known + 1
+        if self._blobs.sight(_key(study, line, after)) is None:
+            return None
+        fence = self._fence(study, line, after)
+        if fence is not None:
+            after = fence.goes_on_at
+        trouble = self._trouble_of(study, line, after, known if known >= 0 else None)
+        return after if trouble is None or self._was_published(study, line, after) else None
 
     def publish(self, version: Version) -> None:
         """Publish a version if its parent is the head; the compare-and-swap of a line.
 
+        What is published is first read as a client would, and as the next round would.
+
         Raises:
             VersionConflict: the head is no longer the version's parent; nothing was written.
-            StoreError: the version does not fit its study.
+            UnfitModel: no client could read it.
+            StoreError: the version does not fit its study, or versions after the head were lost.
         """
         line = self.study(version.study).line(version.line)
         head = self.head(version.study, version.line)
@@ -142,17 +269,99 @@ class ModelStore:
             raise StoreError(f"version {version.iteration} was computed for another model spec of line '{line.name}'")
         if (version.parent, version.parent_digest) != (head.iteration, head.digest):
             raise _conflict(version, head.iteration)
-        if version.iteration != head.iteration + 1:
+        if loss := self._loss(version.study, version.line, version.iteration):
+            raise StoreError(loss)
+        data = msgspec.json.encode(version)
+        self._refuse_unfit(version, data, line)
+        if version.iteration > head.iteration + 1 and version.lineage.origin == "continued":
+            self._fence_off(version, head)
+        elif version.iteration != head.iteration + 1:
             raise StoreError(f"version {version.iteration} cannot follow version {head.iteration}")
-        if not self._blobs.create(_version_key(version), msgspec.json.encode(version)):
+        if not self._blobs.create(_version_key(version), data):
             raise _conflict(version, version.iteration)
+        key, parent = _version_key(version), _key(version.study, version.line, head.iteration)
+        _remember(self._judged, key, _Judged(self._blobs.sight(key), self._blobs.sight(parent), None, True))
         self.refresh_public(version.study, version.line)
 
+    def _fence_off(self, version: Version, head: Version) -> None:
+        """Take the number after the head for good; raises if a round was faster, or the version's own is taken."""
+        if self._blobs.sight(_version_key(version)) is not None:
+            raise StoreError(
+                f"{self.where}/{_version_key(version)} is there already, and no version of the line; move it away, or "
+                "give a larger number"
+            )
+        fence = Fence(
+            study=version.study,
+            line=version.line,
+            after=head.iteration,
+            after_digest=head.digest,
+            goes_on_at=version.iteration,
+            created=version.created,
+            code_version=version.lineage.code_version,
+        )
+        slot = head.iteration + 1
+        if not self._blobs.create(_key(version.study, version.line, slot), msgspec.json.encode(fence)):
+            begun = self._fence(version.study, version.line, slot)
+            if begun is None:
+                raise _conflict(version, slot)
+            if begun.goes_on_at != version.iteration:
+                raise StoreError(_unfinished(version.study, version.line, begun.goes_on_at))
+        self._blobs.create(f"{version.study}/{version.line}/fences/{slot}.json", b"{}")
+
+    def largest_seen(self, study: str, line: str) -> int:
+        """Return the largest number that was ever published, as far as the store's own folders show; -1 for none.
+
+        After an older copy was put back, the static files or a version that was left may show more than the chain has.
+        """
+        return self._chain_and_seen(study, line)[1]
+
+    def _chain_and_seen(self, study: str, line: str) -> tuple[Chain, int]:
+        # the static files first: they follow the versions, so that a round in between cannot look like a loss
+        public = [number_in(name) for name in self._blobs.names(f"{study}/{line}/public")]
+        chain = self.chain(study, line)
+        left = (number for number in chain.strays if self._is_of_line(study, line, number))
+        return chain, max([-1, *chain.numbers[-1:], *(number for number in public if number is not None), *left])
+
+    def _is_of_line(self, study: str, line: str, number: int) -> bool:
+        try:
+            link = self._decode(self._blobs.read(_key(study, line, number)) or b"", Link, "")
+        except FedpingError:
+            return False
+        return (link.study, link.line, link.iteration) == (study, line, number)
+
+    def _loss(self, study: str, line: str, wanted: int = 0) -> str | None:
+        """Return what to do if published versions were lost, unless ``wanted`` is beyond them; None if none was."""
+        chain, seen = self._chain_and_seen(study, line)
+        if chain.unfinished is not None and wanted < chain.unfinished:
+            return _unfinished(study, line, chain.unfinished)
+        newest = chain.numbers[-1] if chain.numbers else -1
+        behind = newest < seen and wanted <= seen
+        return lost(study, line, newest, seen, f"{self.where}/{study}/{line}") if behind else None
+
+    def _refuse_unfit(self, version: Version, data: bytes, line: Line) -> None:
+        public = msgspec.json.encode(msgspec.json.decode(data, type=PublicPart))
+        trouble = document_trouble(public, version.model, line.spec)
+        if trouble is None and (where := version.unreadable):
+            trouble = f"its {where} is no number that can be written"
+        if trouble:
+            raise UnfitModel(
+                f"version {version.iteration} of line '{line.name}' of study '{version.study}' was not published, for "
+                f"no client could read it: {trouble}",
+                trouble,
+            )
+
     def refresh_public(self, study: str, line: str) -> None:
-        """Bring the static files of a line up to its head: what a publisher that died early left undone."""
+        """Bring the static files of a line up to its head: what a publisher that died early left undone.
+
+        Raises:
+            StoreError: they show more versions than there are, so that clients may have these; nothing was changed.
+        """
         folder = f"{study}/{line}/public"
         there = set(self._blobs.names(folder))
         numbers = self.iterations(study, line)
+        shown = max((n for name in there if (n := number_in(name)) is not None), default=-1)
+        if numbers and shown > numbers[-1]:
+            raise StoreError(lost(study, line, numbers[-1], shown, f"{self.where}/{folder}"))
         document = b""
         for number in numbers:
             if f"{number}.json" not in there or number == numbers[-1]:
@@ -165,7 +374,84 @@ class ModelStore:
     def public_document(self, study: str, line: str, iteration: int) -> bytes:
         """Return the JSON of the model document that clients fetch."""
         key, data = self._version_bytes(study, line, iteration)
-        return msgspec.json.encode(self._decode(data, PublicPart, key))
+        part = self._decode(data, PublicPart, key)
+        if (part.study, part.line, part.iteration) != (study, line, iteration):
+            raise StoreError(self._another(key, part))
+        return msgspec.json.encode(part)
+
+    def _was_published(self, study: str, line: str, number: int) -> bool:
+        return self._blobs.sight(f"{study}/{line}/public/{number}.json") is not None
+
+    def _fence(self, study: str, line: str, number: int) -> Fence | None:
+        """Return the fence in the place of a version, None if it is none."""
+        key = _key(study, line, number)
+        sight = self._blobs.sight(key)
+        if sight is None or sight[-1] > MOST_FENCE_BYTES:
+            return None
+        known = self._fences.get(key)
+        if known is None or known[0] != sight:
+            known = (sight, self._read_fence(study, line, number))
+            _remember(self._fences, key, known)
+        return known[1]
+
+    def _read_fence(self, study: str, line: str, number: int) -> Fence | None:
+        try:
+            fence = msgspec.json.decode(self._blobs.read(_key(study, line, number)) or b"", type=Fence)
+        except (msgspec.MsgspecError, UnicodeDecodeError, FedpingError):
+            return None
+        of_here = (fence.study, fence.line, fence.after + 1) == (study, line, number)
+        return fence if of_here and fence.goes_on_at > number else None
+
+    def _trouble_of(
+        self, study: str, line: str, number: int, before: int | None, *, thoroughly: bool = False
+    ) -> str | None:
+        """Return why a file is not the version after ``before``; remembered as long as both files look the same."""
+        key = _key(study, line, number)
+        sight = self._blobs.sight(key)
+        earlier = None if before is None else self._blobs.sight(_key(study, line, before))
+        known = self._judged.get(key)
+        if known is None or (known.sight, known.before) != (sight, earlier) or (thoroughly and not known.thoroughly):
+            small = max(sight[-1] if sight else 0, earlier[-1] if earlier else 0) <= SMALL
+            deep = thoroughly or small
+            known = _Judged(sight, earlier, self._judge(study, line, number, before, deep), deep)
+            _remember(self._judged, key, known)
+        return known.trouble
+
+    def _judge(self, study: str, line: str, number: int, before: int | None, thoroughly: bool) -> str | None:
+        key = _key(study, line, number)
+        try:
+            link: Version | Link
+            if thoroughly:
+                link = self.version(study, line, number)
+            else:
+                link = self._decode(self._version_bytes(study, line, number)[1], Link, key)
+        except FedpingError as error:
+            return str(error)
+        if (link.study, link.line, link.iteration) != (study, line, number):
+            return self._another(key, link)
+        if link.spec_digest != self.study(study).line(line).spec.digest:
+            return self._foreign(key, "was computed for another model spec")
+        if number == 0 or before is None:
+            return None
+        if link.parent != before:
+            return self._foreign(key, f"follows version {link.parent}, and not version {before}")
+        if thoroughly:
+            try:
+                parent = self.version(study, line, before)
+            except FedpingError:
+                return None  # which is damaged itself; the version after it stands for the line
+            if link.parent_digest != parent.digest:
+                return self._foreign(key, f"was computed from another version {before} than the one that is here")
+        return None
+
+    def _another(self, key: str, found: Version | Link | PublicPart) -> str:
+        return self._foreign(key, f"is version {found.iteration} of line '{found.line}' of study '{found.study}'")
+
+    def _foreign(self, key: str, what: str) -> str:
+        return (
+            f"{self.where}/{key} {what}: move it out of the store if it does not belong there, or restore what was "
+            "there from a copy"
+        )
 
     def _decode(self, data: bytes, kind: type[_T], key: str) -> _T:
         try:
@@ -192,8 +478,39 @@ def open_store(where: Path, *, create: bool = False) -> ModelStore:
     return ModelStore(LocalBlobs(where), str(where))
 
 
+def lost(study: str, line: str, newest: int, seen: int, where: str) -> str:
+    """Return the sentence for a line that is behind what was published of it."""
+    return (
+        f"line '{line}' of study '{study}' is at version {newest}, but {where} shows that version {seen} was "
+        "published: the store is an older copy, and clients may have the versions in between; put back a newer one, or "
+        f"let the line go on beyond them with 'fedping store continue {study} {line} --from {seen + 1}'"
+    )
+
+
+def _unfinished(study: str, line: str, number: int) -> str:
+    return (
+        f"'fedping store continue' was interrupted; finish it with 'fedping store continue {study} {line} --from "
+        f"{number}'"
+    )
+
+
+def _before(numbers: tuple[int, ...], at: int) -> int | None:
+    at %= len(numbers)
+    return numbers[at - 1] if at else None
+
+
+def _remember(memory: dict[str, _T], key: str, value: _T) -> None:
+    if len(memory) >= _MOST_REMEMBERED:
+        memory.clear()
+    memory[key] = value
+
+
+def _key(study: str, line: str, iteration: int) -> str:
+    return f"{study}/{line}/versions/{iteration}.json"
+
+
 def _version_key(version: Version) -> str:
-    return f"{version.study}/{version.line}/versions/{version.iteration}.json"
+    return _key(version.study, version.line, version.iteration)
 
 
 def _conflict(version: Version, there: int) -> VersionConflict:

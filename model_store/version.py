@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
@@ -63,9 +64,11 @@ class Lineage(Struct, frozen=True, kw_only=True):
     ``ages`` splits the ``used`` by how many versions older than the parent they are, from 0 on; it is empty where
     older pings are not merged.
     ``window_end_ms`` is the landing time (milliseconds since 1970) up to which such pings have been counted.
+    ``restored`` is the version that a rollback repeats, or that the line was ``continued`` from, under a number that
+    nobody can have seen.
     """
 
-    origin: Literal["created", "round", "rollback"]
+    origin: Literal["created", "round", "rollback", "continued"]
     code_version: str
     config_digest: str
     inputs: tuple[InputFile, ...] = ()
@@ -102,6 +105,20 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
         """SHA-256 of the document; computed once, for with a million weights that takes seconds."""
         return digest_of(self)
 
+    @property
+    def unreadable(self) -> str | None:
+        """Where a number stands that JSON cannot say, infinity or NaN: such a document could not be read again."""
+        made = self.lineage.aggregate
+        vectors = {"model": self.model, "weights": self.weights}
+        vectors |= {f"state of link {i}, {name}": v for i, link in enumerate(self.state) for name, v in link.items()}
+        vectors |= {"mean update": made.mean, "squared deviations": made.m2} if made else {}
+        for where, vector in vectors.items():
+            if not math.isfinite(sum(vector)):  # the quick question; a sum of finite numbers may be infinite too
+                odd = next((i for i, value in enumerate(vector) if not math.isfinite(value)), None)
+                if odd is not None:
+                    return f"{where}, position {odd}: {vector[odd]}"
+        return None
+
 
 class PublicPart(Struct, frozen=True, kw_only=True):
     """The part of a version that clients fetch, which is a :class:`protocol.model.ModelDocument`: no state, no lineage.
@@ -117,6 +134,34 @@ class PublicPart(Struct, frozen=True, kw_only=True):
     spec_digest: str
     created: str
     parent: int | None
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """The part of a version that ties it to its place; read from its JSON, the numbers are skipped."""
+
+    study: str
+    line: str
+    iteration: int
+    parent: int | None
+    parent_digest: str | None
+    spec_digest: str
+
+
+class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What takes the place of version ``after`` + 1 where a line goes on at a higher number: at ``goes_on_at``.
+
+    The numbers in between were published once, and lost when an older copy of the store was put back. A fence is made
+    by the same compare-and-swap as a version, so that no round can publish where it stands; the version that it names
+    follows from it and version ``after``.
+    """
+
+    study: str
+    line: str
+    after: int
+    after_digest: str
+    goes_on_at: int
+    created: str
+    code_version: str
 
 
 def first_version(

@@ -33,12 +33,17 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
 LANDED: dict[str, DocumentType] = {"landed": FRECENCY_UPDATE, "landed-model": MODEL_UPDATE}
 """The types of pings, by the name under which the Arrow schema of their files is published."""
 
+END_OF_PATTERN = r'\\Z"'
+"""How our patterns end in Python, as JSON. A schema's patterns are ECMAScript's, where $ is nothing but the end."""
+
 
 def json_schema(document: str) -> str:
     """Return the JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`, as indented text."""
     described = _without_indentation(msgspec.json.schema(DOCUMENTS[document]))
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "
+"
+    return text.replace(END_OF_PATTERN, '$"')
 
 
 def _without_indentation(schema: Any) -> Any:

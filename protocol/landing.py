@@ -3,7 +3,9 @@
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
-when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read.
+when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
+
+    <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
 
 **Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients
 whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
@@ -15,11 +17,14 @@ How a file is verified when it is read: `protocol.landed_file`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from protocol.errors import FedpingError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +38,8 @@ SINGLE_GROUP_ROWS = 4096
 
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
+
+_MOST_NOTED = 12
 
 
 def partition(landing: Path, study: str, line: str | None, iteration: int) -> Path:
@@ -167,3 +174,41 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
         "write_statistics": False,
         "write_page_checksum": True,
     }
+
+
+def newest_noted(landing: Path, store: str, study: str, line: str) -> int:
+    """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none."""
+    try:
+        with open(
+            _note(landing, store, study, line), "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)
+        ) as note:
+            text = note.read(_MOST_NOTED) or b""
+    except OSError:
+        return -1
+    return int(text) if text.isdigit() and len(text) < _MOST_NOTED else -1
+
+
+def note_newest(landing: Path, store: str, study: str, line: str, iteration: int) -> None:
+    """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
+
+    By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
+    disk: after a power loss an older number is there, which says less and nothing wrong.
+    """
+    note = _note(landing, store, study, line)
+    hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        hidden.write_text(str(iteration))
+        hidden.rename(note)
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise FedpingError(
+            f"cannot write {note} in the landing folder: {error.strerror}; free space or correct the permissions, then "
+            "run the same command again"
+        ) from error
+
+
+def _note(landing: Path, store: str, study: str, line: str) -> Path:
+    way = os.path.relpath(Path(store).resolve(), landing.resolve())  # the same if both are moved together
+    place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
+    return landing / ".published" / study / line / place

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
-from protocol.spec import Finite, Name
+from protocol.errors import FedpingError
+from protocol.spec import Constraint, Finite, ModelSpec, Name, NonNegative, OrderedCutoffs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LARGEST_WEIGHT = 1e30
+"""A weight in a model document is no larger, nor an entry of an update (:data:`protocol.weights.Finite`)."""
+
+
+class UnfitModel(FedpingError):
+    """A version that no client could read, or that breaks its spec; nothing was published. Exit code 3.
+
+    ``reason`` says which weight, and what is wrong with it, without where it happened.
+    """
+
+    exit_code = 3
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class ModelDocument(Struct, frozen=True, kw_only=True):
@@ -27,3 +51,61 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     spec_digest: Annotated[str, Meta(description="SHA-256 of the model spec")]
     created: Annotated[str, Meta(description="when it was published, ISO 8601 in UTC")]
     parent: Annotated[int | None, Meta(description="the version that it was computed from; null for version 0")]
+
+
+def document_trouble(data: bytes, weights: Sequence[float], spec: ModelSpec) -> str | None:
+    """Return why a client of this spec refuses a model document, None if it takes it.
+
+    Args:
+        data: the document, as clients fetch it.
+        weights: the numbers that it is to carry, which it may be unable to.
+        spec: the model's.
+    """
+    if len(weights) != spec.m:
+        return f"it has {len(weights):,} weights, and model spec '{spec.name}' has {spec.m:,}"
+    try:
+        msgspec.json.decode(data, type=ModelDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return out_of_range(weights, spec) or str(error)
+    return None
+
+
+def out_of_range(weights: Sequence[float] | NDArray[np.float64], spec: ModelSpec) -> str | None:
+    """Return which weight is larger than any document can say, or no number; None if all can be said."""
+    import numpy as np
+
+    values = np.asarray(weights, dtype=np.float64)
+    beyond = np.flatnonzero(~(np.abs(values) <= LARGEST_WEIGHT))
+    if not len(beyond):
+        return None
+    return f"weight '{spec.names[beyond[0]]}' would be {values[beyond[0]]:g}, and weights lie between -1e30 and 1e30"
+
+
+def spec_trouble(weights: Sequence[float], spec: ModelSpec) -> str | None:
+    """Return which weight, of those that a document carries, breaks the spec; None if all hold to it."""
+    import numpy as np
+
+    values = np.array(weights)
+    broken = np.flatnonzero(spec.integer & (values != np.floor(values)))
+    if len(broken):
+        return f"weight '{spec.names[broken[0]]}' would be {values[broken[0]]:g}, which is no whole number"
+    return next((told for constraint in spec.constraints for told in _breaks(constraint, weights, spec)), None)
+
+
+def _breaks(constraint: Constraint, weights: Sequence[float], spec: ModelSpec) -> Iterator[str]:
+    """Yield a phrase for each place where weights break a constraint."""
+    match constraint:
+        case NonNegative():
+            if min(weights) < 0:
+                at = min(range(len(weights)), key=weights.__getitem__)
+                yield f"weight '{spec.names[at]}' would be {weights[at]:g}, below zero, which the spec rules out"
+        case OrderedCutoffs():
+            places = [spec.names.index(name) for name in constraint.weights]
+            if weights[places[0]] < constraint.first:
+                yield f"weight '{constraint.weights[0]}' would be {weights[places[0]]:g}, below {constraint.first:g}"
+            for one, other in pairwise(places):
+                if weights[other] < weights[one] + constraint.gap:
+                    yield (
+                        f"weight '{spec.names[other]}' would be {weights[other]:g}, less than {constraint.gap:g} above "
+                        f"'{spec.names[one]}', {weights[one]:g}"
+                    )

@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import ValidationError, inspect
 
+from protocol.weights import NAME_PATTERN
+
 _PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _QUOTED = re.compile(r"[`'](.*)[`']")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
@@ -21,7 +23,7 @@ _WORDS = {
     "`array`": "a list",
     "`object`": "a table",
     "`null`": "nothing",
-    "a text matching regex '^[A-Za-z0-9][A-Za-z0-9_.-]*$'": "a name of letters, digits, '.', '_' and '-'",
+    f"a text matching regex {NAME_PATTERN!r}": "a name of letters, digits, '.', '_' and '-'",
 }
 """What the library says of types, in the words of a TOML file."""
 

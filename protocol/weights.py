@@ -11,8 +11,11 @@ from protocol.errors import InvalidSettings
 MAX_WEIGHTS = 2_000_000
 """The most weights that a model may have, and the longest update that is accepted at all, whatever a study says."""
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
+r"""With \Z, for in Python $ also matches before a newline at the end; `protocol.json_schema` writes it as $."""
+
 Name: TypeAlias = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64, description="letters, digits, '_', '.' and '-'")
+    str, Meta(pattern=NAME_PATTERN, max_length=64, description="letters, digits, '_', '.' and '-'")
 ]
 Finite: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]

@@ -73,8 +73,10 @@ class KnownLine:
             return False
         if any(self._files.sight(number) != was for number, was in self._sights.items()):
             return False
-        newest = self._files.store().newest_from(self._files.study, self._files.line, self.newest)
-        self.numbers += range(self.newest + 1, newest + 1)
+        store, study, line = self._files.store(), self._files.study, self._files.line
+        newest = store.newest_from(study, line, self.newest)
+        if newest != self.newest:
+            self.numbers += (number for number in store.iterations(study, line) if self.newest < number <= newest)
         self._head = self._files.sight(newest)
         return chosen_at(self.line.spec.m, newest) == self.shown.chosen_at
 

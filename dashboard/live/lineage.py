@@ -93,6 +93,11 @@ def _made_by(version: Version) -> str:
             return f"Made by a round from the pings of version {version.parent}"
         case "rollback":
             return f"Published by a rollback: repeats version {version.lineage.restored}"
+        case "continued":
+            return (
+                f"Published by 'fedping store continue': repeats version {version.lineage.restored} under a number "
+                "that nobody had seen"
+            )
 
 
 def _from_parent(store: ModelStore, study: Study, version: Version) -> dict[str, Any] | None:

@@ -27,8 +27,8 @@ class Row(Struct, frozen=True, kw_only=True):
     Attributes:
         version: its number.
         created: when it was published, ISO 8601 in UTC.
-        origin: ``created`` with the study, by a ``round``, or by a ``rollback``.
-        restored: the version that a rollback repeated.
+        origin: ``created`` with the study, by a ``round``, by a ``rollback``, or ``continued`` from a backup.
+        restored: the version that a rollback repeated, or that the line was continued from.
         clients: those with a usable update; None if no round made it.
         counts: every ping of the round by what became of it.
         arms: by name, how each arm fared.

@@ -120,8 +120,10 @@ def subject(study: str, lines: list[str]) -> str:
 
 def run_line(store: ModelStore, landing: Path, study: str, line: str, engine: Engine) -> RoundResult:
     """Run one round, and show on a terminal what it is doing."""
+    from fedping.commands.store import tell_oddities
     from server_jobs.round import run_round
 
+    tell_oddities(store, study, line)
     with _progress(f"{study}/{line}") as on_step:
         return run_round(store, landing, study, line, engine, clock=utc_now, code_version=__version__, on_step=on_step)
 

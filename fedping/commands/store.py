@@ -1,8 +1,9 @@
-"""`fedping store`: the versions of a line - history, one version, differences, rollback, recomputation."""
+"""`fedping store`: the versions of a line - history, one version, differences, rollback, fence, recomputation."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -11,10 +12,19 @@ from fedping import __version__
 from fedping.options import json_option, landing_option, store_option
 from protocol.clock import utc_now
 
+if TYPE_CHECKING:
+    from model_store.store import ModelStore
+
+
+def tell_oddities(store: ModelStore, study: str, line: str) -> None:
+    """Print what lies among a line's versions and is none of them, and what is missing there."""
+    for note in store.notes(study, line):
+        click.echo(f"note: {note}", err=True)
+
 
 @click.group()
 def store() -> None:
-    """History, differences, rollback and recomputation of versions."""
+    """Versions: history, differences, rollback, recomputation; going on from a backup."""
 
 
 @store.command()
@@ -30,6 +40,7 @@ def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -
     opened = open_store(store_path)
     opened.study(study).line(line)
     versions = [opened.version(study, line, n) for n in opened.iterations(study, line)[-last:]]
+    tell_oddities(opened, study, line)
     if as_json:
         rows = [
             {"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions
@@ -39,7 +50,8 @@ def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -
     click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'unused':>8}")
     for v in versions:
         made = v.lineage.aggregate
-        origin = f"version {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
+        again = "continues" if v.lineage.origin == "continued" else "version"
+        origin = f"{again} {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
         unused = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
         numbers = (made.clients, made.pings, unused) if made else ("", "", "")
         click.echo(
@@ -99,6 +111,32 @@ def rollback(study: str, line: str, target: int, store_path: Path) -> None:
     now = utc_now()
     restored = roll_back(open_store(store_path), study, line, target, created=now, code_version=__version__)
     click.echo(f"published version {restored.iteration}, which repeats version {target}; clients fetch it from now on")
+
+
+@store.command(name="continue")
+@click.argument("study")
+@click.argument("line")
+@click.option("--from", "number", type=int, required=True, help="The next version's number.")
+@store_option
+@landing_option
+def continue_(study: str, line: str, number: int, store_path: Path, landing: Path) -> None:
+    """Let a LINE go on at a number that was never published, after an older copy of the store was put back.
+
+    The newest version there is published once more under that number, and rounds go on from it. Clients that have a
+    version in between fetch it as anybody does; their pings until then land and are not counted.
+
+    Safe to repeat. Nothing is deleted, and no number is published twice.
+    """
+    from model_store.rollback import continue_at
+    from model_store.store import open_store
+    from protocol.landing import newest_noted
+
+    opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
+    made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
+    click.echo(
+        f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "
+        "rounds go on from it"
+    )
 
 
 @store.command()

@@ -20,6 +20,8 @@ def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation
     integer = spec.integer[where].tolist()
 
     def raised(step: Vector, weights: Vector) -> Vector:
+        if not np.isfinite(weights[where] + step[where]).all():
+            return step  # nothing can be put in order; what cannot be published is refused
         step = step.copy()
         bound = public_bound = settings.first
         for i, whole in zip(where, integer, strict=True):

@@ -112,6 +112,10 @@ def step_arrays(
         weights: the optimizer's doubles, shape (m,).
         state: of the chain, as :func:`first_state` or an earlier step returned it.
         direction: the mean update, a direction of descent, shape (m,).
+
+    Huge updates can lead to weights that are no finite numbers; whoever publishes has to look
+    (:func:`protocol.model.document_trouble`).
     """
-    step, after = pipeline_for(line.spec, line.pipeline).update(direction, state, weights)
-    return weights + step, after
+    with np.errstate(over="ignore", invalid="ignore"):
+        step, after = pipeline_for(line.spec, line.pipeline).update(direction, state, weights)
+        return weights + step, after

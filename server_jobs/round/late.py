@@ -47,7 +47,7 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
     used: dict[int, list[InputFile]] = defaultdict(list)
     for number in range(iteration, first, -1):
         lineage = store.version(study, line.name, number).lineage
-        if lineage.origin == "rollback":
+        if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:
             used[number - 1 - file.age].append(file)

@@ -34,9 +34,9 @@ class Recomputed:
 def recompute(store: ModelStore, landing: Path, study: str, line: str, iteration: int, engine: Engine) -> Recomputed:
     """Compute a version again and compare the whole document bit for bit: weights, state, aggregate, counts.
 
-    A round's version comes from its parent and the pings of its manifest; version 0 from the study; a rollback from the
-    version that it repeats. What cannot be computed is taken over: when it was published, by which code, and how many
-    stale and future pings had landed by then.
+    A round's version comes from its parent and the pings of its manifest; version 0 from the study; a rollback, or a
+    version at which the line was continued, from the version that it repeats. What cannot be computed is taken over:
+    when it was published, by which code, and how many stale and future pings had landed by then.
 
     Raises:
         FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or no longer the same.
@@ -56,6 +56,9 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
     parent = store.version(study.name, line.name, version.parent)
     if version.lineage.restored is not None:
         target = store.version(study.name, line.name, version.lineage.restored)
+        if version.lineage.origin == "continued":
+            number = version.iteration
+            return repeated(target, parent, number=number, origin="continued", created=created, code_version=code)
         return repeated(target, parent, created=created, code_version=code)
     late = late_for(store, study.name, line, parent.iteration)
     manifest = _kept_manifest(landing, study, version, late)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from model_store.store import ModelStore, VersionConflict
+from model_store.store import ModelStore, StoreError, VersionConflict, lost
 from model_store.version import Lineage, Version
 from protocol.digest import digest_of
 from protocol.errors import FedpingError
-from protocol.landing import partition
+from protocol.landing import newest_noted, note_newest, partition
+from protocol.model import UnfitModel, out_of_range, spec_trouble
 from protocol.spec import published
 from protocol.study import Line, Study
 from server_jobs.optimize import next_weights
@@ -57,10 +58,13 @@ def run_round(
     Raises:
         FedpingError: the store, the landing folder or a file in it cannot be used, or no ping fits the model spec;
             nothing was published.
+        UnfitModel: the step leads to weights that no client could read; nothing was published.
     """
     the_study = store.study(study)
+    noted = newest_noted(landing, store.where, study, line)  # before the head: another round may publish in between
     head = store.head(study, line)
     settings = the_study.line(line)
+    _refuse_an_older_copy(landing, store.where, head, noted)
     store.refresh_public(study, line)
     on_step("repaired")
     late = late_for(store, study, settings, head.iteration)
@@ -82,9 +86,16 @@ def run_round(
     version = next_version(the_study, settings, head, aggregate, manifest, created=clock(), code_version=code_version)
     on_step("stepped")
     try:
+        if broken := out_of_range(version.model, settings.spec) or spec_trouble(version.model, settings.spec):
+            told = f"version {version.iteration} of line '{line}' of study '{study}' was not published: {broken}"
+            raise UnfitModel(told, broken)
         store.publish(version)
+    except UnfitModel as error:
+        remedy = _remedy(head, partition(landing, study, line, head.iteration))
+        raise UnfitModel(f"{error}; {remedy}", error.reason) from error
     except VersionConflict:
         return replace(result, status="lost")
+    note_newest(landing, store.where, study, line, version.iteration)
     on_step("published")
     return replace(result, status="published")
 
@@ -127,6 +138,26 @@ def next_version(
             aggregate=updates,
             window_end_ms=manifest.window_end_ms,
         ),
+    )
+
+
+def _refuse_an_older_copy(landing: Path, store: str, head: Version, noted: int) -> None:
+    """Raise if rounds have published more than there is; note the head if they have not been told of it yet.
+
+    Raises:
+        StoreError: an older copy of the store was put back.
+    """
+    if noted > head.iteration:
+        raise StoreError(lost(head.study, head.line, head.iteration, noted, str(landing)))
+    if noted < head.iteration and landing.is_dir():
+        note_newest(landing, store, head.study, head.line, head.iteration)
+
+
+def _remedy(head: Version, folder: Path) -> str:
+    return (
+        f"pings in {folder} have led there: move those that are to blame away and run the same command again, or leave "
+        f"all of them behind with 'fedping store continue {head.study} {head.line} --from {head.iteration + 1}', which "
+        f"publishes version {head.iteration} once more under that number"
     )
 
 

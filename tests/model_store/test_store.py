@@ -34,6 +34,9 @@ class MemoryBlobs:
     def read(self, key: str) -> bytes | None:
         return self.data.get(key)
 
+    def sight(self, key: str) -> tuple[int, ...] | None:
+        return None if key not in self.data else (hash(self.data[key]), len(self.data[key]))
+
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
         return list({k.removeprefix(prefix).partition("/")[0] for k in self.data if k.startswith(prefix)})

@@ -1,16 +1,22 @@
 """Model documents over HTTP: never behind the store, cheap to ask for, and cached by whoever may."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from werkzeug.test import Client
 
 from model_store import open_store
+from model_store.rollback import continue_at
+from protocol.landing import note_newest
 from protocol.model import ModelDocument
 from protocol.study import Study
-from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, ingest_study
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.processes.worker import services_for
+from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, ingest_study, landed_ids
 from tests.support.pings import ping_json
-from tests.support.versions import after, small_study, version_0
+from tests.support.versions import WHEN, after, small_study, version_0
 
 
 @pytest.fixture
@@ -23,6 +29,13 @@ def publish(ingest: IngestApp) -> int:
     version = after(store.head(STUDY, "main"))
     store.publish(version)
     return version.iteration
+
+
+def again(ingest: IngestApp) -> IngestApp:
+    """Return ingest over the same folders, as after a restart."""
+    services = services_for(ingest.settings, "worker-1")
+    app = Edge(services)
+    return IngestApp(ingest.settings, services, app, Client(app))
 
 
 def test_latest_is_the_head_at_every_moment(ingest: IngestApp) -> None:
@@ -73,6 +86,77 @@ def test_what_is_not_there_is_404(ingest: IngestApp, path: str) -> None:
     answer = ingest.client.get(path)
     assert answer.status_code == 404
     assert answer.json["error"]
+
+
+@pytest.mark.parametrize("name", ["07", "00", "\u0660", "+0", "0.0", "0%0A", "0%20", "²"])
+def test_a_version_has_one_address(ingest: IngestApp, name: str) -> None:
+    assert ingest.client.get("/models/study/main/0.json").status_code == 200
+    answer = ingest.client.get(f"/models/study/main/{name}.json")
+    assert answer.status_code == 404
+    assert answer.json["error"]
+
+
+def test_a_stray_file_is_not_served_and_the_heartbeat_tells_it(ingest: IngestApp) -> None:
+    publish(ingest)
+    versions = ingest.settings.store / "study/main/versions"
+    (versions / "99.json").write_bytes((versions / "1.json").read_bytes())
+    for app in (ingest, again(ingest)):
+        assert app.client.get("/models/study/main/latest.json").json["iteration"] == 1
+        assert app.client.get("/models/study/main/99.json").status_code == 404
+        told = app.client.get("/__heartbeat__")
+        assert told.json["checks"]["store"] == "ok"
+        assert "versions/99.json does not follow version 1 and is left out; move it away" in told.json["notes"][0]
+        assert app.ping(ping_json(model_version=1)).status_code == 200
+        assert app.ping(ping_json(model_version=99)).status_code == 400
+
+
+def test_latest_and_the_heartbeat_agree_on_a_damaged_head(ingest: IngestApp) -> None:
+    publish(ingest)
+    path = ingest.settings.store / "study/main/versions/1.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    fresh = again(ingest)
+    answer = fresh.client.get("/models/study/main/latest.json")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.headers["Cache-Control"]) == (
+        503,
+        "30",
+        "no-store",
+    )
+    assert "ask again later" in answer.json["error"]
+    told = fresh.client.get("/__heartbeat__")
+    assert told.status_code == 503
+    assert "versions/1.json" in told.json["checks"]["store"]
+    assert fresh.client.get("/models/study/main/0.json").status_code == 200
+    assert fresh.ping(ping_json(model_version=1)).status_code == 200
+    path.write_bytes(whole)
+    assert fresh.client.get("/models/study/main/latest.json").status_code == 200
+    assert fresh.client.get("/__heartbeat__").json["checks"]["store"] == "ok"
+
+
+def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp, tmp_path: Path) -> None:
+    """Under a running ingest, and for one that is started then; after the fence everything is well again."""
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    for _ in range(3):
+        publish(ingest)
+    note_newest(ingest.settings.landing, str(ingest.settings.store), STUDY, "main", 3)
+    assert ingest.client.get("/models/study/main/latest.json").json["iteration"] == 3
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "copy").rename(tmp_path / "store")
+    for app in (ingest, again(ingest)):
+        answer = app.client.get("/models/study/main/latest.json")
+        assert (answer.status_code, answer.json["iteration"]) == (200, 0)
+        told = app.client.get("/__heartbeat__")
+        assert told.status_code == 503
+        assert "'fedping store continue study main --from 4'" in told.json["checks"]["store"]
+    store = open_store(ingest.settings.store)
+    continue_at(store, STUDY, "main", 10, created=WHEN, code_version="test")
+    for app in (ingest, again(ingest)):
+        assert app.client.get("/models/study/main/latest.json").json["iteration"] == 10
+        assert app.client.get("/models/study/main/2.json").status_code == 404
+        assert app.client.get("/__heartbeat__").json["checks"]["store"] == "ok"
+        assert [app.ping(ping_json(model_version=v)).status_code for v in (2, 3, 10)] == [200, 200, 200]
+        app.land()
+    assert len(landed_ids(ingest.settings.landing)) == 6
 
 
 def test_the_public_study_enrols_and_ranks_and_keeps_the_pipeline_to_itself(ingest: IngestApp) -> None:

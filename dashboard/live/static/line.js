@@ -50,7 +50,7 @@ export class Line {
   add(row) {
     const iteration = row.version - 1;
     this.rows.push(row);
-    if (row.origin === "rollback") this.rollbacks.push(row);
+    if (row.restored !== null) this.rollbacks.push(row);
     if (!this.line.rate.by_weight && row.rate[0] !== null) this.rate.push([row.version, row.rate[0]]);
     if (row.clients === null) return;
     for (const [name, arm] of Object.entries(row.arms)) {

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from client_sim.learning.batch import FloatArray
 from experiments.laboratory.rounds.study import ARM, LINE, STUDY
-from experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Updates
+from experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Updates, diverged
 from model_store.store import ModelStore, open_store
 from model_store.version import Version
 from protocol import __version__
 from protocol.landed import landed_model_updates
 from protocol.landing import landed_files, partition, write_landed
+from protocol.model import UnfitModel
 from protocol.model_pings import ModelPings
 from protocol.study import Study
 from server_jobs.optimize import first_versions
@@ -70,15 +71,18 @@ class LandedRounds:
             seen.see(block)
             self._carrier.send(block, version - block.age, number, self._now)
         self._carrier.all_sent()
-        result = run_round(
-            self._store,
-            self._landing,
-            STUDY,
-            LINE,
-            self._engine,
-            clock=lambda: _iso(self._now),
-            code_version=__version__,
-        )
+        try:
+            result = run_round(
+                self._store,
+                self._landing,
+                STUDY,
+                LINE,
+                self._engine,
+                clock=lambda: _iso(self._now),
+                code_version=__version__,
+            )
+        except UnfitModel as error:
+            raise diverged(error.reason) from error
         if stepped := result.status == "published":
             self._head = self._store.head(STUDY, LINE)
             self._weights = self._carrier.fetch(self._head)

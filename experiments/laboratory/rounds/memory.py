@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sim.learning.batch import FloatArray
-from experiments.laboratory.rounds.updates import RoundReport, Seen, Updates
+from experiments.laboratory.rounds.updates import RoundReport, Seen, Updates, diverged
 from protocol.landing import SHARDS, shard_of
+from protocol.model import out_of_range
 from protocol.spec import published_array
 from protocol.study import Line
 from server_jobs.optimize import first_state, step_arrays
@@ -53,8 +54,11 @@ class MemoryRounds:
         stepped = seen.clients >= self._line.pipeline.min_clients
         if stepped:
             chosen = direction(self._line, self._exact, total.moments.mean, total.kept)
-            self._exact, self._state = step_arrays(self._line, self._exact, self._state, chosen)
-            self._weights = published_array(self._line.spec, self._exact)
+            exact, state = step_arrays(self._line, self._exact, self._state, chosen)
+            weights = published_array(self._line.spec, exact)
+            if beyond := out_of_range(weights, self._line.spec):
+                raise diverged(beyond)
+            self._exact, self._state, self._weights = exact, state, weights
         return RoundReport(seen.clients, seen.pings, seen.loss, stepped)
 
     def _add(self, shards: list[Gathered], block: Updates) -> None:

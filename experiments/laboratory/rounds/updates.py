@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sim.learning import Diverged
 from client_sim.learning.batch import Clients, FloatArray
 from model_store.version import Version
 from protocol.pipeline import Pipeline
@@ -35,6 +36,11 @@ class Updates:
     losses: FloatArray
     examples: NDArray[np.int64]
     age: int = 0
+
+
+def diverged(reason: str) -> Diverged:
+    """Return the error of a round whose weights no client could read; ``reason`` names one."""
+    return Diverged(f"training has diverged: {reason}; lower the server's rate")
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -66,7 +72,11 @@ class Rounds(Protocol):
         ...
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """Take what the clients send, and make the next version of it."""
+        """Take what the clients send, and make the next version of it.
+
+        Raises:
+            Diverged: the step leads to weights that no client could read; there is no next version.
+        """
         ...
 
 

@@ -76,8 +76,6 @@ class Catalogue:
         study = self._store.study(name)
         heads = {}
         for line in study.lines:
-            numbers = self._store.iterations(name, line.name)
-            heads[line.name] = LineHead(
-                numbers[-1] if numbers else -1, partial(self._store.newest_from, name, line.name)
-            )
+            newest = self._store.newest(name, line.name)
+            heads[line.name] = LineHead(newest, partial(self._store.newest_from, name, line.name))
         return study_rules(study, heads)

@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 
 from protocol import __version__
 from protocol.errors import FedpingError
+from server_jobs.ingest.edge.models import store_notes, store_trouble
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.processes.bonds import is_held
 
@@ -29,7 +30,8 @@ def blueprint(services: Services) -> Blueprint:
         checks = health(services)
         failed = {name: trouble for name, trouble in checks.items() if trouble}
         told = {name: trouble or "ok" for name, trouble in checks.items()}
-        return _json({"status": "error" if failed else "ok", "checks": told}, 503 if failed else 200)
+        answer = {"status": "error" if failed else "ok", "checks": told, "notes": store_notes(services)}
+        return _json(answer, 503 if failed else 200)
 
     @views.get("/__version__")
     def version() -> Response:
@@ -61,9 +63,9 @@ def _journal_trouble(services: Services) -> str | None:
 def _store_trouble(services: Services) -> str | None:
     try:
         services.store.studies()
+        return services.catalogue.trouble or store_trouble(services)
     except (FedpingError, OSError) as error:
         return str(error)
-    return services.catalogue.trouble
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, Response, request
 
-from model_store import StoreError
+from model_store.chain import number_in
+from model_store.store import MissingVersion, lost
+from protocol.errors import FedpingError
+from protocol.landing import newest_noted
 from protocol.study import public_study
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import LineHead, StudyRules
@@ -18,6 +21,7 @@ from server_jobs.ingest.edge.services import Services
 
 REVALIDATE = "no-cache"
 FOREVER = "public, max-age=31536000, immutable"
+RETRY_SECONDS = 30
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -31,20 +35,29 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/models/<study>/<line>/latest.json")
     def latest_json(study: str, line: str) -> Response:
-        newest = _head(services.catalogue.rules(study), line).latest()
-        if newest < 0:
-            raise _no_version(line, "any")
-        return _static(documents.document(study, line, newest), REVALIDATE)
-
-    @views.get("/models/<study>/<line>/<int:number>.json")
-    def numbered_json(study: str, line: str, number: int) -> Response:
         head = _head(services.catalogue.rules(study), line)
-        if number > head.known and number > head.latest():
-            raise _no_version(line, str(number))
         try:
+            newest = head.latest()
+            if newest < 0:
+                raise _no_version(line, "any")
+            return _static(documents.document(study, line, newest), REVALIDATE)
+        except FedpingError:
+            return _unreadable(line)
+
+    @views.get("/models/<study>/<line>/<name>.json")
+    def numbered_json(study: str, line: str, name: str) -> Response:
+        head = _head(services.catalogue.rules(study), line)
+        number = number_in(f"{name}.json")  # one address a version: not 07.json, nor other digits
+        if number is None:
+            raise _no_version(line, "of such a number")
+        try:
+            if number > head.known and number > head.latest():
+                raise _no_version(line, str(number))
             return _static(documents.document(study, line, number), FOREVER)
-        except StoreError as error:
+        except MissingVersion as error:
             raise _no_version(line, str(number)) from error
+        except FedpingError:
+            return _unreadable(line)
 
     @views.after_request
     def any_origin(response: Response) -> Response:
@@ -64,6 +77,38 @@ def _head(rules: StudyRules, line: str) -> LineHead:
 
 def _no_version(line: str, number: str) -> Rejection:
     return Rejection("path", f"line '{line}' has no version {number} yet; fetch latest.json")
+
+
+def _unreadable(line: str) -> Response:
+    """Answer that a version cannot be read at the moment; the heartbeat tells the operator why."""
+    sentence = f"the store's version of line '{line}' cannot be read at the moment; ask again later"
+    headers = {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"}
+    return Response(msgspec.json.encode({"error": sentence}), 503, headers, content_type="application/json")
+
+
+def store_trouble(services: Services) -> str | None:
+    """Return why the newest version of some line cannot be served, or none published after it; for the heartbeat."""
+    store, landing = services.store, services.settings.landing
+    for name, line in _lines(services):
+        noted = newest_noted(landing, store.where, name, line)
+        if trouble := store.trouble(name, line):
+            return trouble
+        if noted > (newest := store.newest(name, line)):
+            return lost(name, line, newest, noted, str(landing))
+    return None
+
+
+def store_notes(services: Services) -> list[str]:
+    """Return a sentence for each file in the store that is left out; nothing is served less for it."""
+    try:
+        return [note for name, line in _lines(services) for note in services.store.notes(name, line)]
+    except (FedpingError, OSError):
+        return []  # the store cannot be looked at, which is what the heartbeat fails for
+
+
+def _lines(services: Services) -> list[tuple[str, str]]:
+    known = services.catalogue
+    return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
 def _static(document: Document, caching: str) -> Response:
