@@ -29,6 +29,9 @@ SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
 """A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
 
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
+"""What clients send is for the owner and the group, whatever the umask allows beyond that."""
+
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
@@ -102,7 +105,7 @@ def write_landed(
     """
     import pyarrow.parquet as pq
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet"
     hidden, final = folder / f".{name}.tmp", folder / name
     groups = list(_row_groups(table))
@@ -111,7 +114,7 @@ def write_landed(
         notes[SHARDS_KEY] = str(SHARDS).encode()
     schema = table.schema.with_metadata(notes)
     try:
-        with open(hidden, "wb") as sink:
+        with open(hidden, "wb", opener=for_the_group) as sink:
             with pq.ParquetWriter(sink, schema, **_parquet_options(table)) as writer:
                 for group in groups:
                     writer.write_table(group, row_group_size=max(1, group.num_rows))
@@ -123,6 +126,18 @@ def write_landed(
         raise
     sync_folder(folder)
     return final
+
+
+def for_the_group(path: str, flags: int) -> int:
+    """Open a file that others than owner and group cannot read; the ``opener`` of :func:`open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, as far as they are missing, which others than owner and group cannot enter."""
+    for each in [*reversed(folder.parents), folder]:
+        if not each.is_dir():
+            each.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

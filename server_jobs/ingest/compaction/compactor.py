@@ -6,9 +6,8 @@ second run leaves out, partition by partition, what the first one landed.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,12 @@ from protocol.landing import sync_folder, write_landed
 from server_jobs.ingest.compaction.columns import SEGMENT, STUDY, landed_columns, uuid_bytes
 from server_jobs.ingest.compaction.duplicates import first_of_each, keys_of
 from server_jobs.ingest.compaction.partitions import Part, landed_segments, parts_of, segment_note
+from server_jobs.ingest.compaction.quarantine import Piece, count, keep
 from server_jobs.ingest.compaction.recent import recently_landed
 from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
 from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.backlog import stem_of
+from server_jobs.ingest.journal.balance import inherited
 from server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, segments
 from server_jobs.ingest.settings import MIB, IngestSettings
 
@@ -50,7 +52,7 @@ class Compactor:
         Raises:
             OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
         """
-        if close_abandoned(self._settings.journal):
+        if close_abandoned(self._settings.journal, self._set_aside_torn):
             self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
         chosen = _first_bytes(_of_one_type(self._ready()), PASS_BYTES)
         if chosen:
@@ -75,12 +77,12 @@ class Compactor:
     def _pass(self, chosen: Sequence[Path]) -> None:
         sources = [read_source(path, index) for index, path in enumerate(chosen)]
         for source in sources:
-            self._quarantine(source)
+            keep(self._settings.quarantine, source.pieces)
         tables = [source.records for source in sources if source.records is not None]
         landed = self._land(pa.concat_tables(tables).combine_chunks(), chosen) if tables else 0
-        self._count(sum(table.num_rows for table in tables), landed, sum(len(source.damaged) for source in sources))
+        self._count(sources, landed)
         for path in chosen:
-            path.unlink()
+            path.unlink(missing_ok=True)
         sync_folder(self._settings.journal)
         self._suspects.difference_update(path.name for path in chosen)
 
@@ -110,20 +112,19 @@ class Compactor:
         named = landed_segments(part.folder, min(created_ms(chosen[index]) for index in suspects))
         return np.array([index for index in suspects if chosen[index].name in named], dtype=np.int64)
 
-    def _quarantine(self, source: Source) -> None:
-        """Keep what cannot be read, for a person to look at."""
-        for number, data in enumerate(source.damaged):
-            self._settings.quarantine.mkdir(parents=True, exist_ok=True)
-            kept = self._settings.quarantine / f"{source.segment.stem}.{number}.bad"
-            with open(kept, "wb") as sink:
-                sink.write(data)
-                sink.flush()
-                os.fsync(sink.fileno())
+    def _set_aside_torn(self, pieces: Iterable[Piece]) -> None:
+        keep(self._settings.quarantine, pieces)
+        count(self._counters, pieces)
 
-    def _count(self, rows: int, landed: int, damaged: int) -> None:
+    def _count(self, sources: Sequence[Source], landed: int) -> None:
+        """Count a pass. While it has not been counted its segments are there (`journal.balance` relies on it)."""
+        others = inherited(self._settings)
+        rows = sum(source.records.num_rows for source in sources if source.records is not None)
         self._counters.add("landed", landed)
         self._counters.add("duplicates", rows - landed)
-        self._counters.add("quarantined", damaged)
+        for source in sources:
+            count(self._counters, source.pieces)
+        self._counters.add("inherited", sum(s.rows for s in sources if stem_of(s.segment) in others))
         self._counters.add("passes", 1)
 
 
