@@ -2,6 +2,9 @@
 
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
+Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
+says which each is of. How many folders there are is so decided here and not by what clients say they know.
+
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read.
 
@@ -36,8 +39,17 @@ NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
 
+OLDER = -2
+"""The partition of the pings of all versions that are older than :data:`APART`; a number, so that the partitions' type
+stays one."""
+
+APART = 100
+"""How many versions behind the newest the pings of a version still get a folder of their own; as many as late pings may
+ever count (`protocol.pipeline.Staleness`)."""
+
+
 def partition(landing: Path, study: str, line: str | None, iteration: int) -> Path:
-    """Return the folder of the pings that were ranked with version ``iteration`` of a line."""
+    """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
     return line_folder(landing, study, line) / f"iteration={iteration}"
 
 
@@ -47,9 +59,29 @@ def line_folder(landing: Path, study: str, line: str | None) -> Path:
 
 
 def iterations(landing: Path, study: str, line: str | None) -> list[int]:
-    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before)."""
+    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before).
+
+    OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
+    """
     found = line_folder(landing, study, line).glob("iteration=*")
     return sorted(int(number) for p in found if _is_integer(number := p.name.partition("=")[2]))
+
+
+def partitions(landing: Path) -> Iterator[Path]:
+    """Yield the folders of all studies, lines and iterations, in any order."""
+    for study in _folders(landing, "study="):
+        for line in _folders(study.path, "line="):
+            yield from (Path(folder.path) for folder in _folders(line.path, "iteration="))
+
+
+def _folders(folder: Path | str, beginning: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if entry.name.startswith(beginning) and entry.is_dir()]
+
+
+def unfinished_files(folder: Path) -> list[Path]:
+    """Return the hidden files of a partition that are being written, or were by a writer that died."""
+    return [folder / name for name in os.listdir(folder) if name.startswith(".") and name.endswith(".parquet.tmp")]
 
 
 def landed_files(folder: Path) -> list[Path]:

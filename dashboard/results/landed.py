@@ -15,7 +15,7 @@ from msgspec import Struct
 from analysis.study import Window
 from dashboard.stamps import settled
 from protocol.digest import digest_of
-from protocol.landing import iterations, partition
+from protocol.landing import OLDER, iterations, partition
 from protocol.study import Study
 
 FILES_A_LOOK = 256
@@ -107,7 +107,7 @@ class Watch:
         pings = read = 0
         for file in new_files(self.folders.files(self.landing, study, window), before):
             missed = rows.cache_info().misses
-            pings += rows(self.landing / file, window.since, window.until)
+            pings += rows(self.landing / file, window)
             read += rows.cache_info().misses - missed
             if read >= FILES_A_LOOK:
                 return Since(pings, complete=False)
@@ -123,29 +123,34 @@ def new_files(now: Files, before: Files) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=65_536)
-def rows(file: Path, since: int | None, until: int | None) -> int:
-    """Return how many pings of a landed file were received in a span (milliseconds since 1970); 0 if it is gone."""
+def rows(file: Path, window: Window) -> int:
+    """Return how many pings of a landed file, in a folder that a window reaches, belong to it; 0 if it is gone."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    bounds = [("received_at", window.since, None if window.until is None else window.until - 1)]
+    if file.parent.name == f"iteration={OLDER}":
+        bounds.append(("model_version", window.first, window.last))
+    bounds = [bound for bound in bounds if bound[1:] != (None, None)]
     try:
-        if since is None and until is None:
+        if not bounds:
             return int(pq.read_metadata(file).num_rows)
-        received = pq.read_table(file, columns=["received_at"])["received_at"].cast(pa.int64())
+        table = pq.ParquetFile(file).read(columns=[name for name, _, _ in bounds])
     except (OSError, pa.ArrowInvalid):  # the count itself tells of a file that cannot be read
         return 0
-    inside = pc.and_(
-        pc.greater_equal(received, since if since is not None else -(2**62)),
-        pc.less(received, until if until is not None else 2**62),
-    )
+    inside = pa.scalar(True)
+    for name, first, last in bounds:
+        column = table[name].cast(pa.int64())
+        inside = pc.and_(inside, pc.greater_equal(column, first if first is not None else -(2**62)))
+        inside = pc.and_(inside, pc.less_equal(column, last if last is not None else 2**62))
     return int(pc.sum(inside).as_py() or 0)
 
 
 def _partitions(landing: Path, study: Study, window: Window) -> Iterator[Path]:
     for line in [*(line.name for line in study.lines), None]:
         for iteration in iterations(landing, study.name, line):
-            if line is None or window.holds(iteration):
+            if line is None or window.reaches(iteration):
                 yield partition(landing, study.name, line, iteration)
 
 

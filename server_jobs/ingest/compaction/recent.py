@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from protocol.landing import id_bytes, landed_at
+from protocol.landing import id_bytes, landed_at, landed_files, partitions
 from server_jobs.ingest.compaction.duplicates import keys_in
 
 REMEMBERED = 250_000
@@ -50,14 +50,18 @@ class RecentDocuments:
 
 
 def recently_landed(landing: Path) -> RecentDocuments:
-    """Return the documents in the files that landed last, so that a restart forgets nothing."""
+    """Return the documents in the files that landed last, so that a restart forgets nothing.
+
+    A file that lands changes its folder, so that folders which have not changed since need not be listed.
+    """
     since = int(time.time() * 1000) - LOOK_BACK_MS
-    files = [path for path in landing.glob("study=*/line=*/iteration=*/*.parquet") if (landed_at(path) or 0) >= since]
+    folders = [folder for folder in partitions(landing) if folder.stat().st_mtime * 1000 >= since]
+    files = [path for folder in folders for path in landed_files(folder) if (landed_at(path) or 0) >= since]
     blocks: list[NDArray[np.uint8]] = []
     for path in sorted(files, key=lambda path: path.name, reverse=True):
         if sum(map(len, blocks)) >= REMEMBERED:
             break
-        blocks.append(keys_in(_study(path), _document_ids(path)))
+        blocks.append(keys_in(_study(path), document_ids(path)))
     recent = RecentDocuments()
     for block in reversed(blocks):
         recent.add(block)
@@ -72,7 +76,8 @@ def _study(landed: Path) -> str:
     return landed.parents[2].name.removeprefix("study=")
 
 
-def _document_ids(path: Path) -> NDArray[np.uint8]:
+def document_ids(path: Path) -> NDArray[np.uint8]:
+    """Return the ids in a landed file, shape (k, 16); none of one that cannot be read."""
     try:
         column = pq.ParquetFile(path).read(columns=["document_id"]).column("document_id").combine_chunks()
         return id_bytes(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
