@@ -78,6 +78,8 @@ class Catalogue:
         for line in study.lines:
             numbers = self._store.iterations(name, line.name)
             heads[line.name] = LineHead(
-                numbers[-1] if numbers else -1, partial(self._store.newest_from, name, line.name)
+                numbers[-1] if numbers else -1,
+                partial(self._store.newest_from, name, line.name),
+                partial(self._store.study, name),
             )
         return study_rules(study, heads)

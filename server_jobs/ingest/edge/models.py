@@ -6,13 +6,15 @@ its bytes are kept by number, since a version never changes.
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 from flask import Blueprint, Response, request
 
 from model_store import StoreError
 from protocol.study import public_study
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.admission.rules import LineHead, StudyRules
+from server_jobs.ingest.admission.rules import LineHead, StudyRules, is_published
 from server_jobs.ingest.edge.documents import Document, Documents, tagged
 from server_jobs.ingest.edge.services import Services
 
@@ -39,7 +41,7 @@ def blueprint(services: Services) -> Blueprint:
     @views.get("/models/<study>/<line>/<int:number>.json")
     def numbered_json(study: str, line: str, number: int) -> Response:
         head = _head(services.catalogue.rules(study), line)
-        if number > head.known and number > head.latest():
+        if not is_published(head, number, int(time.time() * 1000)):
             raise _no_version(line, str(number))
         try:
             return _static(documents.document(study, line, number), FOREVER)
