@@ -153,10 +153,13 @@ class Journal:
         """Go on with another segment after a failed append, unless nobody else could find this one's pings then."""
         if self._segment is None:
             return
-        self._segment.cut()
-        if not self._segment.is_in_place() or not self._segment.roll():
+        cut = self._segment.cut()
+        if not self._segment.is_in_place():
             self._tell_lost(error)
-        else:
+        elif not cut:
+            self._segment.leave()
+            self._segment = None
+        elif self._segment.roll():
             self._segment = None
 
 
