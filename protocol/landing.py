@@ -16,6 +16,7 @@ without moving a row between machines. Client ids are random, so the shards are 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -166,10 +167,15 @@ def for_the_group(path: str, flags: int) -> int:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, as far as they are missing, which others than owner and group cannot enter."""
+    """Make a folder and those above it, as far as they are missing, which others than owner and group cannot enter.
+
+    Each is on disk before anything is written into it.
+    """
     for each in [*reversed(folder.parents), folder]:
         if not each.is_dir():
             each.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # a folder that may be passed through and not be listed
+                sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:

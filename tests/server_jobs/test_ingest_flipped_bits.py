@@ -16,9 +16,8 @@ from server_jobs.ingest.counters import Counters, totals
 from server_jobs.ingest.journal.frames import frame_header, scan
 from server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 from server_jobs.ingest.settings import IngestSettings
-from tests.server_jobs.test_ingest_journal import old_frames_of
 from tests.support.effort import few_or_all
-from tests.support.ingest_app import PATH, IngestApp, ingest_app
+from tests.support.ingest_app import PATH, IngestApp, ingest_app, old_frames_of
 from tests.support.pings import ping_json
 
 Row = dict[str, Any]

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import threading
 import uuid
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from server_jobs.ingest.journal.backlog import backlog
 from server_jobs.ingest.journal.frames import count_rows, frame_header, payloads, scan
 from server_jobs.ingest.journal.journal import Journal, NotStored
 from server_jobs.ingest.journal.segment import CLOSED, OPEN, SegmentWriter, is_abandoned, segments
-from tests.support.ingest_app import PATH, ingest_app, landed_ids
+from tests.support.ingest_app import PATH, ingest_app, landed_ids, old_frames_of
 from tests.support.pings import ping_json
 
 
@@ -55,11 +54,6 @@ def test_a_rolled_segment_that_has_lost_its_end_is_damaged_and_not_torn(parts: l
     contents = scan(data)
     assert [piece.cause for piece in contents.damaged] in ([], ["short"], ["header"])
     assert all(piece.cause != "torn" for piece in contents.damaged)
-
-
-def old_frames_of(*parts: bytes) -> bytes:
-    """Return frames as versions before FPJ2 wrote them."""
-    return b"".join(b"FPJ1 %08x %010d %08d\n" % (zlib.crc32(p), len(p), p.count(b"\n")) + p for p in parts)
 
 
 @given(parts=PARTS, new=st.lists(st.binary(max_size=60), max_size=3))
