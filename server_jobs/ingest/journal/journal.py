@@ -112,7 +112,8 @@ class Journal:
         if self._segment is None:
             self._segment = SegmentWriter(self._folder, int(time.time() * 1000), self._document)
         written = self._segment.append(b"".join(batch.parts), batch.rows)
-        self._put_in_place()
+        if not self._segment.seems_in_place():
+            self._put_in_place()
         self._count(batch.rows, written, time.perf_counter() - began)
         if self._segment.size >= self._roll_bytes:
             self._roll()
