@@ -41,8 +41,7 @@ def json_schema(document: str) -> str:
     """Return the JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`, as indented text."""
     described = _without_indentation(msgspec.json.schema(DOCUMENTS[document]))
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
-    text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "
-"
+    text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
     return text.replace(END_OF_PATTERN, '$"')
 
 

@@ -2,6 +2,9 @@
 
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
+Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
+says which each is of. How many folders there are is so decided here and not by what clients say they know.
+
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
@@ -17,6 +20,7 @@ How a file is verified when it is read: `protocol.landed_file`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -36,14 +40,26 @@ SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
 """A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
 
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
+"""What clients send is for the owner and the group, whatever the umask allows beyond that."""
+
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
 _MOST_NOTED = 12
 
 
+OLDER = -2
+"""The partition of the pings of all versions that are older than :data:`APART`; a number, so that the partitions' type
+stays one."""
+
+APART = 100
+"""How many versions behind the newest the pings of a version still get a folder of their own; as many as late pings may
+ever count (`protocol.pipeline.Staleness`)."""
+
+
 def partition(landing: Path, study: str, line: str | None, iteration: int) -> Path:
-    """Return the folder of the pings that were ranked with version ``iteration`` of a line."""
+    """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
     return line_folder(landing, study, line) / f"iteration={iteration}"
 
 
@@ -53,9 +69,29 @@ def line_folder(landing: Path, study: str, line: str | None) -> Path:
 
 
 def iterations(landing: Path, study: str, line: str | None) -> list[int]:
-    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before)."""
+    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before).
+
+    OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
+    """
     found = line_folder(landing, study, line).glob("iteration=*")
     return sorted(int(number) for p in found if _is_integer(number := p.name.partition("=")[2]))
+
+
+def partitions(landing: Path) -> Iterator[Path]:
+    """Yield the folders of all studies, lines and iterations, in any order."""
+    for study in _folders(landing, "study="):
+        for line in _folders(study.path, "line="):
+            yield from (Path(folder.path) for folder in _folders(line.path, "iteration="))
+
+
+def _folders(folder: Path | str, beginning: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if entry.name.startswith(beginning) and entry.is_dir()]
+
+
+def unfinished_files(folder: Path) -> list[Path]:
+    """Return the hidden files of a partition that are being written, or were by a writer that died."""
+    return [folder / name for name in os.listdir(folder) if name.startswith(".") and name.endswith(".parquet.tmp")]
 
 
 def landed_files(folder: Path) -> list[Path]:
@@ -114,7 +150,7 @@ def write_landed(
 
     from protocol.landed_file import SEALED_KEY, sealed
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet"
     hidden, final = folder / f".{name}.tmp", folder / name
     groups = list(_row_groups(table))
@@ -128,7 +164,7 @@ def write_landed(
         for group in groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
     try:
-        with open(hidden, "wb") as sink:
+        with open(hidden, "wb", opener=for_the_group) as sink:
             sink.writelines(sealed(made.getvalue()))
             sink.flush()
             os.fsync(sink.fileno())
@@ -138,6 +174,23 @@ def write_landed(
         raise
     sync_folder(folder)
     return final
+
+
+def for_the_group(path: str, flags: int) -> int:
+    """Open a file that others than owner and group cannot read; the ``opener`` of :func:`open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, as far as they are missing, which others than owner and group cannot enter.
+
+    Each is on disk before anything is written into it.
+    """
+    for each in [*reversed(folder.parents), folder]:
+        if not each.is_dir():
+            each.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # a folder that may be passed through and not be listed
+                sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -197,7 +250,7 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
     note = _note(landing, store, study, line)
     hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
     try:
-        note.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(note.parent)
         hidden.write_text(str(iteration))
         hidden.rename(note)
     except OSError as error:

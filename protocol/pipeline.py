@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from protocol.errors import InvalidSettings
+from protocol.landing import APART
 from protocol.spec import Positive
 
 
@@ -167,7 +168,7 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``most``, with its vote times ``weight``. The default weight is that of CO-OP (Wang 2017).
     """
 
-    most: Annotated[int, Meta(ge=1, le=100)] = 5
+    most: Annotated[int, Meta(ge=1, le=APART)] = 5
     weight: Literal["1/sqrt(1+a)", "1/(1+a)", "1"] = "1/sqrt(1+a)"
 
 

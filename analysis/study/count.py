@@ -21,7 +21,7 @@ from analysis.study.window import Window, window_folders
 from protocol.documents import DocumentType
 from protocol.errors import FedpingError
 from protocol.landed_file import open_landed
-from protocol.landing import landed_files
+from protocol.landing import OLDER, landed_files
 from protocol.study import Study
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ COLUMNS = {
     "document_id": "binary",
     "client_id": "binary",
     "received_at": "timestamp",
+    "model_version": "int",
     "study_variation": "string",
     "loss": "double",
 }
@@ -113,7 +114,10 @@ def _pings(
         number = F.when(F.col("study_variation") == name, i).otherwise(number)
     selected = document.examples(F.col(document.counted_by)).cast("int") > 0
     taken = [F.when(selected, F.col(m.name)) for m in metrics]
-    rows = reader.parquet(*map(str, folders)).select(
+    landed = reader.parquet(*map(str, folders))
+    if any(window.divides(OLDER) and folder.name == f"iteration={OLDER}" for folder in folders):
+        landed = landed.where(_in_window(window))
+    rows = landed.select(
         F.xxhash64("client_id").alias("client"),
         F.xxhash64("document_id").alias("document"),
         number.alias("arm"),
@@ -124,6 +128,15 @@ def _pings(
     rows = rows.where(F.col("arm").isNotNull())
     rows = rows if window.since is None else rows.where(F.col("received") >= window.since)
     return rows if window.until is None else rows.where(F.col("received") < window.until)
+
+
+def _in_window(window: Window) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    inside = F.lit(True)
+    if window.first is not None:
+        inside &= F.col("model_version") >= window.first
+    return inside if window.last is None else inside & (F.col("model_version") <= window.last)
 
 
 def _documents(pings: DataFrame, cores: int, metrics: Sequence[Metric], first_values: bool) -> DataFrame:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from protocol.errors import FedpingError, InvalidSettings
-from protocol.landing import iterations, landed_files, partition
+from protocol.landing import OLDER, iterations, landed_files, partition
 from protocol.study import Study
 
 
@@ -36,6 +36,14 @@ class Window:
     def holds(self, iteration: int) -> bool:
         """Whether the pings of a version belong to the window."""
         return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
+
+    def reaches(self, folder: int) -> bool:
+        """Whether pings in the folder of an iteration may belong to the window; in that of old versions, any may."""
+        return self.last is None or self.last >= 0 if folder == OLDER else self.holds(folder)
+
+    def divides(self, folder: int) -> bool:
+        """Whether pings in a folder that the window reaches may be outside of it, so that each has to be looked at."""
+        return folder == OLDER and (self.first is not None or self.last is not None)
 
     @property
     def words(self) -> str:
@@ -79,7 +87,7 @@ def _landed(landing: Path, study: Study, window: Window) -> Iterator[tuple[Path,
         for iteration in iterations(landing, study.name, line):
             folder = partition(landing, study.name, line, iteration)
             if landed_files(folder):
-                yield folder, line is None or window.holds(iteration)
+                yield folder, line is None or window.reaches(iteration)
 
 
 def _span(start: str, end: str, first: int | None, last: int | None) -> str:

@@ -43,6 +43,7 @@ WORDS = {
     "update_length": "an update of another model",
     "update_not_zero": "an update without an example that is not zero",
     "model_version": "a version that was never published",
+    "version_unseen": "the store could not be read to look for a version; clients send these again",
     "no_ping_accepted": "a batch without one good line",
     "disk_full": "the disk was full; clients send these again",
     "not_stored": "the journal could not be written; clients send these again",

@@ -16,7 +16,7 @@ from analysis.study import Window
 from dashboard.stamps import settled
 from protocol.digest import digest_of
 from protocol.errors import FedpingError
-from protocol.landing import iterations, partition
+from protocol.landing import OLDER, iterations, partition
 from protocol.study import Study
 
 FILES_A_LOOK = 256
@@ -108,7 +108,7 @@ class Watch:
         pings = read = 0
         for file in new_files(self.folders.files(self.landing, study, window), before):
             missed = rows.cache_info().misses
-            pings += rows(self.landing / file, window.since, window.until)
+            pings += rows(self.landing / file, window)
             read += rows.cache_info().misses - missed
             if read >= FILES_A_LOOK:
                 return Since(pings, complete=False)
@@ -124,22 +124,29 @@ def new_files(now: Files, before: Files) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=65_536)
-def rows(file: Path, since: int | None, until: int | None) -> int:
-    """Return how many pings of a landed file were received in a span (milliseconds since 1970); 0 if it is gone."""
+def rows(file: Path, window: Window) -> int:
+    """Return how many pings of a landed file, in a folder that a window reaches, belong to it; 0 if it is gone."""
     import numpy as np
     import pyarrow as pa
 
     from protocol.landed_file import open_landed
 
+    bounds = [("received_at", window.since, None if window.until is None else window.until - 1)]
+    if file.parent.name == f"iteration={OLDER}":
+        bounds.append(("model_version", window.first, window.last))
+    bounds = [bound for bound in bounds if bound[1:] != (None, None)]
     inside = 0
     try:
         landed = open_landed(file)
-        if since is None and until is None:
+        if not bounds:
             return int(landed.footer.num_rows)
-        for batch in landed.batches(["received_at"]):
-            received = batch.column(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
-            after = received >= (since if since is not None else -(2**62))
-            inside += int(np.count_nonzero(after & (received < (until if until is not None else 2**62))))
+        for batch in landed.batches([name for name, _, _ in bounds]):
+            within = np.ones(batch.num_rows, np.bool_)
+            for name, first, last in bounds:
+                column = batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
+                within &= column >= (first if first is not None else -(2**62))
+                within &= column <= (last if last is not None else 2**62)
+            inside += int(np.count_nonzero(within))
     except (OSError, FedpingError, pa.ArrowInvalid, KeyError):  # the count itself tells of a file that cannot be read
         return 0
     return inside
@@ -148,7 +155,7 @@ def rows(file: Path, since: int | None, until: int | None) -> int:
 def _partitions(landing: Path, study: Study, window: Window) -> Iterator[Path]:
     for line in [*(line.name for line in study.lines), None]:
         for iteration in iterations(landing, study.name, line):
-            if line is None or window.holds(iteration):
+            if line is None or window.reaches(iteration):
                 yield partition(landing, study.name, line, iteration)
 
 

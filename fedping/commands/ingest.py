@@ -88,6 +88,7 @@ def ingest(
     for a token (see fedping dashboard); what clients ask for never does.
     """
     from server_jobs.ingest.edge.demo_page import page_files
+    from server_jobs.ingest.journal.balance import ending, unlanded
     from server_jobs.ingest.processes.supervisor import supervise
     from server_jobs.ingest.settings import IngestSettings, Limits
     from server_jobs.ingest.start import prepare
@@ -130,9 +131,8 @@ def ingest(
     prepare(settings)
     _tell_where(settings, watching)
     code = supervise(settings, beside=beside)
-    kept = f"Some pings could not be written to {landing} and are kept in the journal; start again to land them."
-    click.echo(kept if code else "Stopped; everything that was accepted is in Parquet.")
-    return code
+    click.echo(ending(settings, emptied=code == 0))
+    return code or bool(unlanded(settings))
 
 
 def _refuse_idle_options(dashboard_host: str, token_file: Path | None) -> None:

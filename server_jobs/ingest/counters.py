@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+from protocol.landing import for_the_group, make_folder
 from server_jobs.ingest.admission.rejection import REASONS
 
 NAMES = (
@@ -21,9 +22,13 @@ NAMES = (
     "journal_bytes",
     "commit_microseconds",
     "batches",
+    "rescued",
+    "inherited",
     "landed",
     "duplicates",
     "quarantined",
+    "quarantined_pings",
+    "torn",
     "files",
     "passes",
     "failed_passes",
@@ -44,12 +49,13 @@ class Counters:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
         # Written, not just sized: a hole that is filled through the map on a full disk would kill the process.
-        path.write_bytes(bytes(8 * len(NAMES)))
-        with open(path, "r+b") as file:
-            self._numbers = memoryview(mmap.mmap(file.fileno(), 8 * len(NAMES))).cast("Q")
+        with open(path, "wb", opener=for_the_group) as file:
+            file.write(bytes(8 * len(NAMES)))
+        with open(path, "r+b") as counts:
+            self._numbers = memoryview(mmap.mmap(counts.fileno(), 8 * len(NAMES))).cast("Q")
         self._lock = threading.Lock()
 
     def add(self, name: str, amount: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from protocol.clock import utc_now
+from protocol.landing import for_the_group, make_folder
 from server_jobs.ingest.admission.rejection import Rejection
 
 LINES_A_FLUSH = 500
@@ -58,8 +59,8 @@ class RejectionLog:
                 return
 
     def _write(self, data: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         if self._path.exists() and self._path.stat().st_size > FILE_BYTES:
             os.replace(self._path, self._older)
-        with open(self._path, "ab") as sink:
+        with open(self._path, "ab", opener=for_the_group) as sink:
             sink.write(data)

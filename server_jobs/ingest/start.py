@@ -9,7 +9,9 @@ from pathlib import Path
 
 from model_store import open_store
 from protocol.errors import InvalidSettings
+from protocol.landing import make_folder
 from server_jobs.ingest.admission.catalogue import Catalogue
+from server_jobs.ingest.journal.balance import note_inherited
 from server_jobs.ingest.processes.bonds import Lock
 from server_jobs.ingest.settings import IngestSettings
 from server_jobs.listening import CannotStart, check_port
@@ -34,6 +36,7 @@ def prepare(settings: IngestSettings) -> Lock:
     check_port(settings.host, settings.port)
     lock = _take_lock(settings.journal)
     shutil.rmtree(settings.counters, ignore_errors=True)
+    note_inherited(settings)
     return lock
 
 
@@ -49,9 +52,9 @@ def _check_numbers(settings: IngestSettings) -> None:
 def _check_writable(folder: Path, what: str) -> None:
     probe = folder / f".probe-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         probe.write_bytes(b"x")
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another host that shares the folder may have had the same name
     except OSError as error:
         reason = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise CannotStart(

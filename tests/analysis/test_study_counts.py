@@ -22,10 +22,11 @@ from analysis.statistics import ValueCounts
 from analysis.study import METRICS, StudyTally, Window, count_study
 from analysis.verdict import Plan, Verdict, all_pairs, reach_verdict
 from benchmarks.study_data import StudyTraffic, land_study
+from dashboard.results.landed import Watch
 from fedping.main import main
 from model_store.store import open_store
 from protocol.errors import FedpingError
-from protocol.landing import landed_files, partition, write_landed
+from protocol.landing import OLDER, landed_files, partition, write_landed
 from protocol.study import Arm, Study
 from tests.support.landed import landed_table
 from tests.support.processes import wait_until
@@ -368,3 +369,34 @@ def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -
     assert (code, out) == (1, "")
     (line,) = err.splitlines()
     assert line.startswith(f"fedping: {broken} is not a whole Parquet file")
+
+
+def test_pings_in_the_folder_of_old_versions_belong_to_the_window_of_their_version(
+    count: Count, tmp_path: Path
+) -> None:
+    for version, n in ((3, 40), (5, 50), (200, 60)):
+        folder = partition(tmp_path, "study", "main", version if version == 200 else OLDER)
+        write_landed(folder, landed_table(n, version, model_version=version), 1_700_000_000_000 + version)
+    write_landed(partition(tmp_path, "study", "main", 5), landed_table(7, 99, model_version=5), 1_700_000_000_099)
+    watch = Watch(tmp_path)
+    for window, expected in (
+        (Window(), 157),
+        (Window(first=5), 117),
+        (Window(last=5), 97),
+        (Window(first=4, last=150), 57),
+        (Window(first=3, last=3), 40),
+        (Window(first=6), 60),
+    ):
+        tally = count(tmp_path, small_study(), METRICS[:1], window)
+        assert sum(arm.pings for arm in tally.arms.values()) == expected, window
+        assert watch.since("none", small_study(), window, dict).pings == expected, "as the dashboard counts them"
+
+
+def test_hive_readers_take_the_folder_of_old_versions_for_a_number(spark: "SparkSession", tmp_path: Path) -> None:
+    for version in (OLDER, -1, 7):
+        write_landed(partition(tmp_path, "study", "main", version), landed_table(3, version + 9), 1_700_000_000_000)
+    found = spark.read.parquet(str(tmp_path))
+    assert dict(found.dtypes)["iteration"] == "int"
+    assert sorted(row.iteration for row in found.select("iteration").distinct().collect()) == [OLDER, -1, 7]
+    table = ds.dataset(tmp_path, partitioning="hive").to_table(filter=ds.field("iteration") == OLDER)
+    assert table.num_rows == 3

@@ -1,6 +1,7 @@
 """The journal: whole frames or none, many requests to a flush, and a disk that fills up."""
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -14,14 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server_jobs.ingest.compaction.quarantine import Piece
 from server_jobs.ingest.compaction.sources import close_abandoned
 from server_jobs.ingest.counters import Counters, totals
 from server_jobs.ingest.journal import segment as segment_module
 from server_jobs.ingest.journal.backlog import backlog
-from server_jobs.ingest.journal.frames import frame_header, payloads, scan
+from server_jobs.ingest.journal.frames import count_rows, frame_header, payloads, scan
 from server_jobs.ingest.journal.journal import Journal, NotStored
 from server_jobs.ingest.journal.segment import CLOSED, OPEN, SegmentWriter, is_abandoned, segments
-from tests.support.ingest_app import PATH, ingest_app, landed_ids
+from tests.support.ingest_app import PATH, ingest_app, landed_ids, old_frames_of
 from tests.support.pings import ping_json
 
 
@@ -35,13 +37,32 @@ PARTS = st.lists(st.binary(max_size=60), max_size=5)
 @given(parts=PARTS, cut=st.integers(0, 500))
 def test_a_segment_that_ends_anywhere_has_the_frames_that_are_whole(parts: list[bytes], cut: int) -> None:
     data = frames_of(*parts)[:cut]
-    contents = scan(data)
+    contents = scan(data, unfinished=True)
     found = list(payloads(data, contents.frames))
     assert found == parts[: len(found)]
     ends = [len(frames_of(*parts[:k])) for k in range(len(parts) + 1)]
     assert len(found) == max(k for k, end in enumerate(ends) if end <= len(data))
-    torn = contents.torn_at(len(data))
-    assert torn == (None if len(data) in ends else max(end for end in ends if end <= len(data)))
+    torn = [(piece.start, piece.end, piece.rows, piece.cause) for piece in contents.damaged]
+    whole = max(end for end in ends if end <= len(data))
+    assert torn == ([] if len(data) in ends else [(whole, len(data), 0, "torn")])
+
+
+@given(parts=st.lists(st.binary(min_size=50, max_size=90), min_size=1, max_size=4), cut=st.integers(1, 130))
+def test_a_rolled_segment_that_has_lost_its_end_is_damaged_and_not_torn(parts: list[bytes], cut: int) -> None:
+    whole = frames_of(*parts)
+    data = whole[: max(0, len(whole) - cut)]
+    contents = scan(data)
+    assert [piece.cause for piece in contents.damaged] in ([], ["short"], ["header"])
+    assert all(piece.cause != "torn" for piece in contents.damaged)
+
+
+@given(parts=PARTS, new=st.lists(st.binary(max_size=60), max_size=3))
+def test_segments_of_earlier_versions_are_read_and_may_be_mixed(parts: list[bytes], new: list[bytes]) -> None:
+    data = old_frames_of(*parts) + frames_of(*new)
+    contents = scan(data)
+    assert list(payloads(data, contents.frames)) == [*parts, *new]
+    assert contents.rows == count_rows(io.BytesIO(data)) == sum(part.count(b"\n") for part in [*parts, *new])
+    assert not contents.damaged
 
 
 @given(parts=st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=5), data=st.data())
@@ -61,7 +82,7 @@ def test_a_changed_byte_costs_its_own_frame_and_no_other(parts: list[bytes], dat
 @given(junk=st.binary(max_size=300))
 def test_any_bytes_can_be_scanned_and_are_accounted_for(junk: bytes) -> None:
     contents = scan(junk)
-    assert sum(end - start for start, end in contents.damaged) == len(junk) or contents.frames
+    assert sum(piece.end - piece.start for piece in contents.damaged) == len(junk) or contents.frames
 
 
 def make_journal(folder: Path, roll_bytes: int = 10**9) -> Journal:
@@ -128,10 +149,11 @@ from pathlib import Path
 from server_jobs.ingest.journal.segment import SegmentWriter
 writer = SegmentWriter(Path({str(tmp_path)!r}), 1, "frecency-update")
 writer.append(b"one\\n", 1)
-os.write(writer._file, b"FPJ1 torn")
+os.write(writer._file, b"FPJ2 torn")
 print("ready", flush=True)
 input()
 """
+    cut: list[Piece] = []
     with subprocess.Popen(
         [os.sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     ) as writer:
@@ -139,9 +161,10 @@ input()
         writer.stdout.readline()
         [path] = segments(tmp_path, OPEN)
         assert not is_abandoned(path)
-        assert close_abandoned(tmp_path) == 0
+        assert close_abandoned(tmp_path, cut.extend) == 0
         writer.kill()
-    assert close_abandoned(tmp_path) == 1
+    assert close_abandoned(tmp_path, cut.extend) == 1
+    assert [(piece.data, piece.damage.cause, piece.damage.rows) for piece in cut] == [(b"FPJ2 torn", "torn", 0)]
     [closed] = segments(tmp_path, CLOSED)
     assert closed.read_bytes() == frames_of(b"one\n")
 

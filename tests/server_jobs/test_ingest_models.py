@@ -1,6 +1,11 @@
 """Model documents over HTTP: never behind the store, cheap to ask for, and cached by whoever may."""
 
+import itertools
+import json
 import shutil
+import threading
+import time
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -12,6 +17,7 @@ from model_store.rollback import continue_at
 from protocol.landing import note_newest
 from protocol.model import ModelDocument
 from protocol.study import Study
+from server_jobs.ingest.admission.rules import LOOK_PAUSE
 from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.processes.worker import services_for
 from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, ingest_study, landed_ids
@@ -171,15 +177,65 @@ def test_versions_that_nobody_can_have_fetched_get_no_folder(ingest: IngestApp) 
     def status(version: int) -> int:
         return ingest.ping(ping_json(model_version=version)).status_code
 
-    assert [status(v) for v in (-1, 0, 1, 2, 2**31 - 1)] == [200, 200, 200, 400, 400]
+    assert [status(v) for v in (-1, 0, 1, 2, 2**31 - 1)] == [200, 200, 400, 400, 400]
     publish(ingest)
+    assert [status(v) for v in (1, 2, 3)] == [200, 400, 400]
+    publish(ingest)  # at once after a look that did not find it
     assert [status(v) for v in (2, 3)] == [200, 400]
+
+
+def test_a_flood_of_versions_that_are_not_there_is_no_flood_of_looks_at_the_store(
+    ingest: IngestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number in a batch, and any that come together, are settled by a look; single ones take turns."""
+    head = ingest.services.catalogue.rules("study").heads["main"]
+    looks: list[float] = []
+    real = head._look_from
+
+    def look(known: int) -> int:
+        looks.append(time.time())
+        return real(known)
+
+    monkeypatch.setattr(head, "_look_from", look)
+    lines = [
+        json.dumps({"documentId": str(uuid.uuid4()), **ping_json(model_version=version)})
+        for version in [*range(1, 500), *[1] * 500]
+    ]
+    assert ingest.post(PATH, "\n".join(lines).encode()).status_code == 400
+    assert 1 <= len(looks) <= 3
+    del looks[:]
+    body = json.dumps(ping_json(model_version=1)).encode()
+    statuses: list[int] = []
+
+    def send() -> None:
+        statuses.extend(ingest.post(f"{PATH}/{uuid.uuid4()}", body).status_code for _ in range(10))
+
+    threads = [threading.Thread(target=send) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [400] * 160
+    apart = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert min(apart) >= 0.9 * LOOK_PAUSE
+    assert ingest.client.get("/models/study/main/77.json").status_code == 404
+
+
+def test_a_ping_of_a_version_that_cannot_be_looked_for_is_to_be_sent_again(ingest: IngestApp, tmp_path: Path) -> None:
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    assert ingest.ping(ping_json(model_version=1)).status_code == 503
+    lines = [json.dumps({"documentId": str(uuid.uuid4()), **ping_json(model_version=v)}) for v in (0, 1)]
+    assert ingest.post(PATH, "\n".join(lines).encode()).status_code == 503
+    assert ingest.totals()["accepted"] == 0
+    assert ingest.client.get("/models/study/main/1.json").status_code == 503
+    assert ingest.ping(ping_json()).status_code == 200, "a version that is known needs no look"
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    publish(ingest)
+    assert ingest.post(PATH, "\n".join(lines).encode()).json["accepted"] == 2
 
 
 def test_a_study_created_while_ingest_runs_is_taken_at_once(ingest: IngestApp) -> None:
     path = PATH.replace("/study/", "/another/") + "/00000000-0000-4000-8000-000000000000"
-    import json
-
     body = json.dumps(ping_json()).encode()
     assert ingest.post(path, body).status_code == 404
     study = small_study("another", m=22)

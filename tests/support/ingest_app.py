@@ -2,6 +2,7 @@
 
 import json
 import uuid
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,3 +102,8 @@ def landed_ids(landing: Path) -> list[str]:
         column = pq.ParquetFile(file).read(columns=["document_id"]).column("document_id")
         ids.extend(str(uuid.UUID(bytes=i)) for i in column.to_pylist())
     return sorted(ids)
+
+
+def old_frames_of(*parts: bytes) -> bytes:
+    """Return journal frames as versions before FPJ2 wrote them."""
+    return b"".join(b"FPJ1 %08x %010d %08d\n" % (zlib.crc32(p), len(p), p.count(b"\n")) + p for p in parts)

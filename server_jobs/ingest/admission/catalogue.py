@@ -76,6 +76,9 @@ class Catalogue:
         study = self._store.study(name)
         heads = {}
         for line in study.lines:
-            newest = self._store.newest(name, line.name)
-            heads[line.name] = LineHead(newest, partial(self._store.newest_from, name, line.name))
+            heads[line.name] = LineHead(
+                self._store.newest(name, line.name),
+                partial(self._store.newest_from, name, line.name),
+                partial(self._store.study, name),
+            )
         return study_rules(study, heads)

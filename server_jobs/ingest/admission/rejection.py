@@ -38,6 +38,7 @@ REASONS = {
     "update_length": 400,
     "update_not_zero": 400,
     "model_version": 400,
+    "version_unseen": 503,
     "no_ping_accepted": 400,
     "disk_full": 507,
     "not_stored": 500,

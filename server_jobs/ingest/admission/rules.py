@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from protocol.documents import DocumentType
+from protocol.errors import FedpingError
 from protocol.ping import NO_VERSION, UpdatePayload
 from protocol.study import Study
 from server_jobs.ingest.admission.decoding import DECODINGS, Decoding
@@ -15,18 +18,51 @@ from server_jobs.ingest.admission.rejection import Rejection
 LookFrom: TypeAlias = Callable[[int], int]
 """Returns the newest version of a line, given one that is known to exist."""
 
+LOOK_PAUSE = 0.01
+"""Seconds between two looks at the store for versions that pings name and that are not known: what a flood of them can
+cost it, from each worker and for each line."""
+
 
 class LineHead:
-    """The newest version of a line, as last looked up; ``latest`` looks again."""
+    """The newest version of a line, as last looked up; ``latest`` looks again.
 
-    def __init__(self, known: int, look_from: LookFrom) -> None:
+    Args:
+        known: its number.
+        look_from: looks for newer ones.
+        see_store: raises StoreError or OSError if the store is away, which looks like a version that is not there.
+    """
+
+    def __init__(self, known: int, look_from: LookFrom, see_store: Callable[[], object] = lambda: None) -> None:
         self.known = known
         self._look_from = look_from
+        self._see_store = see_store
+        self._looking = threading.Lock()
+        self._looked = 0.0
 
     def latest(self) -> int:
         """Return the number of the newest version that is published at this moment."""
-        self.known = self._look_from(self.known)
+        self.known = max(self.known, self._look_from(self.known))
         return self.known
+
+    def has(self, version: int, since_ms: int) -> bool:
+        """Return whether a version that somebody named at ``since_ms`` (milliseconds since 1970) was published then.
+
+        A version is in the store before anybody can fetch it. So a look that began after the version was named settles
+        the matter, and one look settles it for all that have been named meanwhile: those of a batch, and those of
+        requests that wait for it.
+
+        Raises:
+            StoreError, OSError: the store cannot be read.
+        """
+        if version > self.known and self._looked <= since_ms:
+            with self._looking:
+                if version > self.known and self._looked <= since_ms:
+                    time.sleep(min(LOOK_PAUSE, max(0.0, self._looked / 1000 + LOOK_PAUSE - time.time())))
+                    begun = time.time() * 1000
+                    if version > self.latest():
+                        self._see_store()
+                    self._looked = begun
+        return version <= self.known
 
 
 @dataclass(frozen=True)
@@ -40,9 +76,9 @@ class ArmRule:
     head: LineHead | None
     m: int | None
 
-    def check(self, payload: UpdatePayload) -> None:
+    def check(self, payload: UpdatePayload, received_ms: int) -> None:
         """Raise :class:`Rejection` if this arm does not send such a payload."""
-        self._check_version(payload.model_version)
+        self._check_version(payload.model_version, received_ms)
         update = payload.update
         if self.m is None:
             if update is not None:
@@ -61,22 +97,29 @@ class ArmRule:
         elif not self.document.examples_of(payload) and (payload.loss or any(update)):
             raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
 
-    def _check_version(self, version: int) -> None:
-        """Refuse versions that nobody can have fetched: each would get a folder of its own.
-
-        One beyond the newest is let through: it may be published by now, and a fetch may have been quicker than we.
-        """
+    def _check_version(self, version: int, received_ms: int) -> None:
+        """Refuse versions that nobody can have fetched: they would count in a round that is still to come."""
         if self.head is None:
             if version != NO_VERSION:
                 raise Rejection(
                     "model_version", f"arm '{self.arm}' follows no model line, so its model_version is {NO_VERSION}"
                 )
-        elif version > self.head.known + 1 and version > self.head.latest() + 1:
+        elif version > self.head.known and not is_published(self.head, version, received_ms):
             raise Rejection(
                 "model_version",
                 f"model_version {version} has not been published; the newest of line '{self.line}' is "
                 f"{self.head.known}: report the version that was fetched",
             )
+
+
+def is_published(head: LineHead, version: int, received_ms: int) -> bool:
+    """Return :meth:`LineHead.has`; raises :class:`Rejection` if the store cannot be read."""
+    try:
+        return head.has(version, received_ms)
+    except (FedpingError, OSError) as error:
+        raise Rejection(
+            "version_unseen", f"the server cannot see at this moment whether version {version} exists; send it again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -99,15 +142,20 @@ class StudyRules:
         if version != taken.version:
             raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
 
-    def admit(self, payload: UpdatePayload) -> ArmRule:
-        """Return the rule of a payload's arm; raises :class:`Rejection` if it may not be sent."""
+    def admit(self, payload: UpdatePayload, received_ms: int) -> ArmRule:
+        """Return the rule of a payload's arm; raises :class:`Rejection` if it may not be sent.
+
+        Args:
+            payload: what was received.
+            received_ms: when, in milliseconds since 1970.
+        """
         rule = self.arms.get(payload.study_variation)
         if rule is None:
             raise Rejection(
                 "unknown_arm",
                 f"study '{self.study.name}' has no arm '{payload.study_variation}'; it has {', '.join(self.arms)}",
             )
-        rule.check(payload)
+        rule.check(payload, received_ms)
         return rule
 
 

@@ -6,9 +6,9 @@ second run leaves out, partition by partition, what the first one landed.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from protocol.documents import DOCUMENT_TYPES
-from protocol.landing import sync_folder, write_landed
+from protocol.landing import partitions, sync_folder, unfinished_files, write_landed
 from server_jobs.ingest.compaction.columns import SEGMENT, STUDY, landed_columns, uuid_bytes
 from server_jobs.ingest.compaction.duplicates import first_of_each, keys_of
-from server_jobs.ingest.compaction.partitions import Part, landed_segments, parts_of, segment_note
-from server_jobs.ingest.compaction.recent import recently_landed
+from server_jobs.ingest.compaction.partitions import Newest, Part, landed_segments, parts_of, segment_note
+from server_jobs.ingest.compaction.quarantine import Piece, count, keep
+from server_jobs.ingest.compaction.recent import document_ids, recently_landed
 from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_source
 from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.backlog import stem_of
+from server_jobs.ingest.journal.balance import inherited
 from server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, segments
 from server_jobs.ingest.settings import MIB, IngestSettings
 
@@ -38,6 +41,7 @@ class Compactor:
         self._counters = counters
         # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
+        self._newest = Newest()
         self._recent = recently_landed(settings.landing)
 
     def has_work(self) -> bool:
@@ -50,7 +54,7 @@ class Compactor:
         Raises:
             OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
         """
-        if close_abandoned(self._settings.journal):
+        if close_abandoned(self._settings.journal, self._set_aside_torn):
             self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
         chosen = _first_bytes(_of_one_type(self._ready()), PASS_BYTES)
         if chosen:
@@ -75,55 +79,65 @@ class Compactor:
     def _pass(self, chosen: Sequence[Path]) -> None:
         sources = [read_source(path, index) for index, path in enumerate(chosen)]
         for source in sources:
-            self._quarantine(source)
+            keep(self._settings.quarantine, source.pieces)
         tables = [source.records for source in sources if source.records is not None]
         landed = self._land(pa.concat_tables(tables).combine_chunks(), chosen) if tables else 0
-        self._count(sum(table.num_rows for table in tables), landed, sum(len(source.damaged) for source in sources))
+        self._count(sources, landed)
         for path in chosen:
-            path.unlink()
+            path.unlink(missing_ok=True)
         sync_folder(self._settings.journal)
         self._suspects.difference_update(path.name for path in chosen)
 
     def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
         """Write the records' partitions; return how many rows are landed now, those of an earlier attempt included."""
-        documents = keys_of(uuid_bytes(records.column("document_id")), records.column(STUDY))
+        ids = uuid_bytes(records.column("document_id"))
+        documents = keys_of(ids, records.column(STUDY))
         first = first_of_each(documents) & ~self._recent.holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)
         document = DOCUMENT_TYPES[document_in(chosen[0])]
         now_ms = max(int(time.time() * 1000), *(created_ms(path) for path in chosen))
-        for part in parts_of(records, self._settings.landing):
-            done = self._landed_before(part, chosen)
-            rows = part.rows[first[part.rows] & ~np.isin(origin[part.rows], done)]
+        for part in parts_of(records, self._settings.landing, self._newest):
+            done = self._landed_before(part, chosen, origin[part.rows], ids[part.rows])
+            rows = part.rows[first[part.rows] & ~done]
             if len(rows):
                 write_landed(part.folder, landed_columns(records.take(pa.array(rows)), document), now_ms, note)
                 self._counters.add("files", 1)
         self._recent.add(documents[first])
         return int(first.sum())
 
-    def _landed_before(self, part: Part, chosen: Sequence[Path]) -> NDArray[np.int64]:
-        """Return the indices of the chosen segments that have been landed in a partition already."""
+    def _landed_before(
+        self, part: Part, chosen: Sequence[Path], origin: NDArray[np.int32], ids: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Return which rows of a part an earlier attempt has landed; they come from the chosen segments at ``origin``.
+
+        A segment that a file of the partition names is in it with all its pings of the partition's version. Which
+        versions share the folder of old ones may have been another matter then: there the ids decide.
+        """
         suspects = [index for index, path in enumerate(chosen) if path.name in self._suspects]
         if not suspects:
-            return np.zeros(0, np.int64)
+            return np.zeros(len(origin), np.bool_)
         # A file is named by a time that is not before that of any of its segments, so older files need no look.
         named = landed_segments(part.folder, min(created_ms(chosen[index]) for index in suspects))
-        return np.array([index for index in suspects if chosen[index].name in named], dtype=np.int64)
+        done: NDArray[np.bool_] = np.isin(origin, [index for index in suspects if chosen[index].name in named])
+        if part.is_shared and done.any():
+            landed = {i.tobytes() for file in set().union(*named.values()) for i in document_ids(file)}
+            done &= np.fromiter((i.tobytes() in landed for i in ids), np.bool_, len(ids))
+        return done
 
-    def _quarantine(self, source: Source) -> None:
-        """Keep what cannot be read, for a person to look at."""
-        for number, data in enumerate(source.damaged):
-            self._settings.quarantine.mkdir(parents=True, exist_ok=True)
-            kept = self._settings.quarantine / f"{source.segment.stem}.{number}.bad"
-            with open(kept, "wb") as sink:
-                sink.write(data)
-                sink.flush()
-                os.fsync(sink.fileno())
+    def _set_aside_torn(self, pieces: Iterable[Piece]) -> None:
+        keep(self._settings.quarantine, pieces)
+        count(self._counters, pieces)
 
-    def _count(self, rows: int, landed: int, damaged: int) -> None:
+    def _count(self, sources: Sequence[Source], landed: int) -> None:
+        """Count a pass. While it has not been counted its segments are there (`journal.balance` relies on it)."""
+        others = inherited(self._settings)
+        rows = sum(source.records.num_rows for source in sources if source.records is not None)
         self._counters.add("landed", landed)
         self._counters.add("duplicates", rows - landed)
-        self._counters.add("quarantined", damaged)
+        for source in sources:
+            count(self._counters, source.pieces)
+        self._counters.add("inherited", sum(s.rows for s in sources if stem_of(s.segment) in others))
         self._counters.add("passes", 1)
 
 
@@ -146,7 +160,8 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
     """Remove the hidden files of writers that died; others may be writing now, so only those of an hour ago."""
-    hidden = [*settings.landing.glob("study=*/line=*/iteration=*/.*.parquet.tmp"), *settings.journal.glob(".*.new")]
-    for path in hidden:
-        if time.time() - path.stat().st_mtime > older_than_s:
-            path.unlink(missing_ok=True)
+    landing = [path for folder in partitions(settings.landing) for path in unfinished_files(folder)]
+    for path in (*landing, *settings.journal.glob(".*.new")):
+        with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder clears it as well
+            if time.time() - path.stat().st_mtime > older_than_s:
+                path.unlink()

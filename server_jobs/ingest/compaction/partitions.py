@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from protocol.errors import FedpingError
 from protocol.landed_file import open_landed
-from protocol.landing import landed_at, landed_files, partition
+from protocol.landing import APART, OLDER, landed_at, landed_files, partition
+from protocol.ping import NO_VERSION
 from server_jobs.ingest.compaction.columns import LINE, STUDY
 
 SEGMENTS_KEY = b"fedping.segments"
@@ -27,19 +28,55 @@ class Part:
     folder: Path
     rows: NDArray[np.int64]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether pings of several versions lie in this partition."""
+        return self.folder.name == f"iteration={OLDER}"
 
-def parts_of(records: pa.Table, landing: Path) -> Iterator[Part]:
-    """Yield the partitions that records go to; together they hold every row once."""
+
+class Newest:
+    """The newest version of each line of which a ping has come; never newer than the one that is published.
+
+    It is read from pings that were admitted and not from the store, so that pings land whether or not that can be read,
+    nor from the landing folder, where anything may lie. The window is counted from here, so it reaches further back
+    than from the version that is published: what a round may still ask for is always in a folder of its own.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[tuple[str, str | None], int] = {}
+
+    def seen(self, study: str, line: str | None, version: int) -> int:
+        """Take note of a version and return the newest so far."""
+        newest = self._versions[study, line] = max(version, self._versions.get((study, line), NO_VERSION))
+        return newest
+
+
+def parts_of(records: pa.Table, landing: Path, newest: Newest) -> Iterator[Part]:
+    """Yield the partitions that records go to; together they hold every row once.
+
+    There are at most :data:`protocol.landing.APART` + 3 of a line, whatever versions its pings say they are of.
+    """
     studies, lines = (records.column(name).combine_chunks().dictionary_encode() for name in (STUDY, LINE))
-    versions = records.column("model_version").to_numpy()
-    keys = np.stack([_codes(studies), _codes(lines), versions.astype(np.int64)], axis=1)
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, np.int64))
+    versions = records.column("model_version").to_numpy().astype(np.int64)
+    of_line = np.stack([_codes(studies), _codes(lines)], axis=1)
+    for (study, line), where in _groups(of_line):
+        names = studies.dictionary[int(study)].as_py(), None if line < 0 else lines.dictionary[int(line)].as_py()
+        mine = versions[where]
+        oldest = newest.seen(*names, int(mine.max())) - APART
+        folders = np.where((mine >= oldest) | (mine == NO_VERSION), mine, OLDER)
+        for (folder,), rows in _groups(folders[:, None]):
+            yield Part(partition(landing, *names, int(folder)), where[rows])
+
+
+def _groups(keys: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield every distinct row of keys, shape (k, n), and where it is found, in order."""
+    if not len(keys):
+        return
+    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
     order = np.argsort(inverse.ravel(), kind="stable")
     bounds = np.searchsorted(inverse.ravel()[order], np.arange(len(distinct) + 1))
-    for (study, line, version), low, high in zip(distinct, bounds[:-1], bounds[1:], strict=True):
-        line_name = None if line < 0 else lines.dictionary[int(line)].as_py()
-        folder = partition(landing, studies.dictionary[int(study)].as_py(), line_name, int(version))
-        yield Part(folder, order[low:high])
+    for key, low, high in zip(distinct, bounds[:-1], bounds[1:], strict=True):
+        yield key, order[low:high]
 
 
 def _codes(column: pa.DictionaryArray) -> NDArray[np.int64]:
@@ -52,13 +89,17 @@ def segment_note(names: Iterable[str]) -> dict[bytes, bytes]:
     return {SEGMENTS_KEY: msgspec.json.encode(sorted(names))}
 
 
-def landed_segments(folder: Path, since_ms: int) -> set[str]:
-    """Return the segments named in the footers of a partition's files that were landed at or after ``since_ms``."""
-    names: set[str] = set()
+def landed_segments(folder: Path, since_ms: int) -> dict[str, set[Path]]:
+    """Return the segments named in the footers of a partition's files that were landed at or after ``since_ms``.
+
+    With each are the files that name it.
+    """
+    names: dict[str, set[Path]] = {}
     for file in landed_files(folder):
         stamp = landed_at(file)
         if stamp is not None and stamp >= since_ms:
-            names.update(_segments_named(file))
+            for name in _segments_named(file):
+                names.setdefault(name, set()).add(file)
     return names
 
 

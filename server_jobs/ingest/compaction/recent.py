@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import FedpingError
 from protocol.landed_file import open_landed
-from protocol.landing import id_bytes, landed_at
+from protocol.landing import id_bytes, landed_at, landed_files, partitions
 from server_jobs.ingest.compaction.duplicates import keys_in
 
 REMEMBERED = 250_000
@@ -50,14 +50,18 @@ class RecentDocuments:
 
 
 def recently_landed(landing: Path) -> RecentDocuments:
-    """Return the documents in the files that landed last, so that a restart forgets nothing."""
+    """Return the documents in the files that landed last, so that a restart forgets nothing.
+
+    A file that lands changes its folder, so that folders which have not changed since need not be listed.
+    """
     since = int(time.time() * 1000) - LOOK_BACK_MS
-    files = [path for path in landing.glob("study=*/line=*/iteration=*/*.parquet") if (landed_at(path) or 0) >= since]
+    folders = [folder for folder in partitions(landing) if folder.stat().st_mtime * 1000 >= since]
+    files = [path for folder in folders for path in landed_files(folder) if (landed_at(path) or 0) >= since]
     blocks: list[NDArray[np.uint8]] = []
     for path in sorted(files, key=lambda path: path.name, reverse=True):
         if sum(map(len, blocks)) >= REMEMBERED:
             break
-        blocks.append(keys_in(_study(path), _document_ids(path)))
+        blocks.append(keys_in(_study(path), document_ids(path, REMEMBERED)))
     recent = RecentDocuments()
     for block in reversed(blocks):
         recent.add(block)
@@ -72,14 +76,14 @@ def _study(landed: Path) -> str:
     return landed.parents[2].name.removeprefix("study=")
 
 
-def _document_ids(path: Path) -> NDArray[np.uint8]:
-    """Return the last ids in a file, no more than are remembered, shape (k, 16)."""
+def document_ids(path: Path, most: int | None = None) -> NDArray[np.uint8]:
+    """Return the ids in a landed file, the last ``most`` of them, shape (k, 16); none of one that cannot be read."""
     held: deque[NDArray[np.uint8]] = deque([np.zeros((0, 16), np.uint8)])
     try:
         for batch in open_landed(path).batches(["document_id"]):
             held.append(id_bytes(batch.column(0)))
-            while sum(map(len, held)) - len(held[0]) >= REMEMBERED:
+            while most is not None and sum(map(len, held)) - len(held[0]) >= most:
                 held.popleft()
     except (FedpingError, OSError, KeyError, ValueError):
         return np.zeros((0, 16), dtype=np.uint8)  # A foreign or damaged file: the round will name it.
-    return np.concatenate(held)[-REMEMBERED:]
+    return np.concatenate(held)[-most if most else None :]

@@ -11,6 +11,7 @@ from protocol import __version__
 from protocol.errors import FedpingError
 from server_jobs.ingest.edge.models import store_notes, store_trouble
 from server_jobs.ingest.edge.services import Services
+from server_jobs.ingest.journal.balance import balance_trouble
 from server_jobs.ingest.processes.bonds import is_held
 
 COMPACTOR_LOCK = ".compactor.lock"
@@ -45,6 +46,7 @@ def health(services: Services) -> dict[str, str | None]:
     compactor = is_held(services.settings.journal / COMPACTOR_LOCK)
     return {
         "journal": _journal_trouble(services),
+        "balance": balance_trouble(services.settings),
         "store": _store_trouble(services),
         "compactor": None if compactor else "the compactor is not running; pings are kept in the journal meanwhile",
     }

@@ -15,6 +15,9 @@ COUNTERS = {
     "landed": ("pings_landed", "Pings written to Parquet."),
     "duplicates": ("pings_duplicate", "Pings dropped by the compactor because their document had landed with them."),
     "quarantined": ("journal_quarantined", "Pieces of the journal that could not be read and were set aside."),
+    "quarantined_pings": ("pings_quarantined", "Pings in those pieces, as far as that can be told; they do not land."),
+    "torn": ("journal_torn", "Writes that a killed process did not finish; nobody was told that they are stored."),
+    "rescued": ("journal_rescued", "Segments that were removed while being written, and written again."),
     "batches": ("batches", "Batches taken."),
     "commits": ("journal_commits", "Flushes of the journal to disk; each makes many pings durable."),
     "journal_bytes": ("journal_bytes", "Bytes written to the journal."),
@@ -28,7 +31,7 @@ SECONDS = {
 }
 
 
-def exposition(sums: Mapping[str, int], waiting: Backlog) -> tuple[bytes, str]:
+def exposition(sums: Mapping[str, int], waiting: Backlog, missing: int) -> tuple[bytes, str]:
     """Return the metrics page and its content type."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -36,14 +39,14 @@ def exposition(sums: Mapping[str, int], waiting: Backlog) -> tuple[bytes, str]:
 
     class Sums(Collector):
         def collect(self) -> Iterator[Metric]:
-            return _families(sums, waiting)
+            return _families(sums, waiting, missing)
 
     registry = CollectorRegistry()
     registry.register(Sums())
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _families(sums: Mapping[str, int], waiting: Backlog) -> Iterator[Metric]:
+def _families(sums: Mapping[str, int], waiting: Backlog, missing: int) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for key, (name, text) in COUNTERS.items():
@@ -59,3 +62,8 @@ def _families(sums: Mapping[str, int], waiting: Backlog) -> Iterator[Metric]:
     yield refused
     yield GaugeMetricFamily("fedping_ingest_pings_pending", "Pings in the journal, not landed yet.", waiting.pings)
     yield GaugeMetricFamily("fedping_ingest_segments_pending", "Segments of the journal.", waiting.segments)
+    yield GaugeMetricFamily(
+        "fedping_ingest_pings_missing",
+        "Pings that were answered 200 and are nowhere.",
+        missing,
+    )

@@ -6,6 +6,8 @@ its bytes are kept by number, since a version never changes.
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 from flask import Blueprint, Response, request
 
@@ -15,7 +17,7 @@ from protocol.errors import FedpingError
 from protocol.landing import newest_noted
 from protocol.study import public_study
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.admission.rules import LineHead, StudyRules
+from server_jobs.ingest.admission.rules import LineHead, StudyRules, is_published
 from server_jobs.ingest.edge.documents import Document, Documents, tagged
 from server_jobs.ingest.edge.services import Services
 
@@ -51,7 +53,7 @@ def blueprint(services: Services) -> Blueprint:
         if number is None:
             raise _no_version(line, "of such a number")
         try:
-            if number > head.known and number > head.latest():
+            if not is_published(head, number, int(time.time() * 1000)):
                 raise _no_version(line, str(number))
             return _static(documents.document(study, line, number), FOREVER)
         except MissingVersion as error:

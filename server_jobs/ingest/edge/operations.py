@@ -10,6 +10,7 @@ from server_jobs.ingest.counters import totals
 from server_jobs.ingest.edge.metrics import exposition
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.backlog import backlog, request_flush, wait_until_landed
+from server_jobs.ingest.journal.balance import missing, settled
 
 FLUSH_SECONDS = 30.0
 LONGEST_FLUSH_SECONDS = 600.0
@@ -23,7 +24,8 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/metrics")
     def metrics() -> Response:
-        text, content_type = exposition(totals(services.settings.counters), backlog(services.settings.journal))
+        settings = services.settings
+        text, content_type = exposition(totals(settings.counters), backlog(settings.journal), missing(settings))
         return Response(text, content_type=content_type)
 
     @views.get("/__status__")
@@ -32,11 +34,16 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.post("/__flush__")
     def flush() -> Response:
-        """Land everything that was accepted before this request; answer when it is in Parquet (504: not in time)."""
+        """Land everything that was accepted before this request; answer when it is in Parquet (504: not in time).
+
+        What was removed from the journal before it had landed never is: then the answer is 504 as well.
+        """
         _refuse_strangers()
+        settings = services.settings
+        accepted = totals(settings.counters)["accepted"]
         services.journals.roll()
-        request_flush(services.settings.flush_request)
-        landed = wait_until_landed(services.settings.journal, _seconds())
+        request_flush(settings.flush_request)
+        landed = wait_until_landed(settings.journal, _seconds(), lambda: settled(totals(settings.counters)) >= accepted)
         return _json(status_of(services) | {"flushed": landed}, 200 if landed else 504)
 
     return views
@@ -52,6 +59,7 @@ def status_of(services: Services) -> dict[str, object]:
         "landed": sums["landed"],
         "duplicates": sums["duplicates"],
         "quarantined": sums["quarantined"],
+        "missing": missing(services.settings),
         "pending": waiting.pings,
         "pending_segments": waiting.segments,
         "rejected": rejected,

@@ -116,7 +116,7 @@ def document_id_in(text: str) -> UUID:
 
 def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> JournalRecord:
     """Return a ping as the journal keeps it; raises :class:`Rejection` if its arm may not send it."""
-    rule = rules.admit(ping.payload)
+    rule = rules.admit(ping.payload, now_ms)
     return JournalRecord(
         document_id=document_id,
         client_id=ping.client_id,
@@ -148,6 +148,8 @@ def _line_by_line(
             try:
                 records.append(_record_of_line(rules, rules.decoding.batched(line), now_ms))
             except Rejection as rejection:
+                if rejection.status == 503:
+                    raise  # the whole batch is to be sent again, for what is no fault of the line's
                 rejected.append((number, rejection))
     return records, rejected
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+from protocol.landing import FILE_MODE
 from server_jobs.ingest.journal.frames import count_rows
 from server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 
@@ -24,36 +27,53 @@ class Backlog:
 def backlog(journal: Path) -> Backlog:
     """Return what the journal holds at this moment, read from its files."""
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
-    return Backlog(sum(_rows(path) for path in paths), len(paths))
+    return Backlog(sum(segment_rows(path) for path in paths), len(paths))
 
 
-def _rows(path: Path) -> int:
+def segment_rows(path: Path) -> int:
     """Return a segment's pings; it may be rolled or compacted while we look."""
     for there in (path, path.with_suffix(CLOSED)):
         try:
             with open(there, "rb") as file:
-                return count_rows(file)
+                status = os.fstat(file.fileno())
+                return _rows(there, status.st_ino, status.st_size, status.st_mtime_ns)
         except FileNotFoundError:
             continue
     return 0
 
 
+@lru_cache(maxsize=4096)
+def _rows(path: Path, _inode: int, _size: int, _changed: int) -> int:
+    """Return the pings of a segment as it is at this moment; one that was rolled stays so."""
+    with open(path, "rb") as file:
+        return count_rows(file)
+
+
 def request_flush(request: Path) -> None:
     """Ask every worker to roll its segment now."""
-    request.touch()
+    request.touch(FILE_MODE)
     os.utime(request)
 
 
-def wait_until_landed(journal: Path, timeout: float) -> bool:
-    """Return whether every segment that is here now is gone, which is to say landed, within ``timeout`` seconds."""
+def wait_until_landed(journal: Path, timeout: float, complete: Callable[[], bool] = lambda: True) -> bool:
+    """Return whether every segment that is here now is gone, and all is ``complete``, within ``timeout`` seconds."""
     stems = _stems(journal)
     deadline = time.monotonic() + timeout
-    while stems & _stems(journal):
+    while stems & _stems(journal) or not complete():
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_EVERY)
     return True
 
 
+def stem_of(segment: Path) -> str:
+    """Return what stays of a segment's name when it is rolled."""
+    return segment.name.partition(".")[0]
+
+
 def _stems(journal: Path) -> set[str]:
-    return {name.partition(".")[0] for name in os.listdir(journal) if name.endswith((OPEN, CLOSED)) and name[0] != "."}
+    try:
+        names = os.listdir(journal)
+    except FileNotFoundError:
+        return set()
+    return {name.partition(".")[0] for name in names if name.endswith((OPEN, CLOSED)) and name[0] != "."}

@@ -1,20 +1,30 @@
 r"""The form of a segment: frames, each a checksummed header and the JSON lines of one commit.
 
-    FPJ1 <crc32 of the payload, 8 hex> <bytes of the payload, 10 digits> <lines, 8 digits>\n<payload>
+    FPJ2 <crc32 of the payload, 8 hex> <its bytes, 10 digits> <pings, 8 digits> <crc32 of all that, 8 hex>\n<payload>
 
-A frame is on disk as a whole before the next is begun, so that a crash can tear the last one only.
+A frame is on disk as a whole before the next is begun, so that a crash can tear the last one only. Since a header has a
+checksum of its own, its length can be believed: a frame that is shorter than it says was never finished, and one that
+is as long but has another checksum is damaged. `FPJ1` headers, written by earlier versions, end after the pings.
+
+No payload holds anything that looks like a header: a header ends in a newline, and a line of JSON does not contain one.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Literal, TypeAlias
 
-MAGIC = b"FPJ1 "
-HEADER_BYTES = len(MAGIC) + 8 + 1 + 10 + 1 + 8 + 1
+_MAGIC = b"FPJ2 "
+_HEADER = re.compile(rb"FPJ([12]) ([0-9a-fA-F]{8}) ([0-9]{10}) ([0-9]{8})(?: ([0-9a-f]{8}))?\n")
+_HEADER_BYTES = len(_MAGIC) + 8 + 1 + 10 + 1 + 8 + 1 + 8 + 1
+"""No frame that was stored is as short as that: a ping has two ids, and these alone are longer."""
+
+Cause: TypeAlias = Literal["torn", "checksum", "header", "short", "records"]
+"""Why a piece of a segment cannot be read: it was never finished; its payload has another checksum; its header is
+damaged; the end of it is gone; it is whole, and yet its lines are no pings."""
 
 
 @dataclass(frozen=True)
@@ -27,87 +37,134 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class Damage:
+    """A piece of a segment that cannot be read, and how many pings it holds as far as that can be told.
+
+    A ``torn`` piece is what is left of a write that did not end, so that nobody was told that its pings are stored: it
+    holds none.
+    """
+
+    start: int
+    end: int
+    rows: int
+    cause: Cause
+
+
+@dataclass(frozen=True)
 class Contents:
-    """What a segment holds: its whole frames, and the ranges of bytes that are not part of any."""
+    """What a segment holds: its whole frames, and the pieces that are not part of any; together, every byte once."""
 
     frames: tuple[Frame, ...]
-    damaged: tuple[tuple[int, int], ...]
+    damaged: tuple[Damage, ...]
 
     @property
     def rows(self) -> int:
-        """The pings in whole frames."""
-        return sum(frame.rows for frame in self.frames)
+        """The pings, those in damaged pieces included."""
+        return sum(frame.rows for frame in self.frames) + sum(piece.rows for piece in self.damaged)
 
-    def torn_at(self, size: int) -> int | None:
-        """Return where the torn tail begins, if the only damage is at the end of a segment of ``size`` bytes."""
-        if len(self.damaged) == 1 and self.damaged[0][1] == size:
-            return self.damaged[0][0]
-        return None
+
+@dataclass(frozen=True)
+class _Header:
+    """The fields of a header, and where its payload begins; ``sure`` if they are certainly what was written."""
+
+    payload: int
+    crc: int
+    length: int
+    rows: int
+    sure: bool
+
+    @property
+    def end(self) -> int:
+        return self.payload + self.length
 
 
 def frame_header(payload: bytes, rows: int) -> bytes:
     """Return the header of a frame."""
-    return MAGIC + b"%08x %010d %08d\n" % (zlib.crc32(payload), len(payload), rows)
+    fields = _MAGIC + b"%08x %010d %08d " % (zlib.crc32(payload), len(payload), rows)
+    return fields + b"%08x\n" % zlib.crc32(fields)
 
 
-def scan(data: bytes) -> Contents:
-    """Return what a segment's bytes hold; damage is stepped over and told, never raised."""
+def scan(data: bytes, *, unfinished: bool = False) -> Contents:
+    """Return what a segment's bytes hold; damage is stepped over and told, never raised.
+
+    Args:
+        data: all of the segment.
+        unfinished: its writer died or may yet be writing, so that its last frame can be torn. In a segment that was
+            rolled nothing is torn, and what has no end has lost it.
+    """
     frames: list[Frame] = []
-    damaged: list[tuple[int, int]] = []
+    damaged: list[Damage] = []
     at = 0
     while at < len(data):
-        frame = _frame_at(data, at)
-        if frame is None:
-            following = _next_frame(data, at + 1)
-            damaged.append((at, following))
-            at = following
+        found = _piece_at(data, at, unfinished)
+        if isinstance(found, Frame):
+            frames.append(found)
         else:
-            frames.append(frame)
-            at = frame.end
+            damaged.append(found)
+        at = found.end
     return Contents(tuple(frames), tuple(damaged))
 
 
-def _next_frame(data: bytes, start: int) -> int:
-    """Return where the next whole frame begins, or the end of the data."""
-    at = data.find(MAGIC, start)
-    while at != -1:
-        if _frame_at(data, at) is not None:
-            return at
-        at = data.find(MAGIC, at + 1)
-    return len(data)
+def _piece_at(data: bytes, at: int, unfinished: bool) -> Frame | Damage:
+    """Return the frame that begins at ``at``, or how far the damage there reaches. In doubt nothing is called torn."""
+    header = _header_at(data, at)
+    if header is not None and _is_whole(data, header):
+        rows = header.rows if header.sure else _lines(data, header.payload, header.end)
+        return Frame(header.payload, header.end, rows)
+    if header is None or not header.sure:
+        if unfinished and len(data) - at <= _HEADER_BYTES:
+            return Damage(at, len(data), 0, "torn")
+        end = _next_frame(data, at + 1, len(data))
+        return Damage(at, end, _lines(data, at + _HEADER_BYTES, end), "checksum" if header else "header")
+    end = _next_frame(data, at + 1, min(header.end, len(data)))
+    if end == header.end:
+        return Damage(at, end, header.rows, "checksum")
+    torn = unfinished and end == len(data)
+    return Damage(at, end, 0, "torn") if torn else Damage(at, end, header.rows, "short")
 
 
-def _frame_at(data: bytes, at: int) -> Frame | None:
-    header = data[at : at + HEADER_BYTES]
-    fields = _header_fields(header)
-    if fields is None:
-        return None
-    crc, length, rows = fields
-    start = at + HEADER_BYTES
-    payload = memoryview(data)[start : start + length]
-    if len(payload) != length or zlib.crc32(payload) != crc:
-        return None
-    return Frame(start, start + length, rows)
+def _header_at(data: bytes, at: int) -> _Header | None:
+    found = _HEADER.match(data, at)
+    return None if found is None else _header_of(found)
+
+
+def _header_of(found: re.Match[bytes]) -> _Header:
+    version, crc, length, rows, own = found.groups()
+    sure = version == b"2" and own is not None and zlib.crc32(found[0][: -len(own) - 1]) == int(own, 16)
+    return _Header(found.end(), int(crc, 16), int(length), int(rows), sure)
+
+
+def _is_whole(data: bytes, header: _Header) -> bool:
+    payload = memoryview(data)[header.payload : header.end]
+    return len(payload) == header.length and zlib.crc32(payload) == header.crc
+
+
+def _next_frame(data: bytes, start: int, stop: int) -> int:
+    """Return where the next frame begins between ``start`` and ``stop``, or ``stop``."""
+    for found in _HEADER.finditer(data, start, stop):
+        header = _header_of(found)
+        if header.sure or _is_whole(data, header):
+            return found.start()
+    return stop
+
+
+def _lines(data: bytes, start: int, end: int) -> int:
+    return data.count(b"\n", start, end)
 
 
 def count_rows(file: BinaryIO) -> int:
-    """Return the pings in a segment by its headers alone, up to the first that is not one."""
-    total = 0
-    while (fields := _header_fields(file.read(HEADER_BYTES))) is not None:
-        _, length, rows = fields
-        total += rows
-        file.seek(length, os.SEEK_CUR)
+    """Return the pings in a segment by its headers alone; where one is damaged, by all of its bytes."""
+    total = at = 0
+    while head := file.read(_HEADER_BYTES):
+        found = _HEADER.match(head)
+        header = None if found is None else _header_of(found)
+        if header is None or not (header.sure or head.startswith(b"FPJ1 ")):
+            file.seek(at)
+            return total + scan(file.read(), unfinished=True).rows
+        total += header.rows
+        at += header.end
+        file.seek(at)
     return total
-
-
-def _header_fields(header: bytes) -> tuple[int, int, int] | None:
-    if len(header) != HEADER_BYTES or not header.startswith(MAGIC) or header[-1:] != b"\n":
-        return None
-    try:
-        crc, length, rows = header[len(MAGIC) :].split()
-        return int(crc, 16), int(length), int(rows)
-    except ValueError:
-        return None
 
 
 def payloads(data: bytes, frames: tuple[Frame, ...]) -> Iterator[bytes]:

@@ -2,11 +2,15 @@
 
 The first request into a batch leads it: while the batch before is being flushed others join, then the leader writes
 them all as one frame, flushes, and lets them go. Whoever returns from :meth:`Journal.append` is on disk.
+
+A file that was removed while it is open can be written and flushed as if nothing had happened. So before a commit is
+answered its segment is looked for under its name; if it is not there, all that it holds is written again to another.
 """
 
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,6 +56,7 @@ class Journal:
         self._disk = threading.Lock()
         self._gathering = _Batch()
         self._segment: SegmentWriter | None = None
+        self._lost = False  # whether the segment is known to be out of its place, and could not be written again
 
     def append(self, lines: bytes, rows: int) -> None:
         """Return when the JSON lines of ``rows`` pings are on disk; raises :class:`NotStored` if they are not."""
@@ -70,10 +75,22 @@ class Journal:
             raise NotStored(batch.cause)
 
     def roll(self, older_than: float = 0.0) -> None:
-        """Roll the segment now if there is one at least ``older_than`` seconds old."""
+        """Roll the segment now if there is one at least ``older_than`` seconds old.
+
+        Raises:
+            OSError: it was removed and cannot be written again; it is kept, and the next call tries again.
+        """
         with self._disk:
             if self._segment is not None and time.monotonic() - self._segment.began >= older_than:
                 self._roll()
+
+    def keep(self) -> None:
+        """Write the segment again if somebody removed it since the last commit; what fails is told, and tried again."""
+        with self._disk:
+            try:
+                self._put_in_place()
+            except OSError as error:
+                self._tell_lost(error)
 
     def _commit(self, batch: _Batch) -> None:
         with self._disk:
@@ -84,18 +101,42 @@ class Journal:
                 batch.stored = True
             except OSError as error:
                 batch.cause = error
-                self._abandon()
+                self._abandon(error)
             finally:
                 batch.released.release()
 
     def _store(self, batch: _Batch) -> None:
         began = time.perf_counter()
+        if self._lost:
+            self._put_in_place()
         if self._segment is None:
             self._segment = SegmentWriter(self._folder, int(time.time() * 1000), self._document)
         written = self._segment.append(b"".join(batch.parts), batch.rows)
+        if not self._segment.seems_in_place():
+            self._put_in_place()
         self._count(batch.rows, written, time.perf_counter() - began)
         if self._segment.size >= self._roll_bytes:
             self._roll()
+
+    def _put_in_place(self) -> None:
+        """Write the segment again, to another file, if it is not where others look for it."""
+        if self._segment is not None and not self._segment.is_in_place():
+            gone, self._segment = self._segment.path, self._segment.saved()
+            self._counters.add("rescued", 1)
+            _tell(
+                f"the journal segment {gone} was removed or moved while it was being written; the {self._segment.size} "
+                f"bytes in it were written again to {self._segment.path}: leave the journal folder to ingest"
+            )
+        self._lost = False
+
+    def _tell_lost(self, error: OSError) -> None:
+        if self._segment is not None and not self._lost:
+            _tell(
+                f"the journal segment {self._segment.path} was removed or moved while it was being written, and cannot "
+                f"be written again ({error}); no ping is accepted until it can: mend the journal folder, and do not "
+                "stop ingest before, for nothing else holds these pings"
+            )
+        self._lost = self._segment is not None
 
     def _count(self, rows: int, written: int, seconds: float) -> None:
         """Count a commit. Only the leader, who holds the disk, does, so that no count is lost."""
@@ -105,11 +146,23 @@ class Journal:
         self._counters.add("commit_microseconds", int(seconds * 1e6))
 
     def _roll(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.roll()
+        while self._segment is not None and not self._segment.roll():
+            self._put_in_place()
+        self._segment = None
 
-    def _abandon(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.abandon()
+    def _abandon(self, error: OSError) -> None:
+        """Go on with another segment after a failed append, unless nobody else could find this one's pings then."""
+        if self._segment is None:
+            return
+        cut = self._segment.cut()
+        if not self._segment.is_in_place():
+            self._tell_lost(error)
+        elif not cut:
+            self._segment.leave()
+            self._segment = None
+        elif self._segment.roll():
+            self._segment = None
+
+
+def _tell(sentence: str) -> None:
+    print(f"fedping ingest: {sentence}", file=sys.stderr, flush=True)

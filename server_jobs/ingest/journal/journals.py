@@ -22,6 +22,11 @@ class Journals:
         """Return the journal of a type of document."""
         return self._journals[document.name]
 
+    def keep(self) -> None:
+        """Write every segment again that somebody removed."""
+        for journal in self._journals.values():
+            journal.keep()
+
     def roll(self) -> None:
         """Roll every segment that was begun."""
         for journal in self._journals.values():

@@ -9,6 +9,7 @@ The type is that of its documents; a name without one is of the time when there 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -16,11 +17,13 @@ import time
 from pathlib import Path
 
 from protocol.documents import FRECENCY_UPDATE
-from protocol.landing import sync_folder
+from protocol.landing import make_folder, sync_folder
 from server_jobs.ingest.journal.frames import frame_header
 
 OPEN = ".open"
 CLOSED = ".closed"
+LOOK_EVERY = 0.005
+_COPIED_AT_ONCE = 1 << 20
 
 
 class SegmentWriter:
@@ -33,16 +36,22 @@ class SegmentWriter:
     """
 
     def __init__(self, folder: Path, now_ms: int, document: str) -> None:
+        self._folder, self._document = folder, document
+        make_folder(folder)
         stem = f"{now_ms:013d}-{secrets.token_hex(6)}.{document}"
         self.path = folder / f"{stem}{OPEN}"
         self.began = time.monotonic()
         self.size = 0
+        self._looked = self.began
         hidden = folder / f".{stem}.new"
-        self._file = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o640)
+        # Readable as well, so that what is in it can be saved when somebody removes it.
+        self._file = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o640)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(hidden, self.path)
             sync_folder(folder)
+            self._name = str(self.path)
+            self._identity = _identity(self._name)
         except OSError:
             os.close(self._file)
             hidden.unlink(missing_ok=True)
@@ -53,7 +62,7 @@ class SegmentWriter:
         """Write one frame and flush it to disk; return its bytes.
 
         Raises:
-            OSError: it could not be written or flushed. Call :meth:`abandon`, and write to another segment.
+            OSError: it could not be written or flushed. Call :meth:`cut`, and write to another segment.
         """
         frame = frame_header(payload, rows) + payload
         write_all(self._file, frame)
@@ -61,22 +70,90 @@ class SegmentWriter:
         self.size += len(frame)
         return len(frame)
 
-    def roll(self) -> None:
+    def seems_in_place(self) -> bool:
+        """Return :meth:`is_in_place`, as cheaply as every commit needs it.
+
+        Whether the file was unlinked is seen every time. Whether it was moved, its folder with it, takes a look at its
+        path, which is made :data:`LOOK_EVERY` seconds after the last; until then its bytes are where they went.
+        """
+        if os.fstat(self._file).st_nlink == 0:
+            return False
+        return time.monotonic() - self._looked < LOOK_EVERY or self.is_in_place()
+
+    def is_in_place(self) -> bool:
+        """Return whether others find this segment under its name: nobody has removed it, or the folder it lies in."""
+        self._looked = time.monotonic()
+        try:
+            return _identity(self._name) == self._identity
+        except OSError:
+            return False
+
+    def saved(self) -> SegmentWriter:
+        """Return another segment that holds what this one does; this one is closed.
+
+        Raises:
+            OSError: it could not be written. This one is as it was.
+        """
+        other = SegmentWriter(self._folder, int(time.time() * 1000), self._document)
+        try:
+            while other.size < self.size:
+                piece = os.pread(self._file, min(_COPIED_AT_ONCE, self.size - other.size), other.size)
+                if not piece:
+                    raise OSError(errno.EIO, "the rest of a removed journal segment cannot be read")
+                write_all(other._file, piece)
+                other.size += len(piece)
+            os.fdatasync(other._file)
+            if not other.is_in_place():
+                raise OSError(errno.ENOENT, "what is written to the journal folder is removed at once")
+        except OSError:
+            other.discard()
+            raise
+        other.began = self.began
+        os.close(self._file)
+        return other
+
+    def discard(self) -> None:
+        """Close and remove the segment."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(self._file)
+
+    def cut(self) -> bool:
+        """Cut off what a failed append left behind; return whether that is on disk."""
+        try:
+            os.ftruncate(self._file, self.size)
+            os.fdatasync(self._file)
+        except OSError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Close the segment as it is: whoever finds it ``.open`` and without a lock cuts off what is not finished."""
+        os.close(self._file)
+
+    def roll(self) -> bool:
         """Close the segment and name it as ready to be compacted. It is named before its lock is let go.
 
         If it cannot be renamed it is found all the same: an ``.open`` segment without a lock is ready as well.
-        """
-        with contextlib.suppress(OSError):
-            os.rename(self.path, self.path.with_suffix(CLOSED))
-        os.close(self._file)
 
-    def abandon(self) -> None:
-        """Cut off what a failed append left behind, and roll; if even that fails, recovery will cut it."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._file, self.size)
-            os.fdatasync(self._file)
+        Returns:
+            False if it is no longer in its place, and is not closed either: call :meth:`saved`.
+        """
+        if not self.is_in_place():
+            return False
+        try:
             os.rename(self.path, self.path.with_suffix(CLOSED))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass
         os.close(self._file)
+        return True
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)  # noqa: PTH116 - of a text it takes a third of the time, and commits wait for it
+    return status.st_dev, status.st_ino
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -90,7 +167,7 @@ def write_all(file: int, data: bytes) -> None:
 def is_abandoned(path: Path) -> bool:
     """Return whether an ``.open`` segment has no living writer any more."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDWR)  # a network file system locks only what may be written
     except FileNotFoundError:
         return False
     try:

@@ -37,6 +37,7 @@ class Keeper(threading.Thread):
 
     def tick(self) -> None:
         """Do what has become due."""
+        self._services.journals.keep()
         period, stamp = self._current_period(), self._flush_stamp()
         if (period, stamp) != (self._period, self._flush_seen):
             self._period, self._flush_seen = period, stamp

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import socket
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import TypeAlias
@@ -47,7 +49,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     die_with_parent(parent)
     slot = take_slot(settings.journal)
     pin_to_core(slot)
-    services = services_for(settings, f"worker-{slot}")
+    services = services_for(settings, worker_name(settings, slot))
     application = make(services)
     # The server puts the whole environment of the process into that of every request, where it only costs time.
     os.environ.clear()
@@ -56,6 +58,13 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     # Not `atexit`, whose functions a process of multiprocessing does not run at its end.
     Finalize(None, services.rejections.flush, exitpriority=0)
     return application
+
+
+def worker_name(settings: IngestSettings, slot: int) -> str:
+    """Return the name of a worker's files in the landing folder, which several hosts may share, each with a journal."""
+    if settings.journal.absolute().is_relative_to(settings.landing.absolute()):
+        return f"worker-{slot}"
+    return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname()) or 'host'}-worker-{slot}"
 
 
 def calm_collector() -> None:

@@ -1,0 +1,77 @@
+"""What cannot be read is set aside: every byte of it is kept for a person, counted, and told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.landing import for_the_group, make_folder, sync_folder
+from server_jobs.ingest.counters import Counters
+from server_jobs.ingest.journal.frames import Cause, Damage
+
+TORN, BAD = ".torn", ".bad"
+"""What the names of kept pieces end in: what nobody was told to be stored, and what was, or may have been."""
+
+_WHY: dict[Cause, str] = {
+    "torn": "its writer died before it had written all of it",
+    "checksum": "its checksum is wrong",
+    "header": "its header is damaged",
+    "short": "the end of it is gone",
+    "records": "it is whole, but its lines are no pings",
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a segment that cannot be read."""
+
+    segment: Path
+    damage: Damage
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the file that keeps it: always the same, so that a pass that is repeated keeps it once."""
+        return f"{self.segment.stem}.{self.damage.start}{TORN if self.damage.cause == 'torn' else BAD}"
+
+
+def pieces_of(segment: Path, data: bytes, damaged: Iterable[Damage]) -> tuple[Piece, ...]:
+    """Return the damaged pieces of a segment's bytes."""
+    return tuple(Piece(segment, damage, data[damage.start : damage.end]) for damage in damaged)
+
+
+def keep(folder: Path, pieces: Iterable[Piece]) -> None:
+    """Write pieces to the quarantine, durably, and tell of each."""
+    for piece in pieces:
+        make_folder(folder)
+        kept = folder / piece.name
+        with open(kept, "wb", opener=for_the_group) as sink:
+            sink.write(piece.data)
+            sink.flush()
+            os.fsync(sink.fileno())
+        sync_folder(folder)
+        sync_folder(folder.parent)
+        print(f"fedping ingest: {_sentence(piece, kept)}", file=sys.stderr, flush=True)
+
+
+def count(counters: Counters, pieces: Iterable[Piece]) -> None:
+    """Count pieces that were kept, and the pings in them that were answered."""
+    for piece in pieces:
+        if piece.damage.cause == "torn":
+            counters.add("torn", 1)
+        else:
+            counters.add("quarantined", 1)
+            counters.add("quarantined_pings", piece.damage.rows)
+
+
+def _sentence(piece: Piece, kept: Path) -> str:
+    where = f"at byte {piece.damage.start} of journal segment {piece.segment.name}"
+    if piece.damage.cause == "torn":
+        return f"an unfinished write {where}, of which nobody was told that it is stored, was moved to {kept}"
+    return (
+        f"about {piece.damage.rows} pings {where} cannot be read ({_WHY[piece.damage.cause]}); they were answered 200 "
+        f"and have not landed, and are kept in {kept}"
+    )
