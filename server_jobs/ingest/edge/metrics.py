@@ -28,22 +28,22 @@ SECONDS = {
 }
 
 
-def exposition(sums: Mapping[str, int], waiting: Backlog) -> tuple[bytes, str]:
-    """Return the metrics page and its content type."""
+def exposition(sums: Mapping[str, int], waiting: Backlog, checks: Mapping[str, str | None]) -> tuple[bytes, str]:
+    """Return the metrics page and its content type; ``checks`` are those of the heartbeat."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.registry import Collector
 
     class Sums(Collector):
         def collect(self) -> Iterator[Metric]:
-            return _families(sums, waiting)
+            return _families(sums, waiting, checks)
 
     registry = CollectorRegistry()
     registry.register(Sums())
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _families(sums: Mapping[str, int], waiting: Backlog) -> Iterator[Metric]:
+def _families(sums: Mapping[str, int], waiting: Backlog, checks: Mapping[str, str | None]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for key, (name, text) in COUNTERS.items():
@@ -59,3 +59,7 @@ def _families(sums: Mapping[str, int], waiting: Backlog) -> Iterator[Metric]:
     yield refused
     yield GaugeMetricFamily("fedping_ingest_pings_pending", "Pings in the journal, not landed yet.", waiting.pings)
     yield GaugeMetricFamily("fedping_ingest_segments_pending", "Segments of the journal.", waiting.segments)
+    well = GaugeMetricFamily("fedping_ingest_check", "Checks of the heartbeat: 1 is well, 0 is not.", labels=["check"])
+    for name, trouble in checks.items():
+        well.add_metric([name], 0 if trouble else 1)
+    yield well
