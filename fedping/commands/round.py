@@ -60,10 +60,12 @@ def round_(
     Safe to repeat, to kill and to run twice at once: every version is published once, whole. Exits with 0 if there was
     nothing to do, too few clients, or another round was first.
     """
+    from model_store.blobs import check_publishing
     from model_store.store import open_store
     from server_jobs.round import engine_named
 
     store = open_store(store_path)
+    check_publishing(store_path)
     lines = lines_of(store, study, (line,) if line else ())
     failed: list[str] = []
     with engine_named(engine_name, master) as engine:

@@ -44,12 +44,14 @@ def schedule(
     A round that fails is reported and the schedule goes on. Ctrl-C or SIGTERM ends it after the round that is under
     way; a second Ctrl-C at once, which loses nothing either.
     """
+    from model_store.blobs import check_publishing
     from model_store.store import open_store
     from server_jobs.round import engine_named
     from server_jobs.schedule import WallClock, parse_every, run_schedule
 
     interval = parse_every(every)
     store = open_store(store_path)
+    check_publishing(store_path)
     names = lines_of(store, study, lines)
     clock = WallClock()
     with engine_named(engine_name, master) as engine, stopped_by_signals(clock):

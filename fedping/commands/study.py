@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import json_option, store_option
+from fedping.options import LocalPath, json_option, store_option
 from protocol.clock import utc_now
 from protocol.study import Study, study_from_toml
 
@@ -22,7 +22,7 @@ def study() -> None:
 
 
 @study.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=LocalPath())
 @store_option
 def create(file: Path, store_path: Path) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
@@ -43,7 +43,7 @@ def create(file: Path, store_path: Path) -> None:
 
 
 @study.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=LocalPath())
 def check(file: Path) -> None:
     """Check a TOML FILE and say what the study would be; store nothing."""
     click.echo(_described(study_from_toml(file)))
