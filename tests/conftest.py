@@ -60,7 +60,7 @@ def wants_long(config: pytest.Config) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line which tests were skipped because this machine has no browser, or no node."""
+    """Say in one line which tests were skipped because this machine lacks a browser, node or nginx."""
     skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr]
     if line := loud_line(skipped):
         terminalreporter.write_line(line, red=True, bold=True)
