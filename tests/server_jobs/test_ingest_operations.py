@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from server_jobs.ingest.edge import operations
+from server_jobs.ingest.edge import health, operations
 from server_jobs.listening import is_addressed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, make_store
 from tests.support.ingest_server import ROOT, IngestServer, children, free_port, running_ingest
@@ -108,8 +110,6 @@ def test_the_public_heartbeat_names_checks_and_tells_no_more(ingest: IngestApp, 
 
 def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks are worked out anew only after ten times as long as they took; here they take for ever."""
-    from server_jobs.ingest.edge import health
-
     asked: list[int] = []
     monkeypatch.setattr(health, "health", lambda _: asked.append(1) or {"journal": None})
     clock = iter(range(10_000_000))
@@ -118,6 +118,67 @@ def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkey
     for _ in range(1000):
         assert pulse() == {"journal": None}
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("rest", [0.0, 9.0])
+def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, rest: float) -> None:
+    """As on a network file system whose server is gone; the last good answer must not be told for ever."""
+    hangs, in_it = threading.Event(), threading.Event()
+
+    def hang(_: object) -> dict[str, str | None]:
+        in_it.set()
+        hangs.wait(60)
+        return {"journal": None}
+
+    pulse = health.Pulse(ingest.services, rest)
+    monkeypatch.setattr(health, "health", lambda _: {"journal": None})
+    assert pulse() == {"journal": None}
+    monkeypatch.setattr(health, "health", hang)
+    monkeypatch.setattr(health, "PATIENCE", 0.05)
+    pulse._stale_at = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(pulse)
+        try:
+            assert in_it.wait(60)
+            deadline = time.monotonic() + 60
+            while "answers" not in pulse():
+                assert time.monotonic() < deadline
+            assert "hangs" in str(pulse()["answers"])
+        finally:
+            hangs.set()
+        assert hung.result() == {"journal": None}
+    monkeypatch.setattr(health, "health", lambda _: {"journal": None})
+    pulse._stale_at = 0.0
+    assert pulse() == {"journal": None}
+
+
+SERVE = """
+import os, sys
+from pathlib import Path
+from server_jobs.ingest.processes.operations import OperatorsListener
+from server_jobs.ingest.settings import IngestSettings
+
+here = Path(sys.argv[1])
+settings = IngestSettings(store=here, landing=here, journal=here, operations_host=sys.argv[2], operations_port=0)
+listener = OperatorsListener(settings)
+print(listener.url, flush=True)
+listener.serve(os.getppid())
+"""
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1"])
+def test_it_listens_where_it_is_told_to(tmp_path: Path, host: str) -> None:
+    if host == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    command = [sys.executable, "-c", SERVE, str(tmp_path), host]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            with urllib.request.urlopen(f"{url}/__status__", timeout=60) as answer:
+                assert json.loads(answer.read())["pending"] == 0
+        finally:
+            process.kill()
 
 
 def test_metrics_count_what_happened(ingest: IngestApp) -> None:

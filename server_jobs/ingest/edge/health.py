@@ -39,6 +39,11 @@ NEARLY_FULL_BYTES = 1024 * MIB
 NEARLY_FULL_PARTS = 20
 """A disk is nearly full when it has less room than :data:`NEARLY_FULL_BYTES` and less than this part of its size."""
 
+PATIENCE = 10.0
+"""Seconds within which all checks have to answer: each takes milliseconds, unless a disk or a network hangs."""
+
+_HANGS = f"the checks have not come back for {PATIENCE:g} s; a disk or a network file system hangs: see what it says"
+
 
 def health(watched: Watched) -> dict[str, str | None]:
     """Return what is wrong with each of the parts that ingest cannot do without; None where nothing is."""
@@ -175,16 +180,21 @@ class Pulse:
         self._watched = watched
         self._rest = rest
         self._lock = threading.Lock()
-        self._last: dict[str, str | None] | None = None
+        self._last: dict[str, str | None] = {}
+        self._began = 0.0
         self._stale_at = 0.0
 
     def __call__(self) -> dict[str, str | None]:
-        """Return the answers, see :func:`health`."""
-        if self._rest and self._last is not None and (time.monotonic() < self._stale_at or self._lock.locked()):
+        """Return the answers, see :func:`health`; where a check does not come back, that is told as well."""
+        if self._last and time.monotonic() < self._stale_at:
             return self._last
-        with self._lock:
-            began = time.monotonic()
+        if not self._lock.acquire(timeout=0.0 if self._last and self._rest else PATIENCE):
+            return self._last if time.monotonic() - self._began < PATIENCE else {**self._last, "answers": _HANGS}
+        try:
+            self._began = time.monotonic()
             self._last = health(self._watched)
             now = time.monotonic()
-            self._stale_at = now + self._rest * (now - began)
+            self._stale_at = now + self._rest * (now - self._began)
             return self._last
+        finally:
+            self._lock.release()

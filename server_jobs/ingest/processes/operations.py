@@ -49,8 +49,8 @@ class OperatorsListener:
         os.setpgrp()
         watched = _watched(self._settings)
         threading.Thread(target=_keep_up, args=(watched.catalogue,), daemon=True).start()
-        host, port = self._settings.operations_host, self.port
-        _Server(host, port, Operations(watched), _Handler, fd=self._socket.fileno()).serve_forever()
+        address = self._socket.getsockname()[0]
+        _Server(address, self.port, Operations(watched), _Handler, fd=self._socket.fileno()).serve_forever()
 
 
 class _Handler(WSGIRequestHandler):
