@@ -55,7 +55,7 @@ class OperatorsListener:
 
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.0"  # a connection, and its thread, are for one request
-    timeout = SILENT_SECONDS  # type: ignore[assignment]
+    timeout = SILENT_SECONDS
 
     def log(self, type: str, message: str, *args: object) -> None:
         """Say nothing: a scrape every few seconds is no news, and a connection that was let go is no error."""
