@@ -48,14 +48,15 @@ class Row:
 
 
 @contextlib.contextmanager
-def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Iterator[int]:
-    """Run an ingest of our own making in ``folder``; yield its port."""
-    port = free_port()
+def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Run an ingest of our own making in ``folder``; yield its port and the operator's."""
+    port, operations = free_port(), free_port()
     command = [sys.executable, "-m", "benchmarks.ingest", "--serve", kind, str(folder), str(port), str(workers)]
-    server = subprocess.Popen([*command, str(threads)])
+    server = subprocess.Popen([*command, str(threads), str(operations)])
     try:
         _wait_ready(port)
-        yield port
+        _wait_ready(operations)
+        yield port, operations
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
@@ -69,10 +70,11 @@ def free_port() -> int:
         return port
 
 
-def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int:
+def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operations: int) -> int:
     """Run ingest over a store with one study; ``kind`` is 'hot' for the product, 'flask' for a plain Flask route."""
     from benchmarks.plain_flask import PlainFlask
     from server_jobs.ingest.edge.application import Edge
+    from server_jobs.ingest.processes.operations import OperatorsListener
     from server_jobs.ingest.processes.supervisor import supervise
     from server_jobs.ingest.settings import IngestSettings
     from server_jobs.ingest.start import prepare
@@ -86,9 +88,11 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int
         workers=workers,
         threads=threads,
         compact_every=2.0,
+        operations_port=operations,
     )
     prepare(settings)
-    return supervise(settings, {"hot": Edge, "flask": PlainFlask}[kind])
+    beside = {"operator's listener": OperatorsListener(settings).serve}
+    return supervise(settings, {"hot": Edge, "flask": PlainFlask}[kind], beside)
 
 
 def make_store(folder: Path) -> None:
@@ -127,10 +131,10 @@ def _metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
-def _row(case: str, port: int, outcome: Outcome, pings_a_request: int, began: float) -> Row:
-    _ask(port, "/__flush__?timeout=600", "POST")
+def _row(case: str, operations: int, outcome: Outcome, pings_a_request: int, began: float) -> Row:
+    _ask(operations, "/__flush__?timeout=600", "POST")
     landed_seconds = time.perf_counter() - began
-    sums = _metrics(port)
+    sums = _metrics(operations)
     landed = int(sums["fedping_ingest_pings_landed_total"])
     return Row(
         case,
@@ -147,12 +151,12 @@ def _row(case: str, port: int, outcome: Outcome, pings_a_request: int, began: fl
 def measure_single(kind: str, case: str, seconds: float, workers: int, threads: int) -> Row:
     """Measure one ping a request."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
-        with ingest_running(Path(name), kind, workers, threads) as port:
+        with ingest_running(Path(name), kind, workers, threads) as (port, operations):
             run_load("127.0.0.1", port, CONNECTIONS, itertools.islice(single_requests(1), 3000), 60)
-            warm = int(_metrics(port)["fedping_ingest_pings_accepted_total"])
+            warm = int(_metrics(operations)["fedping_ingest_pings_accepted_total"])
             began = time.perf_counter()
             outcome = run_load("127.0.0.1", port, CONNECTIONS, single_requests(2), seconds)
-            row = _row(case, port, outcome, 1, began)
+            row = _row(case, operations, outcome, 1, began)
         return Row(**(asdict(row) | {"lost": row.lost + warm, "landed": row.landed - warm}))
 
 
@@ -161,11 +165,11 @@ def measure_batches(seconds: float, workers: int, threads: int) -> Row:
     requests = batch_requests(3, BATCH, int(300 * seconds))
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name,
-        ingest_running(Path(name), "hot", workers, threads) as port,
+        ingest_running(Path(name), "hot", workers, threads) as (port, operations),
     ):
         began = time.perf_counter()
         outcome = run_load("127.0.0.1", port, BATCH_CONNECTIONS, iter(requests), seconds)
-        return _row(f"batches of {BATCH}, gzip", port, outcome, BATCH, began)
+        return _row(f"batches of {BATCH}, gzip", operations, outcome, BATCH, began)
 
 
 def main() -> None:
@@ -175,11 +179,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=64)
-    parser.add_argument("--serve", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        kind, folder, port, workers, threads = options.serve
-        sys.exit(serve(kind, Path(folder), int(port), int(workers), int(threads)))
+        kind, folder, port, workers, threads, operations = options.serve
+        sys.exit(serve(kind, Path(folder), int(port), int(workers), int(threads), int(operations)))
     rows = measure(options.rounds, options.seconds, options.workers, options.threads)
     print(json.dumps([asdict(row) for row in rows], indent=1) if options.json else table(rows))
 

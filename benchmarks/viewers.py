@@ -74,6 +74,7 @@ def watched_ingest(folder: Path, viewers: int) -> Iterator[tuple[int, int]]:
     port, dashboard = free_port(), free_port()
     places = [f"--{name}={folder / name}" for name in ("store", "landing", "runs")]
     command = [sys.executable, "-m", "fedping", "ingest", *places, "--port", str(port), "--compact-every", "2"]
+    command += ["--operations-port", "0"]
     with open(os.devnull, "wb") as nothing:
         server = subprocess.Popen(
             [*command, "--dashboard", str(dashboard), "--viewers", str(3 * viewers)], stdout=nothing

@@ -25,9 +25,10 @@ _POLL = 0.05
 
 @dataclass(frozen=True)
 class RunningIngest:
-    """An ingest that answers at ``address`` and writes what it has to say into ``log``."""
+    """An ingest that answers clients at ``address``, its operator at ``operations``, and has its say in ``log``."""
 
     address: str
+    operations: str
     log: Path
 
     def flush(self) -> None:
@@ -38,7 +39,7 @@ class RunningIngest:
         """
         try:
             answer = requests.post(
-                f"{self.address}/__flush__", params={"timeout": FLUSH_SECONDS}, timeout=FLUSH_SECONDS + 10
+                f"{self.operations}/__flush__", params={"timeout": FLUSH_SECONDS}, timeout=FLUSH_SECONDS + 10
             )
         except requests.RequestException as error:
             raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
@@ -65,8 +66,10 @@ def ingest_process(
     Raises:
         FedpingError: it does not start; the sentence ends with what it said.
     """
-    port = port or _free_port()
-    command = [sys.executable, "-m", "fedping", "ingest", "--port", str(port), "--compact-every", "1"]
+    free, operations = _free_ports()
+    port = port or free
+    command = [sys.executable, "-m", "fedping", "ingest", "--port", str(port), "--operations-port", str(operations)]
+    command += ["--compact-every", "1"]
     command += ["--store", str(store), "--landing", str(landing), *options]
     with open(log, "wb") as said:
         process = subprocess.Popen(
@@ -77,18 +80,19 @@ def ingest_process(
             start_new_session=True,
         )
     try:
-        running = RunningIngest(f"http://127.0.0.1:{port}", log)
+        running = RunningIngest(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{operations}", log)
         _await_healthy(process, running)
         yield running
     finally:
         _stop(process)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports() -> tuple[int, int]:
+    """Return two ports that nobody listens on at this moment, and that are two."""
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
 
 
 def _await_healthy(process: subprocess.Popen[bytes], ingest: RunningIngest) -> None:
@@ -98,7 +102,8 @@ def _await_healthy(process: subprocess.Popen[bytes], ingest: RunningIngest) -> N
             last = ingest.log.read_text(errors="replace").strip().splitlines()[-1:]
             raise FedpingError(f"ingest did not start: {last[0] if last else f'see {ingest.log}'}")
         try:
-            if requests.get(f"{ingest.address}/__heartbeat__", timeout=5).status_code == 200:
+            both = [requests.get(f"{where}/__heartbeat__", timeout=5) for where in (ingest.address, ingest.operations)]
+            if all(answer.status_code == 200 for answer in both):
                 return
         except requests.RequestException:
             pass

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedping.options import LocalPath
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ TOKEN_VARIABLE = "FEDPING_DASHBOARD_TOKEN"
 
 runs_option = click.option(
     "--runs",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     default=Path("runs"),
     show_default=True,
     envvar="FEDPING_RUNS",
@@ -28,7 +29,7 @@ runs_option = click.option(
 # No --token: a command line is readable by every user of the machine.
 token_option = click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     default=None,
     help=f"File with the token that visitors must show; else {TOKEN_VARIABLE}.  [default: none on loopback, a new one "
     "beyond]",

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import click
+
+from protocol.errors import InvalidSettings
+from protocol.local_path import local_path
+
+
+class LocalPath(click.Path):
+    """A path of this machine, see :func:`protocol.local_path.local_path`; whatever names a file or folder is one."""
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        try:
+            path = local_path(os.fspath(value))
+        except InvalidSettings as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(path, param, ctx)
+
 
 store_option = click.option(
     "--store",
     "store_path",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     default=Path("store"),
     show_default=True,
     envvar="FEDPING_STORE",
@@ -19,7 +40,7 @@ store_option = click.option(
 
 landing_option = click.option(
     "--landing",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     default=Path("landing"),
     show_default=True,
     envvar="FEDPING_LANDING",
@@ -29,7 +50,7 @@ landing_option = click.option(
 
 journal_option = click.option(
     "--journal",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     default=None,
     help="Folder of ingest's journal, on a local disk.  [default: .journal in the landing folder]",
 )

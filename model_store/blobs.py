@@ -5,6 +5,7 @@ An object store offers the same five: a conditional put (``If-None-Match: *``), 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -21,6 +22,9 @@ LARGEST_BLOB = 2**30
 
 Sight: TypeAlias = tuple[int, ...]
 """What changes when a blob is replaced; the last number is its size."""
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What file systems without hard links answer to one: FAT and exFAT, FUSE of object stores, some of SMB."""
 
 
 class Blobs(Protocol):
@@ -60,20 +64,24 @@ class LocalBlobs:
     def create(self, key: str, data: bytes) -> bool:
         """See :meth:`Blobs.create`."""
         path = self.root / key
-        with _hidden(path, data) as hidden:
+        with _hidden(path, data) as hidden, _told(path):
             try:
                 os.link(hidden, path)
             except FileExistsError:
                 return False
-        sync_folder(path.parent)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise _no_links(self.root) from error
+                raise
+            sync_folder(path.parent)
         return True
 
     def replace(self, key: str, data: bytes) -> None:
         """See :meth:`Blobs.replace`."""
         path = self.root / key
-        with _hidden(path, data) as hidden:
+        with _hidden(path, data) as hidden, _told(path):
             os.replace(hidden, path)
-        sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def read(self, key: str) -> bytes | None:
         """See :meth:`Blobs.read`.
@@ -122,22 +130,54 @@ def _odd(path: Path, what: str, first: str = "") -> FedpingError:
     return FedpingError(f"{path} {what}; {first}move it out of the model store if it does not belong there")
 
 
+def check_publishing(root: Path) -> None:
+    """Find what would keep a version from being published below ``root``, before the work for one is done.
+
+    Raises:
+        FedpingError: the folder cannot be written, or its file system has no hard links.
+    """
+    name = root / f".probe-{secrets.token_hex(6)}"
+    try:
+        with _hidden(name, b"x") as hidden, _told(name):
+            os.link(hidden, name)
+    except FedpingError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_LINKS:
+            raise _no_links(root) from error
+        raise
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def _no_links(root: Path) -> FedpingError:
+    return FedpingError(
+        f"the file system of the model store {root} has no hard links, by which a version is published once and whole; "
+        "put the store on a local disk with ext4, XFS, Btrfs or APFS, say, or on NFS"
+    )
+
+
 @contextmanager
 def _hidden(path: Path, data: bytes) -> Iterator[Path]:
     """Yield a hidden, flushed file of some bytes beside a path; it is gone at the end, and after Ctrl-C at any step."""
     hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
     try:
-        try:
+        with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(hidden, "xb") as sink:
                 sink.write(data)
                 sink.flush()
                 os.fsync(sink.fileno())
-        except OSError as error:
-            raise FedpingError(
-                f"cannot write {path} in the model store: {error.strerror}; free space or correct the permissions, "
-                "then run the same command again"
-            ) from error
         yield hidden
     finally:
         hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn what the system says of a write into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise FedpingError(
+            f"cannot write {path} in the model store: {error.strerror}; free space or correct the permissions, "
+            "then run the same command again"
+        ) from error

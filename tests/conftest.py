@@ -84,7 +84,7 @@ def wants_long(config: pytest.Config) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which tests forked threads, and in one line which were skipped for want of a browser, or of node."""
+    """Say which tests forked threads, and in one line which were skipped as a browser, node or nginx is not here."""
     for line in _forked:
         terminalreporter.write_line(f"FORKED WITH THREADS, which may deadlock: {line}", red=True, bold=True)
     skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr]

@@ -8,10 +8,11 @@ from flask import Flask, redirect, render_template, request
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from werkzeug.wrappers import Response as AnyResponse
 
-from dashboard.guard.origin import SAFE, Refused, check_host, check_origin
+from dashboard.guard.origin import Refused, check_host, check_origin
 from dashboard.guard.policy import add_headers
 from dashboard.guard.token import has_bearer, is_in, let_in, same, signing_key
 from dashboard.settings import DashboardSettings
+from server_jobs.listening import SAFE_METHODS
 
 _FREE = ("/static/", "/enter")
 
@@ -42,7 +43,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
             return None  # a program, which no browser can be made to imitate
         if token is not None and not request.path.startswith(_FREE) and not is_in(token):
             return _ask_for(token)
-        if request.method not in SAFE:
+        if request.method not in SAFE_METHODS:
             _check_token_of_page(csrf)
         return None
 

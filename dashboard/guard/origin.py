@@ -11,8 +11,7 @@ from flask import Request
 
 from dashboard.settings import LOOPBACK, DashboardSettings
 from protocol.errors import FedpingError
-
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+from server_jobs.listening import SAFE_METHODS, asked_by_another_site
 
 
 class Refused(FedpingError):
@@ -46,11 +45,7 @@ def check_origin(request: Request) -> None:
     Raises:
         Refused: the request comes from another site.
     """
-    reads = request.method in SAFE
-    site = request.headers.get("Sec-Fetch-Site")
-    led_here = reads and request.headers.get("Sec-Fetch-Mode") == "navigate"
-    origin = request.headers.get("Origin")
-    foreign = site is not None and site not in ("same-origin", "none") and not led_here
-    if foreign or (origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()):
+    if asked_by_another_site(request):
+        reads = request.method in SAFE_METHODS
         asked = "this; open the dashboard itself" if reads else "this change; use the buttons of the dashboard itself"
         raise Refused(f"a page of another site asked for {asked}")

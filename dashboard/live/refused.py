@@ -47,7 +47,6 @@ WORDS = {
     "no_ping_accepted": "a batch without one good line",
     "disk_full": "the disk was full; clients send these again",
     "not_stored": "the journal could not be written; clients send these again",
-    "not_loopback": "a request that only this machine may make",
     "internal": "a defect of ours",
 }
 """Every reason in words."""

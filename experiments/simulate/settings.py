@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from client_sim.fleet.interactions import Gradient
 from client_sim.population.behaving import ActivitySettings, UserSettings
 from protocol.errors import InvalidSettings
+from protocol.local_path import local_path
 from protocol.settings_file import converted, read_toml
 from protocol.study import Study, study_from_toml
 
@@ -153,7 +154,7 @@ def experiment_from_toml(path: Path) -> tuple[Experiment, Study]:
         InvalidSettings: a file is not there, is not TOML, or says something that cannot be meant.
     """
     experiment = converted(read_toml(path, "experiment file"), Experiment, f"the experiment file {path}: ")
-    study = study_from_toml(path.parent / experiment.study)
+    study = study_from_toml(path.parent / local_path(experiment.study))
     _check(experiment, study)
     return experiment, study
 

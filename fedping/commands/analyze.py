@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.counting import TIMES, counting_session, milliseconds
-from fedping.options import json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.progress import status
 from protocol.errors import InvalidSettings
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     "[default: 100000]",
 )
 @click.option("--enrolled", type=click.IntRange(min=1), help="Clients enrolled in all arms, if known; for the report.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
+@click.option("--html", type=LocalPath(dir_okay=False), help="Write a report to this file.")
 @click.option(
     "--figures",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(file_okay=False),
     help="Write the report's figures to this folder, each as .png and .svg.",
 )
 @click.option(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedping.options import LocalPath
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything drawn follows from it.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="An empty or new folder for all that it makes.  [default: demo-out/<date and time>]",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)

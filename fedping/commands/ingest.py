@@ -14,6 +14,7 @@ from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from dashboard.settings import DashboardSettings
+    from server_jobs.ingest.processes.operations import OperatorsListener
     from server_jobs.ingest.settings import IngestSettings
 
 _MIB = 1024 * 1024
@@ -49,6 +50,16 @@ HERE = "127.0.0.1"
 @click.option(
     "--max-unpacked-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="Largest batch, unpacked."
 )
+@click.option(
+    "--operations-port",
+    type=click.IntRange(0, 65535),
+    default=8082,
+    show_default=True,
+    help="Port for the operator: /metrics, /__status__, /__flush__; 0 for any free one.",
+)
+@click.option(
+    "--operations-host", default=HERE, show_default=True, help="Address of that port; who reaches it may ask for all."
+)
 @click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
 @click.option(
     "--dashboard", "dashboard_port", type=click.IntRange(1, 65535), help="Serve the dashboard too, on this port."
@@ -72,6 +83,8 @@ def ingest(
     max_ping_mib: int,
     max_batch_mib: int,
     max_unpacked_mib: int,
+    operations_port: int,
+    operations_host: str,
     demo_page: bool,
     dashboard_port: int | None,
     dashboard_host: str,
@@ -84,11 +97,14 @@ def ingest(
     A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops in order: requests that were begun are answered
     and everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
 
+    What is the operator's has a port of its own, for programs on this machine; the public port has none of it.
+
     With --dashboard, the page to watch studies is served on a port and by a process of its own. Beyond loopback it asks
     for a token (see fedping dashboard); what clients ask for never does.
     """
     from server_jobs.ingest.edge.demo_page import page_files
     from server_jobs.ingest.journal.balance import ending, unlanded
+    from server_jobs.ingest.processes.operations import OperatorsListener
     from server_jobs.ingest.processes.supervisor import supervise
     from server_jobs.ingest.settings import IngestSettings, Limits
     from server_jobs.ingest.start import prepare
@@ -110,7 +126,11 @@ def ingest(
         roll_bytes=roll_mib * _MIB,
         limits=limits,
         demo_page=demo_page,
+        operations_host=operations_host,
+        operations_port=operations_port,
     )
+    if operations_port in (port, dashboard_port):
+        raise InvalidSettings(f"port {operations_port} cannot serve the operator too; give --operations-port another")
     if demo_page:
         page_files()
     watching = None
@@ -129,8 +149,9 @@ def ingest(
         )
     beside = {} if watching is None else {"dashboard": _dashboard(watching, port)}
     prepare(settings)
-    _tell_where(settings, watching)
-    code = supervise(settings, beside=beside)
+    listener = OperatorsListener(settings)
+    _tell_where(settings, listener, watching)
+    code = supervise(settings, beside={"operator's listener": listener.serve, **beside})
     click.echo(ending(settings, emptied=code == 0))
     return code or bool(unlanded(settings))
 
@@ -142,10 +163,11 @@ def _refuse_idle_options(dashboard_host: str, token_file: Path | None) -> None:
         raise InvalidSettings(f"{option} concerns the dashboard alone; give --dashboard with it")
 
 
-def _tell_where(settings: IngestSettings, watching: DashboardSettings | None) -> None:
+def _tell_where(settings: IngestSettings, listener: OperatorsListener, watching: DashboardSettings | None) -> None:
     address = f"http://{settings.host}:{settings.port}"
     every = f"{settings.compact_every:g} s"
     click.echo(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
+    click.echo(f"For the operator: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
     if settings.demo_page:
         click.echo(f"The demo page: {address}/demo/ (what is chosen there are pings like any others)")
     if watching is not None:

@@ -69,6 +69,7 @@ def round_(
     nothing to do, too few clients, or another round was first; with 75 if Spark could not do it now, or not within the
     time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
+    from model_store.blobs import check_publishing
     from model_store.store import open_store
     from server_jobs.ending import EndedBySignal, ended_by_signals
     from server_jobs.round import engine_named
@@ -78,6 +79,7 @@ def round_(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
+            check_publishing(store_path)
             lines = lines_of(store, study, (line,) if line else ())
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
                 _run_lines(store, landing, study, lines, engine, as_json)

@@ -51,6 +51,7 @@ def schedule(
     A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
     SIGTERM ends the schedule at once, also in the middle of a round, which loses nothing; it then exits with 0.
     """
+    from model_store.blobs import check_publishing
     from model_store.store import open_store
     from server_jobs.ending import ended_by_signals
     from server_jobs.round import engine_named
@@ -61,6 +62,7 @@ def schedule(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
+            check_publishing(store_path)
             names = lines_of(store, study, lines)
             with engine_named(engine_name, master) as engine:
                 run_schedule(

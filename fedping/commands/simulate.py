@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.commands.laboratory import jobs_option, run_laboratory, set_option
-from fedping.options import json_option
+from fedping.options import LocalPath, json_option
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@click.argument("experiment", type=LocalPath())
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="A new folder for the store, the landed pings and the summary; or that of a run to go on with.  "
     "[default: simulated/<name of the experiment's file>]",
 )

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import json_option, store_option
+from fedping.options import LocalPath, json_option, store_option
 from protocol.clock import utc_now
 from protocol.errors import InvalidSettings
 from protocol.study import Study, study_from_toml
@@ -32,7 +32,7 @@ own_model_option = click.option(
 
 
 @study.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=LocalPath())
 @own_model_option
 @store_option
 def create(file: Path, own_models: tuple[str, ...], store_path: Path) -> None:
@@ -55,7 +55,7 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Path) -> None:
 
 
 @study.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=LocalPath())
 @own_model_option
 def check(file: Path, own_models: tuple[str, ...]) -> None:
     """Check a TOML FILE and say what the study would be; store nothing.

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from fedping.commands.laboratory import jobs_option, run_laboratory, set_option
-from fedping.options import json_option
+from fedping.options import LocalPath, json_option
 
 
 @click.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@click.argument("experiment", type=LocalPath())
 @click.option(
     "--over",
     multiple=True,
@@ -21,7 +21,7 @@ from fedping.options import json_option
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="A new folder for the results; or that of a sweep to go on with.  [default: simulated/<file>-sweep]",
 )
 @jobs_option

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1024 * 1024
+OPERATIONS_PORT = 8082
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class IngestSettings:
     """What ``fedping ingest`` was asked to do.
 
     A journal segment is rolled, and then compacted, when it has ``roll_bytes`` or is ``compact_every`` seconds old.
-    ``demo_page`` serves a page to try the study with, below ``/demo/``.
+    ``demo_page`` serves a page to try the study with, below ``/demo/``. What is the operator's has a listener of its
+    own, at ``operations_host`` and ``operations_port`` (0: any free one).
     """
 
     store: Path
@@ -64,6 +66,8 @@ class IngestSettings:
     roll_bytes: int = 64 * MIB
     limits: Limits = Limits()
     demo_page: bool = False
+    operations_host: str = "127.0.0.1"
+    operations_port: int = OPERATIONS_PORT
 
     @property
     def quarantine(self) -> Path:
@@ -74,6 +78,11 @@ class IngestSettings:
     def counters(self) -> Path:
         """Where the processes keep their counters."""
         return self.journal / ".counters"
+
+    @property
+    def compaction_failing(self) -> Path:
+        """Where the compactor notes that its passes fail, for as long as they do."""
+        return self.counters / "compaction.failing"
 
     @property
     def rejected(self) -> Path:

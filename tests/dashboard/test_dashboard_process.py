@@ -78,7 +78,7 @@ def test_beside_ingest_it_is_another_process_that_may_die_and_ends_with_ingest(t
     make_store(tmp_path / "store")
     port = free_port()
     places = [f"--{name}={tmp_path / name}" for name in ("store", "landing", "runs")]
-    server = start_dashboard(tmp_path / "said", "ingest", *places, "--port", str(port))
+    server = start_dashboard(tmp_path / "said", "ingest", *places, "--port", str(port), "--operations-port", "0")
 
     def send() -> int:
         url = f"http://127.0.0.1:{port}{PATH}/{uuid.uuid4()}"

@@ -39,7 +39,7 @@ def test_the_playground_is_the_same_study_with_rounds_of_few_clients() -> None:
 
 
 def test_the_address_names_the_study_and_how_often_rounds_run(tmp_path: Path) -> None:
-    address = page_address(RunningIngest("http://127.0.0.1:99", tmp_path), "demo", 20)
+    address = page_address(RunningIngest("http://127.0.0.1:99", "http://127.0.0.1:98", tmp_path), "demo", 20)
     assert address == "http://127.0.0.1:99/demo/?study=demo&every=20"
 
 
@@ -120,7 +120,7 @@ def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(RunningIngest, "flush", flush)
     told: list[str] = []
-    ingest = RunningIngest("http://127.0.0.1:1", tmp_path / "log")
+    ingest = RunningIngest("http://127.0.0.1:1", "http://127.0.0.1:1", tmp_path / "log")
     with engine_named("numpy") as engine:
         keep_rounds(ingest, store, landing, engine, every=1, clock=_Turns(5), tell=told.append)
     assert told[0] == "ingest is away"

@@ -1,5 +1,6 @@
 """LocalBlobs keeps what it promises when it is killed in the middle of a write."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from model_store.blobs import LocalBlobs
+from fedping.main import main
+from model_store.blobs import LocalBlobs, check_publishing
 from protocol.errors import FedpingError
+from tests.support.ingest_app import make_store
 
 WRITE = """
 import os, sys
@@ -68,3 +71,64 @@ def test_control_c_in_a_write_leaves_the_old_and_nothing_hidden(
     with pytest.raises(KeyboardInterrupt):
         getattr(blobs, operation)("a/old.json" if operation == "replace" else "a/new.json", b"new")
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "a").iterdir()] == [("old.json", b"old")]
+
+
+@pytest.fixture(params=[errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer to hard links as file systems do that have none: FAT EPERM, others ENOTSUP or ENOSYS."""
+
+    def link(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_file_system_without_hard_links_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    for refused in (lambda: LocalBlobs(tmp_path).create("k", b"1"), lambda: check_publishing(tmp_path)):
+        with pytest.raises(FedpingError, match=r"has no hard links, .*put the store on a local disk"):
+            refused()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_study_cannot_be_created_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parents[2] / "experiments" / "firefox_2018.toml"
+    assert main(["study", "create", str(file), "--store", str(tmp_path / "store")]) == 1
+    told = capsys.readouterr().err
+    assert "has no hard links" in told
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["round", "study"], ["schedule", "study", "--every", "1s", "--now"]])
+def test_a_round_says_so_before_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    make_store(tmp_path / "store")  # on a disk with links, and then copied to one without
+
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr("server_jobs.round.engine_named", None)  # to start one would fail otherwise
+    assert main([*command, "--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]) == 1
+    assert "has no hard links" in capsys.readouterr().err
+
+
+def test_where_there_are_links_the_check_leaves_nothing(tmp_path: Path) -> None:
+    check_publishing(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("operation", "step"), [("create", "link"), ("replace", "replace"), ("create", "open")])
+def test_whatever_else_the_system_refuses_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, step: str
+) -> None:
+    """Such as a full disk, when the folder has to grow by the new name; `open` is of the folder that is flushed."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, step, refused)
+    with pytest.raises(FedpingError, match=r"cannot write .*Input/output error"):
+        getattr(LocalBlobs(tmp_path), operation)("k", b"1")

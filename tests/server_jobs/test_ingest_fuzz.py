@@ -208,7 +208,7 @@ def test_what_was_accepted_over_http_is_landed(server: IngestServer) -> None:
     assert ACCEPTED, "the test before has to have run"
     server.flush()
     assert set(ACCEPTED) <= set(landed_ids(server.landing))
-    status = server.ask("/__status__")
+    status = server.operator_asks("/__status__")
     assert status["accepted"] == status["landed"] + status["duplicates"]
     assert not {"internal", "not_stored", "disk_full"} & set(status["rejected"])
 

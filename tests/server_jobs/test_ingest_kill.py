@@ -110,7 +110,7 @@ def test_nothing_that_was_answered_is_lost_or_doubled(tmp_path: Path, seed: int)
     finally:
         load.stop()
     assert server.flush()["flushed"]
-    assert server.ask("/__status__")["pending"] == 0
+    assert server.operator_asks("/__status__")["pending"] == 0
     assert server.stop() == 0
     landed = landed_ids(landing)
     assert len(load.answered) > 40 * KILLS

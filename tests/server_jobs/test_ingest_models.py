@@ -242,37 +242,3 @@ def test_a_study_created_while_ingest_runs_is_taken_at_once(ingest: IngestApp) -
     open_store(ingest.settings.store).create_study(study, (version_0(study),))
     ingest.services.catalogue._refreshed -= 1
     assert ingest.post(path, body).status_code == 200
-
-
-def test_a_store_that_goes_away_is_told_by_the_heartbeat_and_costs_no_ping(ingest: IngestApp, tmp_path: Path) -> None:
-    (tmp_path / "store").rename(tmp_path / "elsewhere")
-    ingest.services.catalogue.refresh()
-    assert "study" in ingest.client.get("/__heartbeat__").json["checks"]["store"]
-    assert ingest.client.get("/__heartbeat__").status_code == 503
-    assert ingest.client.get("/__lbheartbeat__").status_code == 200
-    assert ingest.ping().status_code == 200
-    (tmp_path / "elsewhere").rename(tmp_path / "store")
-    ingest.services.catalogue.refresh()
-    assert ingest.client.get("/__heartbeat__").json["checks"]["store"] == "ok"
-
-
-def test_a_flush_is_for_programs_on_this_machine(ingest: IngestApp) -> None:
-    far = {"environ_overrides": {"REMOTE_ADDR": "192.0.2.1"}}
-    assert ingest.client.post("/__flush__", **far).status_code == 403
-    assert ingest.client.post("/__flush__", headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 403
-    near = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.1"}}
-    assert ingest.client.post("/__flush__?timeout=0", **near).json["flushed"] is True
-    ingest.ping()
-    answer = ingest.client.post("/__flush__?timeout=0", **near)
-    assert (answer.status_code, answer.json["flushed"], answer.json["pending"]) == (504, False, 1)
-
-
-def test_metrics_count_what_happened(ingest: IngestApp) -> None:
-    ingest.ping()
-    ingest.ping({"no": "ping"})
-    ingest.land()
-    text = ingest.client.get("/metrics").text
-    assert "fedping_ingest_pings_accepted_total 1.0" in text
-    assert "fedping_ingest_pings_landed_total 1.0" in text
-    assert 'fedping_ingest_rejected_total{reason="not_a_ping"} 1.0' in text
-    assert "fedping_ingest_pings_pending 0.0" in text

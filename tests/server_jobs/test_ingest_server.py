@@ -55,7 +55,7 @@ def post(server: IngestServer, path: str, body: bytes, **headers: str) -> int:
 
 def test_pings_to_several_workers_are_all_landed_by_a_flush(server: IngestServer) -> None:
     ids = [str(uuid.uuid4()) for _ in range(100)]
-    before = server.ask("/__status__")
+    before = server.operator_asks("/__status__")
     assert [post(server, f"{PATH}/{i}", BODY) for i in ids] == [200] * 100  # a connection each: both workers get some
     status = server.flush()
     assert set(ids) <= set(landed_ids(server.landing))
@@ -97,12 +97,12 @@ def test_a_large_body_is_refused_without_being_read(server: IngestServer) -> Non
 
 
 def test_a_body_that_never_comes_stores_nothing(server: IngestServer) -> None:
-    before = server.ask("/__status__")["accepted"]
+    before = server.operator_asks("/__status__")["accepted"]
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(f"POST {PATH}/{uuid.uuid4()} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode())
         connection.sendall(BODY[:100])
     assert post(server, f"{PATH}/{uuid.uuid4()}", BODY) == 200
-    assert server.ask("/__status__")["accepted"] == before + 1
+    assert server.operator_asks("/__status__")["accepted"] == before + 1
 
 
 def test_a_refused_request_leaves_its_connection_usable(server: IngestServer) -> None:

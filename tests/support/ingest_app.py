@@ -16,6 +16,7 @@ from protocol.study import Arm, Study
 from server_jobs.ingest.compaction.compactor import Compactor
 from server_jobs.ingest.counters import Counters, totals
 from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.operations import Operations
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.processes.worker import services_for
 from server_jobs.ingest.settings import IngestSettings
@@ -54,12 +55,13 @@ def make_store(folder: Path, m: int = 22, others: Sequence[Study] = ()) -> Model
 
 @dataclass
 class IngestApp:
-    """The application of one worker, without processes."""
+    """The applications of one worker and of the operator's listener, without processes."""
 
     settings: IngestSettings
     services: Services
     app: Edge
     client: Client
+    operator: Client
 
     def post(self, path: str, data: bytes, **kwargs: Any) -> TestResponse:
         """POST bytes, with their length even if there are none."""
@@ -92,7 +94,7 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
     made = replace(IngestSettings(store=folder / "store", landing=folder / "landing", journal=journal), **settings)
     services = services_for(made, "worker-0")
     app = Edge(services)
-    return IngestApp(made, services, app, Client(app))
+    return IngestApp(made, services, app, Client(app), Client(Operations(services)))
 
 
 def landed_ids(landing: Path) -> list[str]:

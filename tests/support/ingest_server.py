@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,10 @@ class IngestServer:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "fedping", "ingest", "--store", str(store), "--landing", str(landing)]
-        self._command += ["--port", str(self.port), "--compact-every", "0.5", *options]
+        self.operations_port = free_port()
+        self._operator = f"http://127.0.0.1:{self.operations_port}"
+        self._command += ["--port", str(self.port), "--operations-port", str(self.operations_port)]
+        self._command += ["--compact-every", "0.5", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,9 +55,10 @@ class IngestServer:
             time.sleep(0.02)
 
     def is_well(self) -> bool:
-        """Return whether the heartbeat answers 200."""
+        """Return whether the heartbeats answer 200, in public and for the operator."""
         with contextlib.suppress(OSError):
-            return bool(self.ask("/__heartbeat__")["status"] == "ok")
+            asked = (self.ask("/__heartbeat__"), self.operator_asks("/__heartbeat__"))
+            return all(bool(answer["status"] == "ok") for answer in asked)
         return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -96,19 +100,33 @@ class IngestServer:
         return [pid for child in children(self._process.pid) for pid in children(child)]
 
     def compactor(self) -> int:
-        """Return the compactor's process: the child without children."""
+        """Return the compactor's process, which may just be starting again: the child that holds its lock's file."""
+        return self._child(lambda child: any(name.endswith(".compactor.lock") for name in open_files(child)))
+
+    def operations(self) -> int:
+        """Return the process of the operator's listener: the only child that accepts connections there."""
+        compactor = self.compactor()
+        return self._child(lambda child: child != compactor and not children(child))
+
+    def _child(self, is_it: Callable[[int], bool]) -> int:
         assert self._process is not None
-        return next(child for child in children(self._process.pid) if not children(child))
+        deadline = time.monotonic() + 30
+        while not (found := [child for child in children(self._process.pid) if is_it(child)]):
+            assert time.monotonic() < deadline, "there is no such process"
+            time.sleep(0.02)
+        return found[0]
 
     def ask(self, path: str, method: str = "GET") -> Any:
-        """Return the JSON that a path answers with."""
-        request = urllib.request.Request(self.url + path, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read())
+        """Return the JSON that a public path answers with."""
+        return _json_of(self.url + path, method)
+
+    def operator_asks(self, path: str, method: str = "GET") -> Any:
+        """Return the JSON that a path of the operator's listener answers with."""
+        return _json_of(self._operator + path, method)
 
     def flush(self) -> Any:
         """Land everything that was accepted so far, and return the status."""
-        return self.ask("/__flush__", "POST")
+        return self.operator_asks("/__flush__", "POST")
 
 
 @contextlib.contextmanager
@@ -121,6 +139,21 @@ def running_ingest(store: Path, landing: Path, *options: str) -> Iterator[Ingest
     finally:
         code = server.stop()
     assert code == 0, f"ingest ended with code {code}"
+
+
+def _json_of(url: str, method: str) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def open_files(pid: int) -> list[str]:
+    """Return what a process has open."""
+    found = []
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(file.readlink()))
+    return found
 
 
 def children(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from client_sim.population.places.database import PlacesError
+from protocol.local_path import local_path
 
 DEFAULT = "default"
 PLACES = "places.sqlite"
@@ -27,7 +28,7 @@ def find_places(profile: str, home: Path | None = None, environment: Mapping[str
     """
     if profile == DEFAULT:
         return _default_places(home or Path.home(), os.environ if environment is None else environment)
-    path = Path(profile).expanduser()
+    path = local_path(profile).expanduser()
     places = path / PLACES if path.is_dir() else path
     if not places.is_file():
         raise PlacesError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from experiments.laboratory.results import Outcome, RunFolder
 from protocol.errors import InvalidSettings
+from protocol.local_path import local_path
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ def chosen(text: str) -> Chosen:
     """Return the runs that a text names: a folder of results, or folder:variant where it has several or for a baseline.
 
     Raises:
-        InvalidSettings: there are no results, no such variant, or several to choose from.
+        InvalidSettings: there are no results, no such variant, or several to choose from; or it is no path.
     """
+    local_path(text)
     folder, variant = (Path(text), None) if Path(text).is_dir() else _parts(text)
     there = variants_in(folder)
     if not there:

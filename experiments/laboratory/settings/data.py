@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from client_sim.population.settings import PopulationSettings
 from protocol.errors import InvalidSettings
+from protocol.local_path import local_path
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -117,4 +118,4 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def at(self, folder: Path) -> Data:
         """Return the same with the file's path as seen from here, if it was relative to ``folder``."""
-        return self if self.file is None else replace(self, file=str(folder / self.file))
+        return self if self.file is None else replace(self, file=str(folder / local_path(self.file)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedping.counting import TIMES, counting_session, milliseconds
-from fedping.options import json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.progress import status
 from protocol.errors import InvalidSettings
 
@@ -38,7 +38,7 @@ def _pilot_options(command: _Command) -> _Command:
         click.option("--since", type=TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
         click.option("--until", type=TIMES, help="Of the pilot: only pings received before this time (UTC)."),
         click.option("--master", help="Spark's master URL, to count the pilot; else local[*]."),
-        click.option("--values", type=click.Path(path_type=Path), help="A file: CSV of value,count, or TOML."),
+        click.option("--values", type=LocalPath(), help="A file: CSV of value,count, or TOML."),
         click.option("--counts", help="The distribution itself, as 0:120,1:60,2:20; counts may be shares."),
     )
     for option in reversed(options):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.options import json_option
+from fedping.options import LocalPath, json_option
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ FIGURES = (".svg", ".png", ".pdf")
 
 
 @click.command()
-@click.argument("experiment", type=click.Path(path_type=Path))
+@click.argument("experiment", type=LocalPath())
 @click.option("--cohorts", default="50,100,200,400,800", show_default=True, help="Clients a round gets, on average.")
 @click.option(
     "--seeds", type=click.IntRange(1), default=3, show_default=True, help="Runs a cohort, each of other users."
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="A new folder for the runs and the curve; or that of earlier ones, to go on with or add to.  "
     "[default: power/<name of the experiment's file>]",
 )
@@ -52,9 +52,7 @@ FIGURES = (".svg", ".png", ".pdf")
     type=click.IntRange(1),
     help="Runs at a time; the result does not depend on it.  [default: as many as there are cores]",
 )
-@click.option(
-    "--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve here too: .svg, .png or .pdf."
-)
+@click.option("--figure", type=LocalPath(dir_okay=False), help="Draw the curve here too: .svg, .png or .pdf.")
 @click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
 @json_option
 def train(

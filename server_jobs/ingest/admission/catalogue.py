@@ -21,16 +21,19 @@ class Catalogue:
     A study that was known once stays known: a store that is away for a moment must not cost clients their pings.
 
     Raises:
-        StoreError: the store cannot be read.
+        StoreError: the store cannot be read; with ``patient``, :attr:`trouble` says so instead.
     """
 
-    def __init__(self, store: ModelStore) -> None:
+    def __init__(self, store: ModelStore, *, patient: bool = False) -> None:
         self._store = store
         self._rules: dict[str, StudyRules] = {}
         self._refreshing = threading.Lock()
         self._refreshed = 0.0
         self.trouble: str | None = None
-        self._read()
+        if patient:
+            self.refresh()
+        else:
+            self._read()
 
     def rules(self, study: str) -> StudyRules:
         """Return the rules of a study; raises :class:`Rejection` if the store has no such study."""

@@ -42,7 +42,6 @@ REASONS = {
     "no_ping_accepted": 400,
     "disk_full": 507,
     "not_stored": 500,
-    "not_loopback": 403,
     "internal": 500,
 }
 """Every reason for which a request or a line of a batch is refused, with its HTTP status."""

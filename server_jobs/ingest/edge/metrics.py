@@ -31,22 +31,26 @@ SECONDS = {
 }
 
 
-def exposition(sums: Mapping[str, int], waiting: Backlog, missing: int) -> tuple[bytes, str]:
-    """Return the metrics page and its content type."""
+def exposition(
+    sums: Mapping[str, int], waiting: Backlog, missing: int, checks: Mapping[str, str | None]
+) -> tuple[bytes, str]:
+    """Return the metrics page and its content type; ``checks`` are those of the heartbeat."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.registry import Collector
 
     class Sums(Collector):
         def collect(self) -> Iterator[Metric]:
-            return _families(sums, waiting, missing)
+            return _families(sums, waiting, missing, checks)
 
     registry = CollectorRegistry()
     registry.register(Sums())
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _families(sums: Mapping[str, int], waiting: Backlog, missing: int) -> Iterator[Metric]:
+def _families(
+    sums: Mapping[str, int], waiting: Backlog, missing: int, checks: Mapping[str, str | None]
+) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for key, (name, text) in COUNTERS.items():
@@ -67,3 +71,7 @@ def _families(sums: Mapping[str, int], waiting: Backlog, missing: int) -> Iterat
         "Pings that were answered 200 and are nowhere.",
         missing,
     )
+    well = GaugeMetricFamily("fedping_ingest_check", "Checks of the heartbeat: 1 is well, 0 is not.", labels=["check"])
+    for name, trouble in checks.items():
+        well.add_metric([name], 0 if trouble else 1)
+    yield well

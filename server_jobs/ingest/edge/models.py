@@ -12,9 +12,8 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from model_store.chain import number_in
-from model_store.store import MissingVersion, lost
+from model_store.store import MissingVersion
 from protocol.errors import FedpingError
-from protocol.landing import newest_noted
 from protocol.study import public_study
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import LineHead, StudyRules, is_published
@@ -86,31 +85,6 @@ def _unreadable(line: str) -> Response:
     sentence = f"the store's version of line '{line}' cannot be read at the moment; ask again later"
     headers = {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"}
     return Response(msgspec.json.encode({"error": sentence}), 503, headers, content_type="application/json")
-
-
-def store_trouble(services: Services) -> str | None:
-    """Return why the newest version of some line cannot be served, or none published after it; for the heartbeat."""
-    store, landing = services.store, services.settings.landing
-    for name, line in _lines(services):
-        noted = newest_noted(landing, store.where, name, line)
-        if trouble := store.trouble(name, line):
-            return trouble
-        if noted > (newest := store.newest(name, line)):
-            return lost(name, line, newest, noted, str(landing))
-    return None
-
-
-def store_notes(services: Services) -> list[str]:
-    """Return a sentence for each file in the store that is left out; nothing is served less for it."""
-    try:
-        return [note for name, line in _lines(services) for note in services.store.notes(name, line)]
-    except (FedpingError, OSError):
-        return []  # the store cannot be looked at, which is what the heartbeat fails for
-
-
-def _lines(services: Services) -> list[tuple[str, str]]:
-    known = services.catalogue
-    return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
 def _static(document: Document, caching: str) -> Response:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from model_store import ModelStore
 from server_jobs.ingest.admission.catalogue import Catalogue
@@ -13,13 +14,20 @@ from server_jobs.ingest.rejection_log import RejectionLog
 from server_jobs.ingest.settings import IngestSettings
 
 
-@dataclass(frozen=True)
-class Services:
-    """The parts that a request may need."""
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What tells how ingest fares; ``began`` is when this process started to look (seconds since 1970)."""
 
     settings: IngestSettings
     store: ModelStore
     catalogue: Catalogue
+    began: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services(Watched):
+    """The parts that a request may need."""
+
     journals: Journals
     counters: Counters
     rejections: RejectionLog

@@ -8,13 +8,14 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from server_jobs.ingest.edge.dockerflow import COMPACTOR_LOCK
+from server_jobs.ingest.edge.health import COMPACTOR_LOCK
 from server_jobs.ingest.processes.bonds import Lock, die_with_parent
 from server_jobs.ingest.settings import IngestSettings
 from server_jobs.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from server_jobs.ingest.compaction.compactor import Compactor
+    from server_jobs.ingest.compaction.failing import FailureNote
 
 LOOK_EVERY = 0.02
 GATHER = 0.05
@@ -31,32 +32,40 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
         sys.exit("fedping ingest: another compactor works on this journal; stop it")
     from server_jobs.ingest.compaction.compactor import Compactor, clear_unfinished
+    from server_jobs.ingest.compaction.failing import FailureNote
     from server_jobs.ingest.counters import Counters
 
     clear_unfinished(settings)
     compactor = Compactor(settings, Counters(settings.counters))
+    note = FailureNote(settings.compaction_failing)
     while not wakeup.asked:
         if compactor.has_work():
             wakeup.wait(GATHER)
-        found = attempt(compactor)
+        found = attempt(compactor, note)
         wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
-    sys.exit(0 if compact_the_rest(compactor) else 1)
+    sys.exit(0 if compact_the_rest(compactor, note) else 1)
 
 
-def attempt(compactor: Compactor) -> bool | None:
-    """Run one pass; return whether there was anything to compact, None if it failed, which is told."""
+def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
+    """Run one pass; return whether there was anything to compact, None if it failed, which is told and noted."""
     try:
-        return compactor.run_once()
+        found = compactor.run_once()
     except OSError as error:
         print(f"fedping ingest: compaction failed and is tried again: {error}", file=sys.stderr, flush=True)
+        note.failed(str(error))
         return None
+    except Exception as error:  # this process ends by it; its message may quote a ping, which is nobody's to read
+        note.failed(f"{type(error).__name__}, of which ingest's log has more")
+        raise
+    note.succeeded()
+    return found
 
 
-def compact_the_rest(compactor: Compactor) -> bool:
+def compact_the_rest(compactor: Compactor, note: FailureNote) -> bool:
     """Compact until nothing is left; return False if it failed too often."""
     failures = 0
     while failures < LAST_ATTEMPTS:
-        match attempt(compactor):
+        match attempt(compactor, note):
             case False:
                 return True
             case None:

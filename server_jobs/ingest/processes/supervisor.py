@@ -98,10 +98,13 @@ def supervise(
         if not wakeup.asked:
             for child in children:
                 child.revive()
-    for child in (*others, server):
+    server.stop(KILL_AFTER + 5.0)
+    # The workers are gone, so their segments have no writer: the compactor's last pass takes them all. It may take a
+    # while, in which the others still tell how far it is.
+    code = compactor.stop(None)
+    for child in others:
         child.stop(KILL_AFTER + 5.0)
-    # The workers are gone, so their segments have no writer: the compactor's last pass takes them all.
-    return 0 if compactor.stop(None) == 0 else 1
+    return 0 if code == 0 else 1
 
 
 def _in_child(run: Callable[[], None]) -> Callable[[], None]:

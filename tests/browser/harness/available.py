@@ -1,4 +1,4 @@
-"""Which browsers this machine has, and what they are tested with; a test without what it needs is skipped, and counted.
+"""Which programs this machine has for tests: browsers, nginx; a test without what it needs is skipped, and counted.
 
 `tests/conftest.py` ends the report of a run with one line about what was skipped for that (:func:`loud_line`).
 """
@@ -16,8 +16,16 @@ import pytest
 
 LEAST_NODE = 20
 REMEDY = "`make test-browser` installs what is missing, or says how"
-PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr", "node": "nodejs", "Xvfb": "xvfb", "xdotool": "xdotool"}
-"""What each is called in Debian. The last two are a screen that nobody sees and the keys that are pressed at it."""
+PACKAGES = {
+    "chromium": "chromium",
+    "firefox": "firefox-esr",
+    "node": "nodejs",
+    "Xvfb": "xvfb",
+    "xdotool": "xdotool",
+    "nginx": "nginx-light",
+    "openssl": "openssl",
+}
+"""What each is called in Debian. Xvfb and xdotool are a screen that nobody sees and the keys that are pressed at it."""
 
 _COMMANDS = {
     "chromium": ("chromium", "chromium-browser"),  # Chrome takes no extension from its command line
@@ -25,6 +33,8 @@ _COMMANDS = {
     "node": ("node", "nodejs"),
     "Xvfb": ("Xvfb",),
     "xdotool": ("xdotool",),
+    "nginx": ("nginx", "/usr/sbin/nginx"),  # Debian's users have no /usr/sbin on their PATH
+    "openssl": ("openssl",),
 }
 _NOT_THERE = "NOT ON THIS MACHINE: "
 
@@ -71,9 +81,9 @@ def needed(name: str) -> str:
 
 
 def loud_line(reasons: Sequence[str]) -> str | None:
-    """Return the line for a run whose tests were skipped for these reasons; None if none was for want of a browser."""
+    """Return the line for a run whose tests were skipped for these reasons; None if none was for want of a program."""
     lacking = [reason.partition(_NOT_THERE)[2] for reason in reasons if _NOT_THERE in reason]
     if not lacking:
         return None
     counted = [f"{lacking.count(name)} for want of {name}" for name in sorted(set(lacking))]
-    return f"BROWSER TESTS SKIPPED: {', '.join(counted)}; {REMEDY}."
+    return f"TESTS SKIPPED: {', '.join(counted)}; {REMEDY}."

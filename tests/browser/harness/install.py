@@ -1,4 +1,4 @@
-"""Get what the browser tests need: `python -m tests.browser.harness.install`, which `make test-browser` begins with."""
+"""Get the programs that tests need: `python -m tests.browser.harness.install`, the begin of `make test-browser`."""
 
 import os
 import shutil
@@ -20,19 +20,22 @@ def main() -> int:
 
 
 def _install(packages: list[str]) -> None:
-    print(f"Installing for the browser tests: {', '.join(packages)}.", flush=True)
+    print(f"Installing for the tests: {', '.join(packages)}.", flush=True)
     options = ["-qq", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--no-install-recommends", *packages]):
         # What came of it is seen by whether the programs are there.
         subprocess.run(["apt-get", *options, *command], env=environment, stdout=subprocess.DEVNULL)
+    if PACKAGES["nginx"] in packages and shutil.which("systemctl"):
+        # Debian starts a server with its package; tests start their own, and nobody asked for one on port 80.
+        subprocess.run(["systemctl", "disable", "--now", "nginx"], capture_output=True)
 
 
 def _advice(lacking: list[str]) -> str:
     names = [f"{name} {LEAST_NODE} or newer" if name == "node" else name for name in lacking]
     packages = " ".join(PACKAGES[name] for name in lacking)
     return (
-        f"The browser tests need {', '.join(names)}, missing here: "
+        f"Some tests need {', '.join(names)}, missing here: "
         f"install them, on Debian with 'sudo apt-get install {packages}', and run this again."
     )
 

@@ -1,0 +1,33 @@
+"""Where a person says that files are: a path of this machine, never an address that would silently become a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from protocol.errors import InvalidSettings
+
+# `pathlib` makes one slash of two, and some systems write one themselves (dbfs:/). A drive of Windows has one letter.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)(.*)", re.DOTALL)
+
+
+def local_path(said: str | os.PathLike[str]) -> Path:
+    """Return the path that an option, a variable or a key of a file names; ``file:///srv/x`` is ``/srv/x``.
+
+    Raises:
+        InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine.
+    """
+    text = os.fspath(said)
+    found = _ADDRESS.match(text)
+    if found is None:
+        return Path(text)
+    scheme, slashes, rest = found.groups()
+    host, _, below = rest.partition("/") if slashes == "//" else ("", "", rest)
+    if scheme.lower() == "file" and host in ("", "localhost"):
+        return Path("/" + unquote(below))
+    raise InvalidSettings(
+        f"'{text}' is no path of this machine: fedping keeps files in folders, not yet in object stores or other "
+        f"places behind {scheme}://; give the path of a folder"
+    )

@@ -1,0 +1,233 @@
+"""What ingest cannot do without: small named checks, each of which says in a sentence what is wrong, or nothing.
+
+To add one, write a function and name it in :data:`CHECKS`. The sentences name folders and quote the system's errors;
+they are the operator's, and the public is told the names alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from model_store import ModelStore, open_store
+from model_store.blobs import LocalBlobs
+from model_store.store import lost
+from protocol.documents import DOCUMENT_TYPES
+from protocol.errors import FedpingError
+from protocol.landing import newest_noted
+from server_jobs.ingest.admission.rules import StudyRules
+from server_jobs.ingest.compaction.failing import failing
+from server_jobs.ingest.edge.services import Watched
+from server_jobs.ingest.journal.backlog import backlog
+from server_jobs.ingest.journal.balance import balance_trouble
+from server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, document_in, segments
+from server_jobs.ingest.processes.bonds import is_held
+from server_jobs.ingest.settings import MIB
+
+COMPACTOR_LOCK = ".compactor.lock"
+
+LATE_PERIODS = 5
+"""How many times ``--compact-every`` a segment may wait to be landed before the heartbeat fails."""
+
+LATE_AT_LEAST = 60.0
+"""Seconds that a segment may wait in any case: a busy machine is not a broken one."""
+
+NEARLY_FULL_BYTES = 1024 * MIB
+NEARLY_FULL_PARTS = 20
+"""A disk is nearly full when it has less room than :data:`NEARLY_FULL_BYTES` and less than this part of its size."""
+
+PATIENCE = 10.0
+"""Seconds within which all checks have to answer: each takes milliseconds, unless a disk or a network hangs."""
+
+_HANGS = f"the checks have not come back for {PATIENCE:g} s; a disk or a network file system hangs: see what it says"
+
+
+def health(watched: Watched) -> dict[str, str | None]:
+    """Return what is wrong with each of the parts that ingest cannot do without; None where nothing is."""
+    return {name: _answer(check, watched) for name, check in CHECKS.items()}
+
+
+def _answer(check: Callable[[Watched], str | None], watched: Watched) -> str | None:
+    """Return what a check says; what keeps it from looking is as bad as anything that it may find."""
+    try:
+        return check(watched)
+    except (FedpingError, OSError) as error:
+        return str(error)
+
+
+def _journal_trouble(watched: Watched) -> str | None:
+    return _folder_trouble(watched.settings.journal, "journal")
+
+
+def _landing_trouble(watched: Watched) -> str | None:
+    return _folder_trouble(watched.settings.landing, "landing")
+
+
+def _store_trouble(watched: Watched) -> str | None:
+    """Say what keeps a line's newest version from clients, which fetch latest.json, or from the next round."""
+    open_store(watched.settings.store)
+    for study in watched.store.studies():
+        if watched.catalogue.knows(study):
+            _check_lines(watched.settings.store, watched.store, watched.catalogue.rules(study))
+    return watched.catalogue.trouble or _behind(watched)
+
+
+def _behind(watched: Watched) -> str | None:
+    """Say why the newest version of some line cannot be served, or none published after it."""
+    store, landing = watched.store, watched.settings.landing
+    for name, line in _lines(watched):
+        noted = newest_noted(landing, store.where, name, line)
+        if trouble := store.trouble(name, line):
+            return trouble
+        if noted > (newest := store.newest(name, line)):
+            return lost(name, line, newest, noted, str(landing))
+    return None
+
+
+def store_notes(watched: Watched) -> list[str]:
+    """Return a sentence for each file in the store that is left out; nothing is served less for it."""
+    try:
+        return [note for name, line in _lines(watched) for note in watched.store.notes(name, line)]
+    except (FedpingError, OSError):
+        return []  # the store cannot be looked at, which is what the heartbeat fails for
+
+
+def _lines(watched: Watched) -> list[tuple[str, str]]:
+    known = watched.catalogue
+    return [(study, line) for study in known.names() for line in known.rules(study).heads]
+
+
+def _balance_trouble(watched: Watched) -> str | None:
+    return balance_trouble(watched.settings)
+
+
+def _compactor_trouble(watched: Watched) -> str | None:
+    if is_held(watched.settings.journal / COMPACTOR_LOCK):
+        return None
+    return "the compactor is not running; pings are kept in the journal meanwhile"
+
+
+def _compaction_trouble(watched: Watched) -> str | None:
+    now = failing(watched.settings.compaction_failing)
+    if now is None:
+        return None
+    return (
+        f"compaction has failed {now.times} times since {now.since}: {now.why}; pings are kept in the journal, so mend "
+        "the cause, and they land by themselves"
+    )
+
+
+def _backlog_trouble(watched: Watched) -> str | None:
+    """Say when a segment has waited for too long, whatever the reason; what an earlier ingest left gets its time too.
+
+    A closed segment waits since its last ping; an open one is too old when its worker does not roll it any more.
+    """
+    settings = watched.settings
+    since: list[float] = []
+    waiting_bytes = 0
+    unknown = set[str]()
+    for path in [*segments(settings.journal, OPEN), *segments(settings.journal, CLOSED)]:
+        with contextlib.suppress(FileNotFoundError):  # it has just been landed
+            found = path.stat()
+            began = created_ms(path) / 1000 if path.suffix == OPEN else found.st_mtime
+            since.append(max(began, watched.began))
+            waiting_bytes += found.st_size
+            unknown |= {document_in(path)} - DOCUMENT_TYPES.keys()
+    waited = time.time() - min(since, default=time.time())
+    if waited <= max(LATE_PERIODS * settings.compact_every, LATE_AT_LEAST):
+        return None
+    why = f"; {', '.join(sorted(unknown))} is a type of ping of a newer fedping: start that" if unknown else ""
+    return (
+        f"{backlog(settings.journal).pings:,} pings ({waiting_bytes / MIB:,.1f} MiB) wait in the journal, some for "
+        f"{waited:,.0f} s where --compact-every is {settings.compact_every:g}{why or '; see what ingest says of it'}"
+    )
+
+
+CHECKS: dict[str, Callable[[Watched], str | None]] = {
+    "journal": _journal_trouble,
+    "landing": _landing_trouble,
+    "store": _store_trouble,
+    "balance": _balance_trouble,
+    "compactor": _compactor_trouble,
+    "compaction": _compaction_trouble,
+    "backlog": _backlog_trouble,
+}
+
+
+def _folder_trouble(folder: Path, what: str) -> str | None:
+    """Say when a folder cannot be written, or its disk is nearly full."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"x")
+        probe.unlink(missing_ok=True)
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return f"the {what} folder {folder} cannot be written: {error.strerror}; correct its permissions or its disk"
+    room, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    if room < min(NEARLY_FULL_BYTES, size / NEARLY_FULL_PARTS):
+        return f"the disk of the {what} folder {folder} is nearly full: {room / MIB:,.0f} MiB are left; free some"
+    if disk.f_files and disk.f_favail < disk.f_files / 100:
+        return f"the disk of the {what} folder {folder} has room for {disk.f_favail:,} more files only; remove some"
+    return None
+
+
+def _check_lines(folder: Path, store: ModelStore, rules: StudyRules) -> None:
+    """Raise what a client that fetches latest.json, or a round, would run into."""
+    blobs, study = LocalBlobs(folder), rules.study.name
+    for name, head in rules.heads.items():
+        served = head.latest()
+        newest = store.newest(study, name)
+        if served < 0 or newest < 0:
+            raise FedpingError(f"line '{name}' of study '{study}' has no version; run 'fedping study create' again")
+        data = blobs.read(f"{study}/{name}/versions/{served}.json") or b""
+        _read_newest(folder, study, name, served, newest, zlib.crc32(data))
+
+
+@lru_cache(maxsize=1024)
+def _read_newest(folder: Path, study: str, line: str, served: int, newest: int, checksum: int) -> None:
+    """Read a line's newest version as clients and as rounds do; only once while it stays the same, for it may be large.
+
+    In a store of its own, which remembers the version that it has read last, and is gone with it.
+    """
+    store = open_store(folder)
+    store.public_document(study, line, served)
+    store.head(study, line)
+
+
+class Pulse:
+    """The answers of the checks, for any number of threads; never more than one works them out.
+
+    Args:
+        watched: what is checked.
+        rest: for how many times as long as they took they are told again. Anybody may ask in public, and a million
+            requests must not cost more than a share of the time.
+    """
+
+    def __init__(self, watched: Watched, rest: float = 0.0) -> None:
+        self._watched = watched
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._last: dict[str, str | None] = {}
+        self._began = 0.0
+        self._stale_at = 0.0
+
+    def __call__(self) -> dict[str, str | None]:
+        """Return the answers, see :func:`health`; where a check does not come back, that is told as well."""
+        if self._last and time.monotonic() < self._stale_at:
+            return self._last
+        if not self._lock.acquire(timeout=0.0 if self._last and self._rest else PATIENCE):
+            return self._last if time.monotonic() - self._began < PATIENCE else {**self._last, "answers": _HANGS}
+        try:
+            self._began = time.monotonic()
+            self._last = health(self._watched)
+            now = time.monotonic()
+            self._stale_at = now + self._rest * (now - self._began)
+            return self._last
+        finally:
+            self._lock.release()

@@ -1,0 +1,92 @@
+"""The process of the operator's listener: nothing that arrives at the public port can keep it from answering."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from model_store import ModelStore
+from model_store.blobs import LocalBlobs
+from server_jobs.ingest.admission.catalogue import Catalogue
+from server_jobs.ingest.edge.operations import Operations
+from server_jobs.ingest.edge.services import Watched
+from server_jobs.ingest.processes.bonds import die_with_parent
+from server_jobs.ingest.settings import IngestSettings
+from server_jobs.listening import listen
+
+REFRESH_EVERY = 1.0
+MOST_AT_ONCE = 64
+SILENT_SECONDS = 10.0
+"""How long a connection may keep a thread waiting for its request."""
+
+
+class OperatorsListener:
+    """A socket that this process listens on and a child serves: one that dies costs no request that is waiting.
+
+    Raises:
+        CannotStart: the host is none of this machine's, or the port is in use.
+    """
+
+    def __init__(self, settings: IngestSettings) -> None:
+        self._settings = settings
+        self._socket = listen(
+            settings.operations_host, settings.operations_port, "--operations-host", "--operations-port"
+        )
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host = self._settings.operations_host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def serve(self, parent: int) -> None:
+        """Serve until this process is ended; it ends with ``parent`` at the latest."""
+        die_with_parent(parent)
+        os.setpgrp()
+        watched = _watched(self._settings)
+        threading.Thread(target=_keep_up, args=(watched.catalogue,), daemon=True).start()
+        address = self._socket.getsockname()[0]
+        _Server(address, self.port, Operations(watched), _Handler, fd=self._socket.fileno()).serve_forever()
+
+
+class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.0"  # a connection, and its thread, are for one request
+    timeout = SILENT_SECONDS
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Say nothing: a scrape every few seconds is no news, and a connection that was let go is no error."""
+
+
+class _Server(ThreadedWSGIServer):
+    """A server with a bounded number of threads; further connections wait to be accepted."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+
+    def process_request(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
+def _watched(settings: IngestSettings) -> Watched:
+    """Return what to look at; not a store that can be read, for whoever asks wants to know why it cannot."""
+    store = ModelStore(LocalBlobs(settings.store), str(settings.store))
+    return Watched(settings=settings, store=store, catalogue=Catalogue(store, patient=True))
+
+
+def _keep_up(catalogue: Catalogue) -> None:
+    """Know the newest versions as the workers do, which remember what was published whatever becomes of the store."""
+    while True:
+        time.sleep(REFRESH_EVERY)
+        catalogue.refresh()

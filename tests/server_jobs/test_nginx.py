@@ -1,0 +1,360 @@
+"""`docs/deploy/nginx.conf` in a real nginx before a real ingest: what it lets through, and what ends at it."""
+
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from model_store import open_store
+from protocol.landing import landed_files
+from server_jobs.ingest.processes.bonds import die_with_parent
+from server_jobs.ingest.settings import Limits
+from tests.browser.harness.available import needed
+from tests.support.ingest_app import PATH, STUDY, landed_ids, make_store
+from tests.support.ingest_server import IngestServer, free_port, running_ingest
+from tests.support.pings import ping_json
+from tests.support.versions import after
+
+CONFIGURATION = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
+BODY = json.dumps(ping_json()).encode()
+MIB = 1024 * 1024
+
+# What stands around the file in Debian's /etc/nginx/nginx.conf, with all that it writes below one folder.
+AROUND = """
+daemon off; pid {folder}/nginx.pid; worker_processes 1; error_log {folder}/error.log; {user}
+events {{ worker_connections 512; }}
+http {{
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    access_log {folder}/access.log;
+    include {folder}/fedping.conf;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Nginx:
+    """A running nginx; its clients choose the address that they come from."""
+
+    folder: Path
+    port: int
+    plain_port: int
+
+    def connect(self, source: str = "127.0.0.1") -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self.folder / "fullchain.pem"))
+        return http.client.HTTPSConnection(
+            "localhost", self.port, timeout=120, context=context, source_address=(source, 0)
+        )
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, source: str = "127.0.0.1", **headers: str
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Ask over TLS, with a certificate that is checked; headers have _ for -."""
+        with contextlib.closing(self.connect(source)) as connection:
+            connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
+            answer = connection.getresponse()
+            return answer, answer.read()
+
+
+@contextlib.contextmanager
+def nginx_before(upstream: int, folder: Path) -> Iterator[Nginx]:
+    """Run nginx with the documented file, of which addresses and paths alone are replaced."""
+    program, openssl = needed("nginx"), needed("openssl")
+    folder.mkdir()
+    make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", "privkey.pem", "-out", "fullchain.pem"]
+    subprocess.run(make, cwd=folder, check=True, capture_output=True)
+    port, plain_port = free_port(), free_port()
+    text = CONFIGURATION.read_text()
+    for old, new in {
+        "server 127.0.0.1:8080;": f"server 127.0.0.1:{upstream};",
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "listen 80;": f"listen 127.0.0.1:{plain_port};",
+        "telemetry.example.org": "localhost",
+        "/etc/ssl/fedping/": f"{folder}/",
+        "/var/cache/nginx/fedping": f"{folder}/cache",
+        "/var/log/nginx/": f"{folder}/",
+    }.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    (folder / "fedping.conf").write_text(text)
+    user = "user root;" if os.geteuid() == 0 else ""
+    (folder / "nginx.conf").write_text(AROUND.format(folder=folder, user=user))
+    command = [program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
+    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    assert "warn" not in checked.stderr
+    parent = os.getpid()
+    process = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(parent))
+    try:
+        deadline = time.monotonic() + 60
+        while not _listens(port):
+            assert process.poll() is None, (folder / "error.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield Nginx(folder, port, plain_port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
+    folder = tmp_path_factory.mktemp("behind")
+    make_store(folder / "store")
+    # Two threads: what nginx does not keep from ingest stops it at once.
+    with running_ingest(folder / "store", folder / "landing", "--workers", "1", "--threads", "2") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nginx(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
+    with nginx_before(ingest.port, tmp_path_factory.mktemp("nginx") / "run") as running:
+        yield running
+
+
+def test_its_limits_are_those_of_ingest() -> None:
+    text = CONFIGURATION.read_text()
+    sizes = re.findall(r"client_max_body_size\s+(\d+)m;", text)
+    assert [int(size) * MIB for size in sizes] == [Limits().batch.sent, Limits().ping.sent]
+    buffers = re.search(r"large_client_header_buffers \d+ (\d+)k;", text)
+    assert buffers is not None
+    # Room for the longest header that ingest takes with its name, and not for much more.
+    assert Limits().header_bytes + 100 < int(buffers[1]) * 1024 <= 2 * Limits().header_bytes
+    assert "proxy_request_buffering on;" in text
+
+
+def test_a_ping_through_tls_lands(nginx: Nginx, ingest: IngestServer) -> None:
+    document = str(uuid.uuid4())
+    answer, body = nginx.ask("POST", f"{PATH}/{document}", BODY, Content_Type="application/json")
+    assert (answer.status, json.loads(body)["accepted"]) == (200, 1)
+    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    ingest.flush()
+    assert document in landed_ids(ingest.landing)
+
+
+def test_plain_http_is_led_to_tls(nginx: Nginx) -> None:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", nginx.plain_port, timeout=60)) as connection:
+        connection.request("GET", "/models/study/study.json", headers={"Host": "evil.example"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Location"]) == (301, "https://localhost/models/study/study.json")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/metrics",
+        "/__status__",
+        "/__flush__",
+        "//metrics",
+        "/models/../metrics",
+        "/%6detrics",
+        "/metrics/",
+        "/submit/..%2f__flush__",
+        "/",
+        "/demo/",
+        "/anything",
+    ],
+)
+def test_what_is_private_is_not_there(nginx: Nginx, method: str, path: str) -> None:
+    answer, body = nginx.ask(method, path, b"" if method == "POST" else None)
+    assert answer.status in (403, 404, 405)
+    assert "error" in json.loads(body)
+    assert b"accepted" not in body
+
+
+def test_what_load_balancers_ask_is(nginx: Nginx) -> None:
+    for path in ("/__lbheartbeat__", "/__heartbeat__", "/__version__"):
+        answer, body = nginx.ask("GET", path)
+        assert answer.status == 200, path
+        assert str(nginx.folder.parent.parent).encode() not in body
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        (f"{PATH}/00000000-0000-4000-8000-000000000000", Limits().ping.sent + 1),
+        (PATH, Limits().batch.sent + 1),
+        (PATH, 10**12),
+    ],
+)
+def test_a_body_over_the_limit_is_refused_before_ingest_hears_of_it(nginx: Nginx, path: str, size: int) -> None:
+    with contextlib.closing(nginx.connect()) as connection:
+        connection.putrequest("POST", path)
+        connection.putheader("Content-Length", str(size))
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+        assert "error" in json.loads(answer.read())
+
+
+@pytest.mark.parametrize("long", [Limits().header_bytes + 1, 1900, 5000, 10_000])
+def test_a_header_or_path_over_the_limit_is_refused_by_either(nginx: Nginx, long: int) -> None:
+    answer, body = nginx.ask("GET", "/models/study/study.json", X_Long="x" * long)
+    assert answer.status == 431
+    assert "error" in json.loads(body)
+    answer, body = nginx.ask("GET", f"/models/study/{'x' * long}")
+    assert answer.status == 414
+    assert "error" in json.loads(body)
+
+
+def test_a_header_that_ingest_takes_passes(nginx: Nginx) -> None:
+    answer, _ = nginx.ask("GET", "/models/study/study.json", X_Long="x" * Limits().header_bytes)
+    assert answer.status == 200
+
+
+def test_a_body_within_nginx_limits_may_still_be_too_large_for_ingest(nginx: Nginx) -> None:
+    answer, body = nginx.ask("POST", PATH, b"\n" * (Limits().batch_lines + 1))
+    assert answer.status == 413
+    assert "lines" in json.loads(body)["error"]
+
+
+def test_slow_bodies_end_at_it(nginx: Nginx, ingest: IngestServer) -> None:
+    """More than ingest has threads for; a ping from elsewhere passes all the same."""
+    held = [nginx.connect("127.0.0.10") for _ in range(12)]
+    for connection in held:
+        connection.putrequest("POST", f"{PATH}/{uuid.uuid4()}")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders()
+        connection.send(BODY[:10])
+    for _ in range(5):
+        assert nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY, source="127.0.0.11")[0].status == 200
+    for connection in held:
+        connection.close()
+    assert ingest.ask("/__heartbeat__")["status"] == "ok"
+
+
+def test_a_flood_is_put_off_while_an_honest_client_passes(nginx: Nginx) -> None:
+    seen: set[int] = set()
+    over = threading.Event()
+
+    def flood() -> None:
+        with contextlib.closing(nginx.connect("127.0.0.20")) as connection:
+            while not over.is_set():
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    connection.request("POST", f"{PATH}/none", b"no ping")
+                    answer = connection.getresponse()
+                    answer.read()
+                    seen.add(answer.status)
+                    if answer.status == 429:
+                        assert answer.headers["Retry-After"] == "1"
+
+    threads = [threading.Thread(target=flood) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 300
+        while 429 not in seen:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        statuses = [nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY, source="127.0.0.21")[0].status for _ in range(20)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert set(statuses) == {200}
+    assert seen == {400, 429}  # ingest's answer to what is no ping, and nginx's to the flood
+
+
+def test_numbered_versions_are_cached_and_the_latest_is_revalidated(nginx: Nginx, ingest: IngestServer) -> None:
+    first, document = nginx.ask("GET", f"/models/{STUDY}/main/0.json", source="127.0.0.30")
+    again, same = nginx.ask("GET", f"/models/{STUDY}/main/0.json", source="127.0.0.30")
+    assert (first.status, again.status) == (200, 200)
+    assert again.headers["X-Cache"] == "HIT"
+    assert again.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    assert same == document
+    answer, latest = nginx.ask("GET", f"/models/{STUDY}/main/latest.json", source="127.0.0.30")
+    assert answer.headers["Cache-Control"] == "no-cache"
+    tag = answer.headers["ETag"]
+    answer, body = nginx.ask("GET", f"/models/{STUDY}/main/latest.json", source="127.0.0.30", If_None_Match=tag)
+    assert (answer.status, body) == (304, b"")
+    store = open_store(ingest.landing.parent / "store")
+    version = after(store.head(STUDY, "main"))
+    store.publish(version)
+    answer, body = nginx.ask("GET", f"/models/{STUDY}/main/latest.json", source="127.0.0.30", If_None_Match=tag)
+    assert (answer.status, json.loads(body)["iteration"]) == (200, version.iteration)
+    assert json.loads(latest)["iteration"] == version.iteration - 1
+
+
+def test_the_senders_address_reaches_nothing_that_is_kept(nginx: Nginx, ingest: IngestServer) -> None:
+    source, claimed = "127.0.0.77", "203.0.113.99"
+    headers = {"X_Forwarded_For": claimed, "X_Real_IP": claimed, "Forwarded": f"for={claimed}"}
+    document = str(uuid.uuid4())
+    for path, body, status in ((f"{PATH}/{document}", BODY, 200), (f"{PATH}/{uuid.uuid4()}", b"{}", 400)):
+        assert nginx.ask("POST", path, body, source=source, **headers)[0].status == status
+    for size in (Limits().batch.sent + 1, 10**12):  # what nginx itself refuses, and might write down
+        assert nginx.ask("POST", PATH, None, source=source, Content_Length=str(size))[0].status == 413
+    ingest.flush()
+    assert document in landed_ids(ingest.landing)
+    kept = [path for path in (*ingest.landing.parent.rglob("*"), *nginx.folder.rglob("*")) if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in kept)
+    for path in kept:
+        data = path.read_bytes()
+        assert source.encode() not in data, path
+        assert claimed.encode() not in data, path
+    for path in landed_files(ingest.landing / f"study={STUDY}" / "line=main" / "iteration=0"):
+        rows = str(pq.ParquetFile(path).read().to_pylist())
+        assert source not in rows
+        assert claimed not in rows
+
+
+def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.append(str(self.headers))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    claimed = "203.0.113.99"
+    try:
+        with nginx_before(server.server_address[1], tmp_path / "nginx") as nginx:
+            headers = {"X_Forwarded_For": claimed, "X_Real_IP": claimed, "Forwarded": f"for={claimed}", "Cookie": "a=b"}
+            assert nginx.ask("GET", "/models/study/study.json", source="127.0.0.77", **headers)[0].status == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+    [seen] = told
+    assert "127.0.0.77" not in seen
+    assert claimed not in seen
+    assert "a=b" not in seen
+    assert "X-Forwarded-Proto: https" in seen
+
+
+def test_an_ingest_that_is_away_is_told_as_something_to_try_again(tmp_path: Path) -> None:
+    with nginx_before(free_port(), tmp_path / "nginx") as nginx:
+        answer, body = nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY)
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "10"
+        assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+        assert "send it again later" in json.loads(body)["error"]
