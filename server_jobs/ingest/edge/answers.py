@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
 ALLOW_SUBMIT = "POST, PUT, OPTIONS"
+RETRY_AFTER = 5
+"""Seconds after which a request that found the server busy is to be sent again."""
+
 CORS = ("Access-Control-Allow-Origin", "*")
 _JSON = ("Content-Type", "application/json")
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
@@ -49,14 +52,24 @@ PREFLIGHT = Answer(
 )
 
 
+_HEADERS: dict[int, tuple[tuple[str, str], ...]] = {
+    405: (("Allow", ALLOW_SUBMIT),),
+    408: (("Connection", "close"),),
+    503: (("Retry-After", str(RETRY_AFTER)),),
+}
+
+
 def refusal(rejection: Rejection) -> Answer:
     """Return the answer to a refused request."""
-    headers = (("Allow", ALLOW_SUBMIT),) if rejection.status == 405 else ()
+    headers = _HEADERS.get(rejection.status, ())
     return Answer(rejection.status, msgspec.json.encode({"error": rejection.sentence}), headers)
 
 
-def batch_answer(accepted: int, rejected: list[tuple[int, Rejection]]) -> Answer:
-    """Return the answer to a batch: 200 if any ping was taken or there was none to take, else 400."""
-    lines = [{"line": number, "reason": rejection.sentence} for number, rejection in rejected]
+def batch_answer(accepted: int, rejected: list[tuple[int, str]]) -> Answer:
+    """Return the answer to a batch: 200 if any ping was taken or there was none to take, else 400.
+
+    ``rejected`` are the numbers of the refused lines and what is told of each.
+    """
     status = 400 if rejected and not accepted else 200
-    return Answer(status, msgspec.json.encode({"accepted": accepted, "rejected": lines}))
+    lines = b",".join(b'{"line":%d,"reason":%b}' % (number, msgspec.json.encode(reason)) for number, reason in rejected)
+    return Answer(status, b'{"accepted":%d,"rejected":[%b]}' % (accepted, lines))

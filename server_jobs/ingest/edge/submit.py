@@ -10,21 +10,24 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
 from protocol.ping import BatchedPing, Ping
-from server_jobs.ingest.admission.body import read_body
+from server_jobs.ingest.admission.body import Cost, read_body
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import StudyRules
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE, PREFLIGHT, Answer, batch_answer, refusal
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journal import NotStored
 from server_jobs.ingest.journal.record import JournalRecord, encode_records
-from server_jobs.ingest.settings import MIB, Limits
+from server_jobs.ingest.rejection_log import LINES_A_FLUSH
+from server_jobs.ingest.settings import LINE_COST, MIB, OBJECT_COST, PART, SLICE, SLICE_COST, BodyLimit, Limits
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -33,6 +36,9 @@ Environ = dict[str, Any]
 PREFIX = "/submit/"
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _DRAINED = MIB
+_READ_ALREADY = frozenset({"body_timeout", "body_incomplete"})
+SENTENCES = 100
+"""How many refused lines of a batch are told in sentences; of the others the answer gives the reason's name."""
 
 
 class Submit:
@@ -67,35 +73,65 @@ class Submit:
 
     def _take_one(self, rules: StudyRules, document: str, environ: Environ) -> Answer:
         document_id = document_id_in(document)
-        body = read_body(environ, self._ping_limit)
-        ping = rules.decoding.ping(body)
-        self._store(rules, [record_of(rules, document_id, ping, _now_ms())])
+        with contextlib.ExitStack() as held:
+            body = self._read(environ, self._ping_limit, partial(_cost_of_ping, rules), held)
+            self._store(rules, _encoded_ping(rules, document_id, body), 1)
         return ACCEPTED_ONE
 
     def _take_batch(self, rules: StudyRules, environ: Environ) -> Answer:
-        body = read_body(environ, self._batch_limit)
-        if body.count(b"\n") > self._limits.batch_lines:
-            raise Rejection("too_many_lines", f"a batch may have {self._limits.batch_lines} lines; send it in parts")
-        records, rejected = records_of_batch(rules, body, _now_ms())
-        if records:
-            self._store(rules, records)
-        self._services.counters.add("batches", 1)
-        for _, rejection in rejected:
-            self._services.refuse(rules.study.name, rejection)
-        return batch_answer(len(records), rejected)
+        with contextlib.ExitStack() as held:
+            body = self._read(environ, self._batch_limit, partial(_cost_of_batch, rules, self._limits), held)
+            if body.count(b"\n") > self._limits.batch_lines:
+                raise Rejection(
+                    "too_many_lines", f"a batch may have {self._limits.batch_lines} lines; send it in parts"
+                )
+            refused = Refused()
+            accepted = self._store_batch(rules, body, refused)
+            self._services.counters.add("batches", 1)
+            for reason, count in refused.counts.items():
+                self._services.counters.add(f"rejected.{reason}", count)
+            for rejection in refused.kept:
+                self._services.rejections.add(rules.study.name, rejection)
+            self._services.rejections.leave_out(len(refused.told) - len(refused.kept))
+            return batch_answer(accepted, refused.told)
 
-    def _store(self, rules: StudyRules, records: list[JournalRecord]) -> None:
-        """Return when records are on disk; raises :class:`Rejection` if they are not."""
+    def _store_batch(self, rules: StudyRules, body: bytes, refused: Refused) -> int:
+        """Return how many pings of a batch are on disk. They are decoded and written in parts."""
+        accepted = rows = size = 0
+        parts: list[bytes] = []
+        for encoded, count in encoded_batch(rules, body, _now_ms(), refused):
+            parts.append(encoded)
+            rows, size = rows + count, size + len(encoded)
+            if size >= PART:
+                self._store(rules, b"".join(parts), rows)
+                accepted += rows
+                parts, rows, size = [], 0, 0
+        if rows:
+            self._store(rules, b"".join(parts), rows)
+        return accepted + rows
+
+    def _read(self, environ: Environ, limit: BodyLimit, cost: Cost, held: contextlib.ExitStack) -> bytes:
+        return read_body(environ, limit, self._services.arrivals.read, self._services.memory, cost, held)
+
+    def _store(self, rules: StudyRules, lines: bytes, rows: int) -> None:
+        """Return when encoded pings are on disk; raises :class:`Rejection` if they are not."""
         try:
-            self._services.journals.of(rules.document).append(encode_records(records), len(records))
+            self._services.journals.of(rules.document).append(lines, rows)
         except NotStored as error:
             raise not_stored(error) from error
 
     def _refuse(self, environ: Environ, rejection: Rejection) -> Answer:
-        drain(environ)
+        self._drain(environ, rejection)
         study = environ.get("PATH_INFO", "")[len(PREFIX) :].partition("/")[0]
         self._services.refuse(study, rejection)
         return refusal(rejection)
+
+    def _drain(self, environ: Environ, rejection: Rejection) -> None:
+        """Read a small body that was refused unread, so that the connection can be used again."""
+        length = environ.get("CONTENT_LENGTH") or ""
+        known = length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= _DRAINED
+        if known and rejection.reason not in _READ_ALREADY:
+            self._services.arrivals.drop(environ, int(length))
 
 
 def check_request(environ: Environ, limits: Limits) -> None:
@@ -127,33 +163,89 @@ def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> 
     )
 
 
-def records_of_batch(
-    rules: StudyRules, body: bytes, now_ms: int
-) -> tuple[list[JournalRecord], list[tuple[int, Rejection]]]:
-    """Return the records of a batch, and its refused lines with their numbers from 1."""
-    pings = rules.decoding.batch(body)
-    if pings is not None:
-        with contextlib.suppress(Rejection):
-            return [_record_of_line(rules, ping, now_ms) for ping in pings], []
-    return _line_by_line(rules, body, now_ms)
+def _encoded_ping(rules: StudyRules, document_id: UUID, body: bytes) -> bytes:
+    """Return a ping as the journal keeps it. Its numbers are gone before it is waited for the disk."""
+    rules.bounds.check(body)
+    return encode_records([record_of(rules, document_id, rules.decoding.ping(body), _now_ms())])
 
 
-def _line_by_line(
-    rules: StudyRules, body: bytes, now_ms: int
-) -> tuple[list[JournalRecord], list[tuple[int, Rejection]]]:
+class Refused:
+    """The refused lines of a batch: what is told of each, in bounded space however many there are.
+
+    Attributes:
+        told: the number of each line, from 1, and a sentence for the first of them, the reason's name for the others.
+        kept: the first rejections, for the operator's log.
+        counts: how many lines by reason.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, str]] = []
+        self.kept: list[Rejection] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, number: int, rejection: Rejection) -> None:
+        """Remember why a line was refused."""
+        self.counts[rejection.reason] += 1
+        self.told.append((number, rejection.sentence if len(self.told) < SENTENCES else rejection.reason))
+        if len(self.kept) < LINES_A_FLUSH:
+            self.kept.append(rejection.stripped())
+
+
+def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused) -> Iterator[tuple[bytes, int]]:
+    """Yield the pings of a batch as the journal keeps them, some lines at a time, and how many they are."""
+    before = 0
+    for start, end in slices(body):
+        lines = body[start:end]
+        records = _records_of_lines(rules, lines, now_ms, before, refused)
+        before += lines.count(b"\n")
+        if records:
+            yield encode_records(records), len(records)
+
+
+def slices(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the slices of a batch begin and end: whole lines, about :data:`SLICE` bytes of them or one line."""
+    start = 0
+    while start < len(body):
+        newline = body.rfind(b"\n", start, start + SLICE)
+        if newline < 0:
+            newline = body.find(b"\n", start + SLICE)
+        end = newline + 1 if newline >= 0 else len(body)
+        yield start, end
+        start = end
+
+
+def _records_of_lines(
+    rules: StudyRules, lines: bytes, now_ms: int, before: int, refused: Refused
+) -> list[JournalRecord]:
+    if len(lines) <= SLICE:
+        pings = rules.decoding.lines(lines)
+        if pings is not None:
+            with contextlib.suppress(Rejection):
+                return [_record_of_line(rules, ping, now_ms) for ping in pings]
     records: list[JournalRecord] = []
-    rejected: list[tuple[int, Rejection]] = []
-    for number, line in enumerate(body.split(b"\n"), 1):
+    for number, line in enumerate(lines.split(b"\n"), before + 1):
         if line.strip():
             try:
+                rules.bounds.check(line)
                 records.append(_record_of_line(rules, rules.decoding.batched(line), now_ms))
             except Rejection as rejection:
-                rejected.append((number, rejection))
-    return records, rejected
+                refused.add(number, rejection)
+    return records
 
 
 def _record_of_line(rules: StudyRules, ping: BatchedPing, now_ms: int) -> JournalRecord:
     return record_of(rules, ping.document_id, ping, now_ms)
+
+
+def _cost_of_ping(rules: StudyRules, length: int) -> int:
+    """Return the most bytes that are held, beside its body, by a ping of this length."""
+    return min(length * OBJECT_COST // 2, rules.bounds.cost)
+
+
+def _cost_of_batch(rules: StudyRules, limits: Limits, length: int) -> int:
+    """Return the most bytes that are held, beside its body, by a batch of this length."""
+    decoded = min(length * OBJECT_COST // 2, max(SLICE_COST, rules.bounds.cost))
+    return decoded + min(3 * length, 3 * PART) + min(length, limits.batch_lines) * LINE_COST
 
 
 def not_stored(error: NotStored) -> Rejection:
@@ -173,13 +265,6 @@ def print_defect() -> None:
     kind, _, where = sys.exc_info()
     frames = "".join(traceback.format_tb(where))
     print(f"fedping ingest: {kind.__name__ if kind else 'error'}\n{frames}", file=sys.stderr, flush=True)
-
-
-def drain(environ: Environ) -> None:
-    """Read a small body that was refused unread, so that the connection can be used again."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    if length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= _DRAINED:
-        environ["wsgi.input"].read()
 
 
 def _other_method(method: str) -> Answer:

@@ -15,12 +15,19 @@ KILL_AFTER = 10
 
 BACKLOG = 2048
 
+HEADER_MILLISECONDS = 15_000
+"""How long a connection may be without a whole request: one that sends its headers slowly, or is kept for another."""
+
+CONNECTION_BYTES = 64 * 1024
+"""What is read from a connection ahead; a path and headers within their limits are less."""
+
 
 def run_server(settings: IngestSettings, parent: int, make: MakeApplication = Edge) -> None:
     """Serve until told to stop: SIGTERM ends it when the requests that were begun are answered."""
     die_with_parent(parent)
     os.setpgrp()
     from granian.constants import HTTPModes, Interfaces, Loops
+    from granian.http import HTTP1Settings
     from granian.log import LogLevels
     from granian.server.mp import MPServer
 
@@ -30,10 +37,12 @@ def run_server(settings: IngestSettings, parent: int, make: MakeApplication = Ed
         port=settings.port,
         interface=Interfaces.WSGI,
         workers=settings.workers,
-        blocking_threads=settings.threads,
+        # Whoever waits for a body holds a thread; those that work must not want for one.
+        blocking_threads=settings.threads + settings.slow_bodies,
         backlog=BACKLOG,
         backpressure=BACKLOG,
         http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=CONNECTION_BYTES),
         loop=Loops.asyncio,
         websockets=False,
         log_level=LogLevels.error,
