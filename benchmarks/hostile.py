@@ -28,6 +28,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ HOSTILE: dict[str, Callable[[random.Random], Request]] = {
     "nested, unpacked": lambda rng: _zstd(b'{"a":' * 10_000_000),
     "a long string": lambda rng: (False, _text(honest(rng, study_variation="x" * 3_000_000)), {}),
     "a long wide string": lambda rng: _zstd(
-        _text(honest(rng, study_variation="@")).replace(b"@", b"\xf0\x9f\x98\x80" * 14_000_000)
+        _text(honest(rng, study_variation="@")).replace(b"@", "\U0001f600".encode() * 14_000_000)
     ),
     "a huge key": lambda rng: (False, _text(honest(rng) | {"k" * 3_000_000: 1}), {}),
     "many keys": lambda rng: (False, b"{" + b",".join(b'"%x":1' % i for i in range(200_000)) + b"}", {}),
@@ -317,8 +318,7 @@ def hostile_load(
     ]
     if slow:
         tasks.append(lambda: dribble(port, slow, outcome, ended.is_set))
-    for number in range(senders):
-        tasks.append(lambda number=number: attack(port, seed + number, variants, outcome, ended.is_set))  # type: ignore[misc]
+    tasks += [partial(attack, port, seed + number, variants, outcome, ended.is_set) for number in range(senders)]
     threads = [threading.Thread(target=task) for task in tasks]
     for thread in threads:
         thread.start()

@@ -38,7 +38,7 @@ Cost: TypeAlias = Callable[[int], int]
 def read_body(
     environ: dict[str, Any], limit: BodyLimit, read: Read, memory: Memory, cost: Cost, held: ExitStack
 ) -> bytes:
-    """Return the unpacked body of a request; what it and its decoding hold is taken from ``memory``, till ``held`` ends.
+    """Return the unpacked body of a request. What it and its decoding hold is taken from ``memory`` while it is held.
 
     Raises:
         Rejection: no length, too large as sent or as unpacked, another content type or encoding, cut short, not what

@@ -41,9 +41,9 @@ class Bounds:
     commas: int
     size: int
 
-    def check(self, body: bytes) -> None:
-        """Raise :class:`Rejection` if a ping has more."""
-        size, commas = len(body), body.count(b",")
+    def check(self, body: bytes, start: int = 0, end: int | None = None) -> None:
+        """Raise :class:`Rejection` if the ping that stands from ``start`` to ``end`` in a body has more."""
+        size, commas = (len(body) if end is None else end) - start, body.count(b",", start, end)
         if size > self.size or commas > self.commas:
             raise Rejection(
                 "beyond_study",

@@ -195,9 +195,17 @@ def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused)
     """Yield the pings of a batch as the journal keeps them, some lines at a time, and how many they are."""
     before = 0
     for start, end in slices(body):
+        if end - start > SLICE:  # one long line, which is not even copied unless it can be a ping
+            try:
+                rules.bounds.check(body, start, end)
+            except Rejection as rejection:
+                refused.add(before + 1, rejection)
+                before += 1
+                continue
         lines = body[start:end]
-        records = _records_of_lines(rules, lines, now_ms, before, refused)
-        before += lines.count(b"\n")
+        newlines = lines.count(b"\n")
+        records = _records_of_lines(rules, lines, newlines, now_ms, before, refused)
+        before += newlines
         if records:
             yield encode_records(records), len(records)
 
@@ -215,9 +223,9 @@ def slices(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _records_of_lines(
-    rules: StudyRules, lines: bytes, now_ms: int, before: int, refused: Refused
+    rules: StudyRules, lines: bytes, newlines: int, now_ms: int, before: int, refused: Refused
 ) -> list[JournalRecord]:
-    if len(lines) <= SLICE:
+    if len(lines) <= SLICE and lines.count(b",") <= rules.bounds.commas * (newlines + 1):
         pings = rules.decoding.lines(lines)
         if pings is not None:
             with contextlib.suppress(Rejection):
