@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import random
+import select
 import socket
 import threading
 import tracemalloc
@@ -59,7 +60,6 @@ LEFT_BEHIND = {
     "gzip that is none": (PATH, b"x" * 2_000_000, {"Content-Encoding": "gzip"}),
     "too long": (PATH, b"", {"Content-Length": "100000000"}),
     "no such study": (f"/submit/none/frecency-update/1/{uuid.UUID(int=1)}", b"x" * 500_000, {}),
-    "no such page": ("/nothing", b"x" * 500_000, {}),
 }
 
 
@@ -249,9 +249,9 @@ def test_gzip_that_says_too_little_of_its_size_is_unpacked_all_the_same(ingest: 
 
 def test_the_late_and_the_slowest_of_many_are_overdue() -> None:
     arrivals = Arrivals(most=2, seconds=10, rate=1000)
-    made = [Arrival({}, 0, began, got) for began, got in ((0, 0), (1, 3000), (5, 0), (6, 0), (9.9, 0))]
+    made = [Arrival({}, 0, began, got) for began, got in ((0, 0), (1, 9000), (5, 0), (6, 0), (9.9, 0))]
     arrivals._waiting = {id(one): one for one in made}
-    assert arrivals.overdue(4) == [made[0]], "two may be slow; that which has come so far buys time"
+    assert arrivals.overdue(7) == [made[0], made[2]], "two may be slow, and what has come buys time"
     assert set(map(id, arrivals.overdue(10))) == {id(made[0]), id(made[2])}
     assert made[4] not in arrivals.overdue(10), "who has only just come is not slow"
 
@@ -287,8 +287,12 @@ def test_a_body_that_is_cut_off_gives_its_thread_back(tmp_path: Path) -> None:
         connections = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(6)]
         for connection in connections:
             connection.sendall(hostile.SLOW["slow body"][0])
-        statuses = [connection.recv(100)[9:12] for connection in connections[:4]]
-        assert statuses == [b"408"] * 4, "more than may be slow, so the slowest go"
+        cut: list[socket.socket] = []
+        while len(cut) < 4:  # all but the two that may be slow
+            answered, _, _ = select.select([one for one in connections if one not in cut], [], [], 60)
+            assert answered, "a slow body is not cut off"
+            assert [one.recv(12) for one in answered] == [b"HTTP/1.1 408"] * len(answered)
+            cut += answered
         assert hostile.post(server.port, *_ping())[0] == 200
         for connection in connections:
             connection.close()
@@ -327,4 +331,4 @@ def test_the_stated_bound_follows_the_settings(tmp_path: Path) -> None:
 
     assert bound() == 576
     assert bound(memory_bytes=1024 * MIB) == 192 + 1024
-    assert bound(decompressed_bytes=512 * MIB) > bound() + 400, "the largest request has to fit"
+    assert bound(decompressed_bytes=512 * MIB) > bound() + 350, "the largest request has to fit"

@@ -105,11 +105,11 @@ def _room_of(document: DocumentType) -> tuple[int, int]:
     values = len(info)
     text = 0
     for field in info:
-        if isinstance(field.type, msgspec.inspect.StrType):
-            text += field.type.max_length or 0
-        elif isinstance(field.type, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
-            assert field.type.max_length is not None, f"{document.name}: '{field.name}' has no greatest length"
-            values += field.type.max_length
+        kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
+        if isinstance(kind, msgspec.inspect.StrType | msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+            assert kind.max_length is not None, f"{document.name}: '{field.name}' has no greatest length"
+            text += kind.max_length if isinstance(kind, msgspec.inspect.StrType) else 0
+            values += 0 if isinstance(kind, msgspec.inspect.StrType) else kind.max_length
     return values + text, text
 
 
