@@ -68,13 +68,13 @@ SMALL = 64 * 1024
 LITTLE = 256 * 1024
 """Bytes that may be unpacked and decoded for a request without asking."""
 
-SLICE = 256 * 1024
+SLICE = MIB
 """Bytes of a batch that are decoded at a time."""
 
 OBJECT_COST = 48
 """Bytes that a number takes once it is decoded, measured: 24 of its own, 8 in a list and 8 in a tuple."""
 
-SLICE_COST = 2 * SLICE * (1 + OBJECT_COST // 2)
+SLICE_COST = SLICE * (1 + OBJECT_COST // 2)
 """Bytes that a slice takes once it is decoded, if it is nothing but numbers of one digit."""
 
 PART = 4 * MIB
@@ -86,8 +86,14 @@ LINE_COST = 200
 LARGEST_WINDOW = 128 * MIB
 """The memory that a zstd frame may ask for to be unpacked, as `zstd --long` does."""
 
-BASE = 192 * MIB
-"""What a worker holds apart from large requests: the program, its models, small requests, connections' buffers."""
+PROGRAM = 192 * MIB
+"""What a worker holds without any request: the program, and the models that it serves."""
+
+CONNECTIONS = 2048
+"""Connections that a worker has at a time; the system keeps as many more waiting."""
+
+CONNECTION_BYTES = 64 * 1024
+"""What is read from a connection ahead; a path and headers within their limits are less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +121,9 @@ class IngestSettings:
     @property
     def memory_bound(self) -> int:
         """What a worker's memory stays below, whatever is sent to it."""
-        return BASE + self.limits.receiving_bytes + self.limits.working_bytes
+        at_once = self.threads + self.slow_bodies
+        small = at_once * (SMALL + LITTLE) + CONNECTIONS * CONNECTION_BYTES
+        return PROGRAM + small + self.limits.receiving_bytes + self.limits.working_bytes
 
     @property
     def quarantine(self) -> Path:

@@ -298,6 +298,26 @@ def test_a_body_that_is_cut_off_gives_its_thread_back(tmp_path: Path) -> None:
             connection.close()
 
 
+def test_a_connection_that_does_not_read_its_answer_is_closed(tmp_path: Path) -> None:
+    hostile.make_store(tmp_path / "store")
+    _, body, _ = hostile.HOSTILE["100,000 wrong lines"](random.Random(1))
+    head = f"POST {hostile.PATH} HTTP/1.1\r\nHost: x\r\nContent-Encoding: zstd\r\nContent-Length: {len(body)}\r\n\r\n"
+    with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "1", "--body-seconds", "1") as server:
+        lazy = socket.socket()
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.settimeout(60)
+        lazy.connect(("127.0.0.1", server.port))
+        lazy.sendall(head.encode() + body)
+        closed = select.poll()
+        closed.register(lazy, select.POLLRDHUP)
+        read = 0
+        while not closed.poll(100):  # far below the least rate, and never nothing
+            read += len(lazy.recv(100)) if select.select([lazy], [], [], 0)[0] else 0
+            assert read < 1_000_000, "it is not closed"
+        lazy.close()
+        assert hostile.post(server.port, *_ping())[0] == 200
+
+
 def _ping() -> tuple[str, bytes, dict[str, str]]:
     rng = random.Random(1)
     return f"{hostile.PATH}/{uuid.uuid4()}", json.dumps(hostile.honest(rng)).encode(), {}
@@ -329,6 +349,6 @@ def test_the_stated_bound_follows_the_settings(tmp_path: Path) -> None:
         settings = IngestSettings(store=tmp_path, landing=tmp_path, journal=tmp_path, limits=Limits(**limits))
         return settings.memory_bound // MIB
 
-    assert bound() == 576
-    assert bound(memory_bytes=1024 * MIB) == 192 + 1024
+    assert bound() == 192 + 100 + 128 + 384
+    assert bound(memory_bytes=1024 * MIB) == bound() + 640
     assert bound(decompressed_bytes=512 * MIB) > bound() + 350, "the largest request has to fit"

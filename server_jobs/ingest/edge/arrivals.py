@@ -58,8 +58,8 @@ class Arrivals:
 
     def __init__(self, most: int, seconds: float, rate: int) -> None:
         self._most = most
-        self._seconds = seconds
-        self._rate = rate
+        self.seconds = seconds
+        self.rate = rate
         self._waiting: dict[int, Arrival] = {}
 
     def read(self, environ: dict[str, Any], length: int, grown: Callable[[int], None] | None = None) -> bytes:
@@ -111,7 +111,7 @@ class Arrivals:
         return late + slow[: max(0, len(slow) - self._most)]
 
     def _until(self, arrival: Arrival) -> float:
-        return arrival.began + self._seconds + arrival.got / self._rate
+        return arrival.began + self.seconds + arrival.got / self.rate
 
     def is_reading(self, arrival: Arrival) -> bool:
         """Return whether a body is still waited for."""
@@ -124,6 +124,7 @@ class Patience(threading.Thread):
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__(name="patience", daemon=True)
         self._arrivals = arrivals
+        self._unread = Unread(arrivals.seconds, arrivals.rate)
 
     def run(self) -> None:
         """Look after the bodies until the process ends."""
@@ -134,12 +135,13 @@ class Patience(threading.Thread):
             try:
                 if overdue := self._arrivals.overdue(time.monotonic()):
                     self._cut(overdue[:AT_A_TIME])
+                self._unread.look(time.monotonic())
             except Exception:  # whatever it is, the next look has to come
                 print_defect()
 
     def _cut(self, overdue: list[Arrival]) -> None:
         """Answer each with 408, and close the sockets through which the answers went."""
-        before = _written()
+        before = {descriptor: sum(sent) for descriptor, sent in _sent().items()}
         lengths = [self._answer(arrival, place) for place, arrival in enumerate(overdue, 1)]
         left = {length for length in lengths if length}
         until = time.monotonic() + 1.0
@@ -162,6 +164,35 @@ class Patience(threading.Thread):
         sent.send(lambda _status, headers: lines.extend(headers))  # type: ignore[arg-type,misc,return-value]
         protocol.response_bytes(sent.status, lines, padded)
         return _length_on_the_wire(lines) + len(padded)
+
+
+class Unread:
+    """Answers that nobody reads: the server holds what of them it cannot send, for as long as the connection lasts.
+
+    A connection is closed on which something waits to be sent and, in ``seconds``, less than ``rate`` bytes a second
+    were confirmed.
+    """
+
+    def __init__(self, seconds: float, rate: int) -> None:
+        self._seconds = seconds
+        self._rate = rate
+        self._since: dict[int, tuple[float, int]] = {}
+        self._looked = 0.0
+
+    def look(self, now: float) -> None:
+        """Close what is overdue at a time of the monotonic clock. It is looked at a few times in ``seconds`` only."""
+        if now - self._looked < self._seconds / 4:
+            return
+        self._looked = now
+        since: dict[int, tuple[float, int]] = {}
+        for descriptor, (confirmed, waits) in _sent().items():
+            if waits:
+                began, at_first = self._since.get(descriptor, (now, confirmed))
+                enough = not 0 <= confirmed - at_first < self._rate * (now - began)
+                since[descriptor] = (now, confirmed) if enough else (began, at_first)
+                if now - since[descriptor][0] >= self._seconds:
+                    _close(descriptor)
+        self._since = since
 
 
 def too_slow() -> Rejection:
@@ -187,12 +218,12 @@ def _length_on_the_wire(headers: Iterable[tuple[str, str]]) -> int:
     return status + ours + servers + 2
 
 
-def _written() -> dict[int, int]:
-    """Return for each TCP connection of this process, by descriptor, how many bytes were written to it so far."""
+def _sent() -> dict[int, tuple[int, int]]:
+    """Return for each TCP connection of this process, by descriptor, the bytes confirmed and the bytes that wait."""
     found = {}
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError), _duplicate(int(name)) as connection:
-            found[int(name)] = _written_to(connection)
+            found[int(name)] = _sent_by(connection)
     return found
 
 
@@ -205,11 +236,16 @@ def _duplicate(descriptor: int) -> socket.socket:
         raise
 
 
-def _written_to(connection: socket.socket) -> int:
-    """Return the bytes written to a connection: what the other side has confirmed, and what waits for it."""
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _sent_by(connection: socket.socket) -> tuple[int, int]:
+    """Return the bytes that the other side has confirmed, and those that wait for it."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
     waits = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder) + int.from_bytes(waits, sys.byteorder)
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder), int.from_bytes(waits, sys.byteorder)
 
 
 def _close_by_growth(before: dict[int, int], lengths: set[int]) -> list[int]:
@@ -217,7 +253,7 @@ def _close_by_growth(before: dict[int, int], lengths: set[int]) -> list[int]:
     closed = []
     for descriptor, written in before.items():
         with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
-            growth = _written_to(connection) - written
+            growth = sum(_sent_by(connection)) - written
             length = next((one for one in lengths if abs(one - growth) < _STEP // 2), None)
             if length is not None:
                 connection.shutdown(socket.SHUT_RDWR)

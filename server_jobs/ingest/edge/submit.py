@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from protocol.ping import BatchedPing, Ping
-from server_jobs.ingest.admission.body import Cost, read_body
+from server_jobs.ingest.admission.body import Cost, few_bytes, read_body
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import StudyRules
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE, PREFLIGHT, Answer, batch_answer, refusal
@@ -73,6 +73,11 @@ class Submit:
 
     def _take_one(self, rules: StudyRules, document: str, environ: Environ) -> Answer:
         document_id = document_id_in(document)
+        length = few_bytes(environ)
+        if length and length <= self._ping_limit.sent:  # nearly every ping, and nothing to be asked for
+            body = self._services.arrivals.read(environ, length)
+            self._store(rules, _encoded_ping(rules, document_id, body), 1)
+            return ACCEPTED_ONE
         with contextlib.ExitStack() as held:
             body = self._read(environ, self._ping_limit, partial(_cost_of_ping, rules), held)
             self._store(rules, _encoded_ping(rules, document_id, body), 1)
@@ -213,19 +218,21 @@ def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused)
 def slices(body: bytes) -> Iterator[tuple[int, int]]:
     """Yield where the slices of a batch begin and end: whole lines, about :data:`SLICE` bytes of them or one line."""
     start = 0
-    while start < len(body):
+    while start < len(body) - SLICE:
         newline = body.rfind(b"\n", start, start + SLICE)
         if newline < 0:
             newline = body.find(b"\n", start + SLICE)
         end = newline + 1 if newline >= 0 else len(body)
         yield start, end
         start = end
+    if start < len(body):
+        yield start, len(body)
 
 
 def _records_of_lines(
     rules: StudyRules, lines: bytes, newlines: int, now_ms: int, before: int, refused: Refused
 ) -> list[JournalRecord]:
-    if len(lines) <= SLICE and lines.count(b",") <= rules.bounds.commas * (newlines + 1):
+    if len(lines) <= SLICE and len(lines) <= rules.bounds.size * (newlines + 1):
         pings = rules.decoding.lines(lines)
         if pings is not None:
             with contextlib.suppress(Rejection):

@@ -8,18 +8,13 @@ from functools import partial
 from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.processes.bonds import die_with_parent
 from server_jobs.ingest.processes.worker import MakeApplication, start_worker
-from server_jobs.ingest.settings import IngestSettings
+from server_jobs.ingest.settings import CONNECTION_BYTES, CONNECTIONS, IngestSettings
 
 KILL_AFTER = 10
 """Seconds that a worker has, when asked to stop, to finish what it is answering."""
 
-BACKLOG = 2048
-
 HEADER_MILLISECONDS = 15_000
 """How long a connection may be without a whole request: one that sends its headers slowly, or is kept for another."""
-
-CONNECTION_BYTES = 64 * 1024
-"""What is read from a connection ahead; a path and headers within their limits are less."""
 
 
 def run_server(settings: IngestSettings, parent: int, make: MakeApplication = Edge) -> None:
@@ -39,8 +34,8 @@ def run_server(settings: IngestSettings, parent: int, make: MakeApplication = Ed
         workers=settings.workers,
         # Whoever waits for a body holds a thread; those that work must not want for one.
         blocking_threads=settings.threads + settings.slow_bodies,
-        backlog=BACKLOG,
-        backpressure=BACKLOG,
+        backlog=CONNECTIONS,
+        backpressure=CONNECTIONS,
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=CONNECTION_BYTES),
         loop=Loops.asyncio,
