@@ -71,9 +71,9 @@ def free_port() -> int:
 
 def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int:
     """Run ingest over a store with one study; ``kind`` is 'hot' for the product, 'flask' for a plain Flask route."""
-    from benchmarks.plain_flask import PlainFlask
-    from server_jobs.ingest.edge.application import Edge
+    from benchmarks.plain_flask import plain_front
     from server_jobs.ingest.processes.supervisor import supervise
+    from server_jobs.ingest.processes.worker import front
     from server_jobs.ingest.settings import IngestSettings
     from server_jobs.ingest.start import prepare
 
@@ -88,7 +88,7 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int) -> int
         compact_every=2.0,
     )
     prepare(settings)
-    return supervise(settings, {"hot": Edge, "flask": PlainFlask}[kind])
+    return supervise(settings, {"hot": front, "flask": plain_front}[kind])
 
 
 def make_store(folder: Path) -> None:

@@ -30,7 +30,11 @@ HERE = "127.0.0.1"
     "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes, each pinned to a core."
 )
 @click.option(
-    "--threads", type=click.IntRange(1, 1024), default=64, show_default=True, help="Requests at a time, per worker."
+    "--threads",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="Batches and pages at a time, per worker.",
 )
 @click.option(
     "--compact-every",

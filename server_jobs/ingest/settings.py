@@ -121,8 +121,7 @@ class IngestSettings:
     @property
     def memory_bound(self) -> int:
         """What a worker's memory stays below, whatever is sent to it."""
-        at_once = self.threads + self.slow_bodies
-        small = at_once * (SMALL + LITTLE) + CONNECTIONS * CONNECTION_BYTES
+        small = CONNECTIONS * (CONNECTION_BYTES + SMALL) + self.threads * LITTLE
         return PROGRAM + small + self.limits.receiving_bytes + self.limits.working_bytes
 
     @property

@@ -22,7 +22,6 @@ from protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
 from server_jobs.ingest.admission.budget import Budget
 from server_jobs.ingest.admission.decoding import DECODINGS
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.edge.arrivals import Arrival, Arrivals
 from server_jobs.ingest.journal.segment import SegmentWriter
 from server_jobs.ingest.settings import MIB, SLICE, IngestSettings, Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
@@ -245,15 +244,6 @@ def test_gzip_that_says_too_little_of_its_size_is_unpacked_all_the_same(ingest: 
 
 
 # 3. Slow bodies.
-
-
-def test_the_late_and_the_slowest_of_many_are_overdue() -> None:
-    arrivals = Arrivals(most=2, seconds=10, rate=1000)
-    made = [Arrival({}, 0, began, got) for began, got in ((0, 0), (1, 9000), (5, 0), (6, 0), (9.9, 0))]
-    arrivals._waiting = {id(one): one for one in made}
-    assert arrivals.overdue(7) == [made[0], made[2]], "two may be slow, and what has come buys time"
-    assert set(map(id, arrivals.overdue(10))) == {id(made[0]), id(made[2])}
-    assert made[4] not in arrivals.overdue(10), "who has only just come is not slow"
 
 
 def test_slow_connections_are_cut_off_and_keep_no_ping_from_being_taken(tmp_path: Path) -> None:

@@ -28,24 +28,18 @@ class Memory(NamedTuple):
     working: Budget
 
 
-Read: TypeAlias = Callable[[dict[str, Any], int, Callable[[int], None] | None], bytes]
-"""Reads a body of a given length, telling of its growth."""
-
 Cost: TypeAlias = Callable[[int], int]
 """Returns how many bytes may be held, beside a body of a given length, by what is made of it."""
 
 
-def read_body(
-    environ: dict[str, Any], limit: BodyLimit, read: Read, memory: Memory, cost: Cost, held: ExitStack
-) -> bytes:
-    """Return the unpacked body of a request. What it and its decoding hold is taken from ``memory`` while it is held.
+def announced_length(environ: dict[str, Any], limit: BodyLimit) -> int:
+    """Return how many bytes of body a request says that it has.
 
     Raises:
-        Rejection: no length, too large as sent or as unpacked, another content type or encoding, cut short, not what
-            its encoding says, too slow, or too much beside the other requests.
+        Rejection: it does not say, or says too many, or its body is of another content type or encoding.
     """
     _check_type(environ.get("CONTENT_TYPE", ""))
-    unpack = _unpacker(environ.get("HTTP_CONTENT_ENCODING", ""))
+    _unpacker(environ)
     length = _length(environ)
     if length > limit.sent:
         raise Rejection(
@@ -54,28 +48,29 @@ def read_body(
             f"with a larger {limit.option}",
             f"{length} bytes; {limit.option} allows {limit.sent}",
         )
-    if length <= SMALL:
-        body = read(environ, length, None) if length else b""
-    else:
-        received = held.enter_context(memory.receiving.lease(0))
-        body = read(environ, length, received.grow)
-    if unpack is None:
-        _work(memory, cost(length), held)
-        return body
-    body = unpack(body, limit.unpacked, Room(memory.working, cost, held))
-    if length > SMALL:
-        received.shrink(0)
+    return length
+
+
+def is_packed(environ: dict[str, Any]) -> bool:
+    """Return whether a body has to be unpacked."""
+    return _unpacker(environ) is not None
+
+
+def unpacked(
+    environ: dict[str, Any], body: bytes, limit: BodyLimit, memory: Memory, cost: Cost, held: ExitStack
+) -> bytes:
+    """Return a body as it was before it was packed. What it and its decoding hold is taken from ``memory`` while held.
+
+    Raises:
+        Rejection: it is not what its encoding says, or too much beside the other requests.
+    """
+    unpack = _unpacker(environ)
+    if unpack is not None:
+        return unpack(body, limit.unpacked, Room(memory.working, cost, held))
+    amount = cost(len(body))
+    if amount > LITTLE:
+        held.enter_context(memory.working.lease(amount))
     return body
-
-
-def few_bytes(environ: dict[str, Any]) -> int:
-    """Return the length of a plain body that needs no room to be asked for, or 0 for any other."""
-    given = environ.get("CONTENT_LENGTH") or ""
-    plain = len(given) <= 4 and "HTTP_CONTENT_ENCODING" not in environ and given.isascii() and given.isdigit()
-    if not plain:
-        return 0
-    _check_type(environ.get("CONTENT_TYPE", ""))
-    return int(given)
 
 
 class Room:
@@ -100,11 +95,6 @@ class Room:
             self._lease.shrink(unpacked + self._cost(unpacked) if unpacked else 0)
 
 
-def _work(memory: Memory, amount: int, held: ExitStack) -> None:
-    if amount > LITTLE:
-        held.enter_context(memory.working.lease(amount))
-
-
 def _check_type(content_type: str) -> None:
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES:
@@ -122,8 +112,8 @@ def _length(environ: dict[str, Any]) -> int:
     return int(given) if len(given) < 19 else 10**18
 
 
-def _unpacker(encoding: str) -> Callable[[bytes, int, Room], bytes] | None:
-    name = encoding.strip().lower()
+def _unpacker(environ: dict[str, Any]) -> Callable[[bytes, int, Room], bytes] | None:
+    name = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if name in ("", "identity"):
         return None
     if name not in _UNPACKERS:

@@ -1,11 +1,11 @@
-"""Answers as WSGI gives them: a status line, headers and bytes."""
+"""Answers: a status, headers and bytes, as the server wants them or as WSGI does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,14 @@ _JSON = ("Content-Type", "application/json")
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
+class Response(NamedTuple):
+    """A response with all its headers."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One response; its headers include CORS, since any page may submit and fetch models."""
@@ -31,10 +39,13 @@ class Answer:
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
+    def response(self) -> Response:
+        """Return the whole response."""
+        return Response(self.status, [_JSON, CORS, ("Content-Length", str(len(self.body))), *self.headers], self.body)
+
     def send(self, start_response: StartResponse) -> Iterable[bytes]:
-        """Begin the response and return its body."""
-        length = ("Content-Length", str(len(self.body)))
-        start_response(_LINES[self.status], [_JSON, CORS, length, *self.headers])
+        """Begin the response as WSGI does, and return its body."""
+        start_response(_LINES[self.status], self.response().headers)
         return [self.body]
 
 

@@ -1,261 +1,139 @@
-"""The bodies that a worker waits for: how long each may take, how many may be slow at a time, and how one is cut off.
+"""The bodies that a worker waits for: how long each may take, and how many may be slow at a time.
 
-The server hands a body over as it comes, and whoever reads it holds a thread that nothing can wake but the client. So a
-thread of its own looks after those that read: it answers 408 in the place of an overdue one and shuts its socket down,
-which ends the read. The server does not tell which socket that is. It is the one through which the answer went, and
-each answer of a round has a length of its own.
+They are received as they come, without a thread, so that a slow one costs a little memory and no more. One that is
+overdue is cut off.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import socket
-import sys
-import termios
-import threading
-import time
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+from granian.rsgi import ProtocolClosed
 
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.edge.answers import Answer, refusal
 from server_jobs.ingest.settings import SMALL
 
-LOOK_EVERY = 0.1
+if TYPE_CHECKING:
+    from granian.rsgi import HTTPProtocol
+
 GRACE = 0.25
 """Seconds that a body may take even where more are slow than may be."""
-
-AT_A_TIME = 64
-_STEP = 128
-_PIECE = SMALL
-_ACKED_AT = 120
-"""Where `tcpi_bytes_acked` stands in Linux's `struct tcp_info`."""
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """A body on its way: who reads it, since when, and how much of it has come."""
+    """A body on its way: who receives it, since when, and by when it has to be there (seconds of the loop's clock)."""
 
-    environ: dict[str, Any]
-    thread: int
+    reading: asyncio.Task[bytes]
     began: float
-    got: int = 0
-    is_cut: bool = False
+    due: float
 
 
 class Arrivals:
     """The bodies of one worker.
 
     Args:
-        most: how many may be slow at a time; beyond, the slowest are cut off.
+        most: how many may be slow at a time; beyond, the slowest is cut off.
         seconds: how long a body may take, and
         rate: the bytes for which it is given a second more once they have come.
     """
 
     def __init__(self, most: int, seconds: float, rate: int) -> None:
         self._most = most
-        self.seconds = seconds
-        self.rate = rate
-        self._waiting: dict[int, Arrival] = {}
+        self._seconds = seconds
+        self._rate = rate
+        self._waiting: set[Arrival] = set()
+        self._is_cutting = False
 
-    def read(self, environ: dict[str, Any], length: int, grown: Callable[[int], None] | None = None) -> bytes:
+    async def receive(
+        self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
+    ) -> bytes:
         """Return a body of ``length`` bytes; ``grown`` is told how many more are about to be held.
+
+        A body that is not to be kept is read and returned as b"".
 
         Raises:
             Rejection: it ended too early, took too long, or ``grown`` refused more of it.
         """
-        arrival = Arrival(environ, threading.get_ident(), time.monotonic())
-        self._waiting[id(arrival)] = arrival
-        try:
-            body = environ["wsgi.input"].read(length) if grown is None else self._pieces(arrival, length, grown)
-        finally:
-            del self._waiting[id(arrival)]
-        if arrival.is_cut:
-            raise too_slow()
-        if len(body) != length:
-            raise Rejection("body_incomplete", f"the body ended after {len(body)} of {length} bytes; send it again")
-        return body  # type: ignore[no-any-return]
+        if length <= SMALL and keep:
+            return await self._within_its_time(_whole(protocol, length), None)
+        progress = _Progress()
+        return await self._within_its_time(_piecewise(protocol, length, grown, keep, progress), progress)
 
-    def drop(self, environ: dict[str, Any], length: int) -> None:
-        """Read a body and keep nothing of it."""
-        arrival = Arrival(environ, threading.get_ident(), time.monotonic())
-        self._waiting[id(arrival)] = arrival
+    async def _within_its_time(self, read: Coroutine[None, None, bytes], progress: _Progress | None) -> bytes:
+        loop = asyncio.get_running_loop()
+        # A task, because that is what can be cancelled: what the server runs requests as cannot.
+        arrival = Arrival(loop.create_task(read), now := loop.time(), now + self._seconds)
+        self._waiting.add(arrival)
+        if len(self._waiting) > self._most and not self._is_cutting:
+            self._is_cutting = True
+            loop.call_later(GRACE, self._cut_the_slowest, loop)
+        timer = loop.call_at(arrival.due, self._look, arrival, progress)
         try:
-            while arrival.got < length and (piece := environ["wsgi.input"].read(min(_PIECE, length - arrival.got))):
-                arrival.got += len(piece)
+            return await arrival.reading
+        except asyncio.CancelledError:
+            raise too_slow() from None
+        except ProtocolClosed:
+            raise Rejection("body_incomplete", "the connection ended before the body; send it again") from None
         finally:
-            del self._waiting[id(arrival)]
+            timer.cancel()
+            self._waiting.discard(arrival)
 
-    def _pieces(self, arrival: Arrival, length: int, grown: Callable[[int], None]) -> bytearray:
-        body = bytearray()
-        while len(body) < length:
-            want = min(_PIECE, length - len(body))
-            grown(want)
-            piece = arrival.environ["wsgi.input"].read(want)
+    def _look(self, arrival: Arrival, progress: _Progress | None) -> None:
+        """Cut a body off, unless what has come of it has bought it more time."""
+        loop = arrival.reading.get_loop()
+        arrival.due = arrival.began + self._seconds + (progress.bytes / self._rate if progress else 0.0)
+        if arrival.due <= loop.time():
+            arrival.reading.cancel()
+        elif arrival in self._waiting:
+            loop.call_at(arrival.due, self._look, arrival, progress)
+
+    def _cut_the_slowest(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_cutting = False
+        slow = [arrival for arrival in self._waiting if loop.time() - arrival.began >= GRACE]
+        slow.sort(key=lambda arrival: arrival.due)
+        for arrival in slow[: max(0, len(slow) - self._most)]:
+            arrival.reading.cancel()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How much of a body has come."""
+
+    bytes: int = 0
+
+
+async def _whole(protocol: HTTPProtocol, length: int) -> bytes:
+    """Return a small body at once."""
+    body = await protocol() if length else b""
+    if len(body) != length:
+        raise incomplete(len(body), length)
+    return body
+
+
+async def _piecewise(
+    protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None, keep: bool, progress: _Progress
+) -> bytes:
+    body = bytearray()
+    async for piece in protocol:
+        if grown is not None:
+            grown(len(piece))
+        if keep:
             body += piece
-            arrival.got = len(body)
-            if len(piece) < want:
-                break
-        return body
-
-    def overdue(self, now: float) -> list[Arrival]:
-        """Return the bodies to be cut off at a time of the monotonic clock: the late ones, and the slowest of many."""
-        waiting = [arrival for arrival in list(self._waiting.values()) if not arrival.is_cut]
-        waiting.sort(key=self._until)
-        late = [arrival for arrival in waiting if self._until(arrival) <= now]
-        slow = [arrival for arrival in waiting[len(late) :] if now - arrival.began > GRACE]
-        return late + slow[: max(0, len(slow) - self._most)]
-
-    def _until(self, arrival: Arrival) -> float:
-        return arrival.began + self.seconds + arrival.got / self.rate
-
-    def is_reading(self, arrival: Arrival) -> bool:
-        """Return whether a body is still waited for."""
-        return id(arrival) in self._waiting
+        progress.bytes += len(piece)
+    if progress.bytes != length:
+        raise incomplete(progress.bytes, length)
+    return body
 
 
-class Patience(threading.Thread):
-    """Cuts off overdue bodies, as long as the process lives."""
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        super().__init__(name="patience", daemon=True)
-        self._arrivals = arrivals
-        self._unread = Unread(arrivals.seconds, arrivals.rate)
-
-    def run(self) -> None:
-        """Look after the bodies until the process ends."""
-        from server_jobs.ingest.edge.submit import print_defect
-
-        while True:
-            time.sleep(LOOK_EVERY)
-            try:
-                if overdue := self._arrivals.overdue(time.monotonic()):
-                    self._cut(overdue[:AT_A_TIME])
-                self._unread.look(time.monotonic())
-            except Exception:  # whatever it is, the next look has to come
-                print_defect()
-
-    def _cut(self, overdue: list[Arrival]) -> None:
-        """Answer each with 408, and close the sockets through which the answers went."""
-        before = {descriptor: sum(sent) for descriptor, sent in _sent().items()}
-        lengths = [self._answer(arrival, place) for place, arrival in enumerate(overdue, 1)]
-        left = {length for length in lengths if length}
-        until = time.monotonic() + 1.0
-        while left and time.monotonic() < until:
-            time.sleep(0.01)
-            left -= set(_close_by_growth(before, left))
-        for arrival in overdue:  # who could not be cut off is tried again
-            arrival.is_cut = False if self._arrivals.is_reading(arrival) and left else arrival.is_cut
-
-    def _answer(self, arrival: Arrival, place: int) -> int:
-        """Answer in the place of the thread that reads; return the bytes that go through its socket (0: none)."""
-        protocol = _protocol_of(arrival)
-        if protocol is None:
-            return 0
-        answer = refusal(too_slow())
-        arrival.is_cut = True
-        padded = answer.body.ljust(_STEP * (place + 4))
-        sent = Answer(answer.status, padded, answer.headers)
-        lines: list[tuple[str, str]] = []
-        sent.send(lambda _status, headers: lines.extend(headers))  # type: ignore[arg-type,misc,return-value]
-        protocol.response_bytes(sent.status, lines, padded)
-        return _length_on_the_wire(lines) + len(padded)
-
-
-class Unread:
-    """Answers that nobody reads: the server holds what of them it cannot send, for as long as the connection lasts.
-
-    A connection is closed on which something waits to be sent and, in ``seconds``, less than ``rate`` bytes a second
-    were confirmed.
-    """
-
-    def __init__(self, seconds: float, rate: int) -> None:
-        self._seconds = seconds
-        self._rate = rate
-        self._since: dict[int, tuple[float, int]] = {}
-        self._looked = 0.0
-
-    def look(self, now: float) -> None:
-        """Close what is overdue at a time of the monotonic clock. It is looked at a few times in ``seconds`` only."""
-        if now - self._looked < self._seconds / 4:
-            return
-        self._looked = now
-        since: dict[int, tuple[float, int]] = {}
-        for descriptor, (confirmed, waits) in _sent().items():
-            if waits:
-                began, at_first = self._since.get(descriptor, (now, confirmed))
-                enough = not 0 <= confirmed - at_first < self._rate * (now - began)
-                since[descriptor] = (now, confirmed) if enough else (began, at_first)
-                if now - since[descriptor][0] >= self._seconds:
-                    _close(descriptor)
-        self._since = since
+def incomplete(got: int, length: int) -> Rejection:
+    """Return what a sender is told whose body ended too early."""
+    return Rejection("body_incomplete", f"the body ended after {got} of {length} bytes; send it again")
 
 
 def too_slow() -> Rejection:
     """Return what a sender is told whose body was cut off."""
     return Rejection("body_timeout", "the body came too slowly; send it again over a better connection")
-
-
-def _protocol_of(arrival: Arrival) -> Any:
-    """Return the server's end of an arrival's request, found in the frame that called the application."""
-    frame: FrameType | None = sys._current_frames().get(arrival.thread)
-    while frame is not None:
-        found = frame.f_locals
-        if found.get("environ") is arrival.environ and "proto" in found:
-            return found["proto"]
-        frame = frame.f_back
-    return None
-
-
-def _length_on_the_wire(headers: Iterable[tuple[str, str]]) -> int:
-    status = len("HTTP/1.1 408 Request Timeout\r\n")
-    ours = sum(len(name) + len(value) + 4 for name, value in headers)
-    servers = len("server: granian\r\n") + len("date: Sun, 22 Nov 2026 05:13:33 GMT\r\n")
-    return status + ours + servers + 2
-
-
-def _sent() -> dict[int, tuple[int, int]]:
-    """Return for each TCP connection of this process, by descriptor, the bytes confirmed and the bytes that wait."""
-    found = {}
-    for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError), _duplicate(int(name)) as connection:
-            found[int(name)] = _sent_by(connection)
-    return found
-
-
-def _duplicate(descriptor: int) -> socket.socket:
-    copy = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
-
-
-def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _sent_by(connection: socket.socket) -> tuple[int, int]:
-    """Return the bytes that the other side has confirmed, and those that wait for it."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-    waits = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder), int.from_bytes(waits, sys.byteorder)
-
-
-def _close_by_growth(before: dict[int, int], lengths: set[int]) -> list[int]:
-    """Shut down the connections that grew by one of these lengths, give or take half a step; return which."""
-    closed = []
-    for descriptor, written in before.items():
-        with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
-            growth = sum(_sent_by(connection)) - written
-            length = next((one for one in lengths if abs(one - growth) < _STEP // 2), None)
-            if length is not None:
-                connection.shutdown(socket.SHUT_RDWR)
-                closed.append(length)
-    return closed

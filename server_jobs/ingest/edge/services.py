@@ -9,7 +9,6 @@ from server_jobs.ingest.admission.body import Memory
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.counters import Counters
-from server_jobs.ingest.edge.arrivals import Arrivals
 from server_jobs.ingest.journal.journals import Journals
 from server_jobs.ingest.rejection_log import RejectionLog
 from server_jobs.ingest.settings import IngestSettings
@@ -26,7 +25,6 @@ class Services:
     counters: Counters
     rejections: RejectionLog
     memory: Memory
-    arrivals: Arrivals
 
     def refuse(self, study: str, rejection: Rejection) -> None:
         """Count a rejection, and remember its reason for the operator. Unknown names of studies are not kept."""

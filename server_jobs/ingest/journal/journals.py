@@ -5,6 +5,7 @@ They can then be read as columns, all at once, and a type that nobody sends cost
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from protocol.documents import DOCUMENT_TYPES, DocumentType
@@ -21,6 +22,10 @@ class Journals:
     def of(self, document: DocumentType) -> Journal:
         """Return the journal of a type of document."""
         return self._journals[document.name]
+
+    def by_document(self) -> Mapping[str, Journal]:
+        """Return every journal by the name of its type of document."""
+        return self._journals
 
     def roll(self) -> None:
         """Roll every segment that was begun."""

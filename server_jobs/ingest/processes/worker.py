@@ -10,15 +10,13 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import TypeAlias
 
-from flask import Flask
-
 from model_store import open_store
 from server_jobs.ingest.admission.body import Memory
 from server_jobs.ingest.admission.budget import Budget
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.edge.application import Edge
-from server_jobs.ingest.edge.arrivals import Arrivals, Patience
+from server_jobs.ingest.edge.front import Front
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journals import Journals
 from server_jobs.ingest.processes.bonds import die_with_parent, take_slot
@@ -31,7 +29,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 PATIENCE = 3.0
 """Seconds that a large request waits until there is room for it."""
 
-MakeApplication: TypeAlias = Callable[[Services], Flask]
+MakeApplication: TypeAlias = Callable[[Services], Front]
+
+
+def front(services: Services) -> Front:
+    """Return what a worker serves."""
+    return Front(Edge(services))
 
 
 def services_for(settings: IngestSettings, name: str) -> Services:
@@ -54,11 +57,10 @@ def services_for(settings: IngestSettings, name: str) -> Services:
             Budget(limits.receiving_bytes, 0.0, 0),
             Budget(limits.working_bytes, PATIENCE, settings.threads),
         ),
-        arrivals=Arrivals(settings.slow_bodies, limits.body_seconds, limits.body_rate),
     )
 
 
-def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = Edge) -> Flask:
+def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = front) -> Front:
     """Make this process a worker and return its application. Call it before any thread is started."""
     die_with_parent(parent)
     slot = take_slot(settings.journal)
@@ -66,11 +68,8 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     give_memory_back()
     services = services_for(settings, f"worker-{slot}")
     application = make(services)
-    # The server puts the whole environment of the process into that of every request, where it only costs time.
-    os.environ.clear()
     calm_collector()
     Keeper(services).start()
-    Patience(services.arrivals).start()
     # Not `atexit`, whose functions a process of multiprocessing does not run at its end.
     Finalize(None, services.rejections.flush, exitpriority=0)
     return application
