@@ -72,10 +72,10 @@ def free_port() -> int:
 
 def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operations: int) -> int:
     """Run ingest over a store with one study; ``kind`` is 'hot' for the product, 'flask' for a plain Flask route."""
-    from benchmarks.plain_flask import PlainFlask
-    from server_jobs.ingest.edge.application import Edge
+    from benchmarks.plain_flask import plain_front
     from server_jobs.ingest.processes.operations import OperatorsListener
     from server_jobs.ingest.processes.supervisor import supervise
+    from server_jobs.ingest.processes.worker import front
     from server_jobs.ingest.settings import IngestSettings
     from server_jobs.ingest.start import prepare
 
@@ -92,7 +92,7 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operat
     )
     prepare(settings)
     beside = {"operator's listener": OperatorsListener(settings).serve}
-    return supervise(settings, {"hot": Edge, "flask": PlainFlask}[kind], beside)
+    return supervise(settings, {"hot": front, "flask": plain_front}[kind], beside)
 
 
 def make_store(folder: Path) -> None:

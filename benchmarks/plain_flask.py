@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
 
-from server_jobs.ingest.admission.body import read_body
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE
 from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.front import Front
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.edge.submit import document_id_in, record_of
 from server_jobs.ingest.journal.record import encode_records
@@ -24,14 +24,15 @@ class PlainFlask(Edge):
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
-        limits = services.settings.limits
 
         @self.route("/submit/<study>/<doc_type>/<doc_version>/<document_id>", methods=["POST", "PUT"])
         def submit(study: str, doc_type: str, doc_version: str, document_id: str) -> Response:
             rules = services.catalogue.rules(study)
             rules.check_kind(doc_type, doc_version)
             document = document_id_in(document_id)
-            ping = rules.decoding.ping(read_body(request.environ, limits.ping))
+            body = request.get_data()
+            rules.bounds.check(body)
+            ping = rules.decoding.ping(body)
             record = record_of(rules, document, ping, int(time.time() * 1000))
             services.journals.of(rules.document).append(encode_records([record]), 1)
             return Response(ACCEPTED_ONE.body, content_type="application/json")
@@ -39,3 +40,15 @@ class PlainFlask(Edge):
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request the way Flask does."""
         return Flask.wsgi_app(self, environ, start_response)
+
+
+class PlainFront(Front):
+    """What leaves even pings to the Flask application."""
+
+    def _is_submitted(self, environ: dict[str, Any]) -> bool:
+        return False
+
+
+def plain_front(services: Services) -> Front:
+    """Return what a worker serves."""
+    return PlainFront(PlainFlask(services))

@@ -31,7 +31,11 @@ HERE = "127.0.0.1"
     "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes, each pinned to a core."
 )
 @click.option(
-    "--threads", type=click.IntRange(1, 1024), default=64, show_default=True, help="Requests at a time, per worker."
+    "--threads",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="Batches and pages at a time, per worker.",
 )
 @click.option(
     "--compact-every",
@@ -60,6 +64,27 @@ HERE = "127.0.0.1"
 @click.option(
     "--operations-host", default=HERE, show_default=True, help="Address of that port; who reaches it may ask for all."
 )
+@click.option(
+    "--memory-mib",
+    type=click.IntRange(64, 65536),
+    default=384,
+    show_default=True,
+    help="What the large requests of a worker may hold at a time; beyond, 503.",
+)
+@click.option(
+    "--body-seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Time for a body to arrive, and a second more for every 16 KiB of it.",
+)
+@click.option(
+    "--slow-bodies",
+    type=click.IntRange(1, 1024),
+    default=256,
+    show_default=True,
+    help="Bodies to wait for at a time, per worker; the slowest are cut off.",
+)
 @click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
 @click.option(
     "--dashboard", "dashboard_port", type=click.IntRange(1, 65535), help="Serve the dashboard too, on this port."
@@ -85,6 +110,9 @@ def ingest(
     max_unpacked_mib: int,
     operations_port: int,
     operations_host: str,
+    memory_mib: int,
+    body_seconds: float,
+    slow_bodies: int,
     demo_page: bool,
     dashboard_port: int | None,
     dashboard_host: str,
@@ -113,6 +141,8 @@ def ingest(
         ping_bytes=max_ping_mib * _MIB,
         batch_bytes=max_batch_mib * _MIB,
         decompressed_bytes=max_unpacked_mib * _MIB,
+        memory_bytes=memory_mib * _MIB,
+        body_seconds=body_seconds,
     )
     settings = IngestSettings(
         store=store_path,
@@ -122,6 +152,7 @@ def ingest(
         port=port,
         workers=workers,
         threads=threads,
+        slow_bodies=slow_bodies,
         compact_every=compact_every,
         roll_bytes=roll_mib * _MIB,
         limits=limits,

@@ -45,6 +45,11 @@ class RejectionLog:
         with self._lock:
             self._lines.append(msgspec.json.encode(entry))
 
+    def leave_out(self, number: int) -> None:
+        """Tell of rejections that are not remembered."""
+        with self._lock:
+            self._left_out += number
+
     def flush(self) -> None:
         """Write what is remembered. A full disk costs the lines: they are there to help, and nothing hangs on them."""
         with self._lock:

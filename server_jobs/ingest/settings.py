@@ -25,6 +25,9 @@ class Limits:
     ``ping_bytes`` bounds one ping, ``batch_bytes`` a batch as sent and ``decompressed_bytes`` as unpacked. An update
     has 11 to 20 bytes a weight, so that a study of more than 200,000 weights needs a larger ``ping_bytes``; a batch may
     always have as many bytes as a ping.
+
+    ``memory_bytes`` bounds what all the requests of a worker may hold at a time, small ones apart. A body has
+    ``body_seconds`` to arrive, and a second more for every ``body_rate`` bytes of it that have.
     """
 
     ping_bytes: int = 4 * MIB
@@ -33,6 +36,9 @@ class Limits:
     batch_lines: int = 100_000
     path_bytes: int = 1024
     header_bytes: int = 1024
+    memory_bytes: int = 384 * MIB
+    body_seconds: float = 10.0
+    body_rate: int = 16 * 1024
 
     @property
     def ping(self) -> BodyLimit:
@@ -45,12 +51,58 @@ class Limits:
         sent, unpacked = max(self.batch_bytes, self.ping_bytes), max(self.decompressed_bytes, self.ping_bytes)
         return BodyLimit(sent, unpacked, "--max-batch-mib")
 
+    @property
+    def receiving_bytes(self) -> int:
+        """What the bodies that are being received may hold in a worker: a quarter, and never less than one batch."""
+        return max(self.memory_bytes // 4, self.batch.sent)
+
+    @property
+    def working_bytes(self) -> int:
+        """What may be unpacked and decoded in a worker: the rest, and never less than one request may need."""
+        beside = LARGEST_WINDOW + SLICE_COST + 3 * PART + LINE_COST * self.batch_lines
+        return max(self.memory_bytes * 3 // 4, self.batch.unpacked + beside)
+
+
+SMALL = 64 * 1024
+"""Bytes that a request may hold without asking: all threads together have few of them."""
+
+LITTLE = 256 * 1024
+"""Bytes that may be unpacked and decoded for a request without asking."""
+
+SLICE = MIB
+"""Bytes of a batch that are decoded at a time."""
+
+OBJECT_COST = 48
+"""Bytes that a number takes once it is decoded, measured: 24 of its own, 8 in a list and 8 in a tuple."""
+
+SLICE_COST = SLICE * (1 + OBJECT_COST // 2)
+"""Bytes that a slice takes once it is decoded, if it is nothing but numbers of one digit."""
+
+PART = 4 * MIB
+"""Bytes of a batch, as the journal keeps them, that are gathered before they are written."""
+
+LINE_COST = 200
+"""Bytes that the answer to a refused line of a batch takes until it is sent."""
+
+LARGEST_WINDOW = 128 * MIB
+"""The memory that a zstd frame may ask for to be unpacked, as `zstd --long` does."""
+
+PROGRAM = 192 * MIB
+"""What a worker holds without any request: the program, and the models that it serves."""
+
+CONNECTIONS = 2048
+"""Connections that a worker has at a time; the system keeps as many more waiting."""
+
+CONNECTION_BYTES = 64 * 1024
+"""What is read from a connection ahead; a path and headers within their limits are less."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSettings:
     """What ``fedping ingest`` was asked to do.
 
     A journal segment is rolled, and then compacted, when it has ``roll_bytes`` or is ``compact_every`` seconds old.
+    ``slow_bodies`` is how many bodies a worker waits for at a time before it cuts off the slowest.
     ``demo_page`` serves a page to try the study with, below ``/demo/``. What is the operator's has a listener of its
     own, at ``operations_host`` and ``operations_port`` (0: any free one).
     """
@@ -62,12 +114,19 @@ class IngestSettings:
     port: int = 8080
     workers: int = 2
     threads: int = 64
+    slow_bodies: int = 256
     compact_every: float = 60.0
     roll_bytes: int = 64 * MIB
     limits: Limits = Limits()
     demo_page: bool = False
     operations_host: str = "127.0.0.1"
     operations_port: int = OPERATIONS_PORT
+
+    @property
+    def memory_bound(self) -> int:
+        """What a worker's memory stays below, whatever is sent to it."""
+        small = CONNECTIONS * (CONNECTION_BYTES + SMALL) + self.threads * LITTLE
+        return PROGRAM + small + self.limits.receiving_bytes + self.limits.working_bytes
 
     @property
     def quarantine(self) -> Path:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, NamedTuple, TypeAlias, cast
 
+from server_jobs.ingest.admission.budget import Budget, Lease
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.settings import BodyLimit
+from server_jobs.ingest.settings import LARGEST_WINDOW, LITTLE, SMALL, BodyLimit
 
 JSON_TYPES = frozenset({"", "application/json", "text/plain", "application/x-ndjson"})
 """Content types that are taken. text/plain is what a browser may send across origins without asking first; the last is
@@ -15,17 +17,29 @@ the usual name of NDJSON, which has no registered one."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _UNKNOWN_SIZE = 2**64 - 1
+_FED = 64 * 1024
+_CHUNK = 1024 * 1024
 
 
-def read_body(environ: dict[str, Any], limit: BodyLimit) -> bytes:
-    """Return the unpacked body of a request.
+class Memory(NamedTuple):
+    """What the large requests of a worker may hold: while they are received, and while they are worked on."""
+
+    receiving: Budget
+    working: Budget
+
+
+Cost: TypeAlias = Callable[[int], int]
+"""Returns how many bytes may be held, beside a body of a given length, by what is made of it."""
+
+
+def announced_length(environ: dict[str, Any], limit: BodyLimit) -> int:
+    """Return how many bytes of body a request says that it has.
 
     Raises:
-        Rejection: no length, too large as sent or as unpacked, another content type or encoding, cut short, or not
-            what its encoding says.
+        Rejection: it does not say, or says too many, or its body is of another content type or encoding.
     """
     _check_type(environ.get("CONTENT_TYPE", ""))
-    unpack = _unpacker(environ.get("HTTP_CONTENT_ENCODING", ""))
+    _unpacker(environ)
     length = _length(environ)
     if length > limit.sent:
         raise Rejection(
@@ -34,10 +48,51 @@ def read_body(environ: dict[str, Any], limit: BodyLimit) -> bytes:
             f"with a larger {limit.option}",
             f"{length} bytes; {limit.option} allows {limit.sent}",
         )
-    body: bytes = environ["wsgi.input"].read(length) if length else b""
-    if len(body) != length:
-        raise Rejection("body_incomplete", f"the body ended after {len(body)} of {length} bytes; send it again")
-    return unpack(body, limit.unpacked) if unpack else body
+    return length
+
+
+def is_packed(environ: dict[str, Any]) -> bool:
+    """Return whether a body has to be unpacked."""
+    return _unpacker(environ) is not None
+
+
+def unpacked(
+    environ: dict[str, Any], body: bytes, limit: BodyLimit, memory: Memory, cost: Cost, held: ExitStack
+) -> bytes:
+    """Return a body as it was before it was packed. What it and its decoding hold is taken from ``memory`` while held.
+
+    Raises:
+        Rejection: it is not what its encoding says, or too much beside the other requests.
+    """
+    unpack = _unpacker(environ)
+    if unpack is not None:
+        return unpack(body, limit.unpacked, Room(memory.working, cost, held))
+    amount = cost(len(body))
+    if amount > LITTLE:
+        held.enter_context(memory.working.lease(amount))
+    return body
+
+
+class Room:
+    """Where a body is unpacked: bytes of a budget, taken before they are filled."""
+
+    def __init__(self, budget: Budget, cost: Cost, held: ExitStack) -> None:
+        self._budget = budget
+        self._cost = cost
+        self._held = held
+        self._lease: Lease | None = None
+
+    def take(self, unpacked: int, besides: int = 0) -> None:
+        """Hold what a body of this size takes, its decoding included, and nothing else."""
+        self.keep(0)
+        amount = unpacked + besides + self._cost(unpacked)
+        if amount > LITTLE:
+            self._lease = self._held.enter_context(self._budget.lease(amount))
+
+    def keep(self, unpacked: int) -> None:
+        """Hold no more than what a body of this size takes."""
+        if self._lease is not None:
+            self._lease.shrink(unpacked + self._cost(unpacked) if unpacked else 0)
 
 
 def _check_type(content_type: str) -> None:
@@ -57,8 +112,8 @@ def _length(environ: dict[str, Any]) -> int:
     return int(given) if len(given) < 19 else 10**18
 
 
-def _unpacker(encoding: str) -> Callable[[bytes, int], bytes] | None:
-    name = encoding.strip().lower()
+def _unpacker(environ: dict[str, Any]) -> Callable[[bytes, int, Room], bytes] | None:
+    name = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if name in ("", "identity"):
         return None
     if name not in _UNPACKERS:
@@ -66,27 +121,53 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes] | None:
     return _UNPACKERS[name]
 
 
-def gunzip(data: bytes, limit: int) -> bytes:
-    """Return what one or more gzip members unpack to; raises :class:`Rejection` beyond ``limit`` bytes."""
-    out: list[bytes] = []
-    room = limit
-    while data or not out:
-        member = zlib.decompressobj(_GZIP)
-        try:
-            part = member.decompress(data, room + 1)
-        except zlib.error as error:
-            raise _broken("gzip") from error
-        if len(part) > room:
-            raise _too_large(limit)
-        if not member.eof:
-            raise _broken("gzip")
-        room -= len(part)
-        out.append(part)
-        data = member.unused_data
-    return out[0] if len(out) == 1 else b"".join(out)
+def gunzip(data: bytes, limit: int, room: Room) -> bytes:
+    """Return what one or more gzip members unpack to; raises :class:`Rejection` beyond ``limit`` bytes.
+
+    The last four bytes say the size of the last member. Nearly always that is the size of all; where it is not, room is
+    taken for as much as there may be, and the work done again.
+    """
+    told = min(limit, max(int.from_bytes(data[-4:], "little"), SMALL))
+    for most in (told, limit):
+        room.take(most)
+        out = _gunzip_up_to(data, most)
+        if out is not None:
+            room.keep(len(out))
+            return out
+    raise _too_large(limit)
 
 
-def unzstd(data: bytes, limit: int) -> bytes:
+def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
+    """Return what the members unpack to, or None if that is more than ``most`` bytes. Little is held beside it."""
+    out = bytearray()
+    pieces = (data[at : at + _FED] for at in range(0, len(data), _FED))
+    piece = next(pieces, b"")
+    member = zlib.decompressobj(_GZIP)
+    fresh = True
+    try:
+        while True:
+            part = member.decompress(piece, _CHUNK)
+            fresh = fresh and not piece
+            out += part
+            if len(out) > most:
+                return None
+            if member.eof:
+                piece = member.unused_data
+                member, fresh = zlib.decompressobj(_GZIP), True
+            else:
+                piece = member.unconsumed_tail
+            if not piece and len(part) < _CHUNK:
+                piece = next(pieces, b"")
+                if not piece:
+                    break
+    except zlib.error as error:
+        raise _broken("gzip") from error
+    if not fresh or not data:
+        raise _broken("gzip")
+    return cast(bytes, out)  # a copy would hold as much again, and nothing asks for more than bytes can
+
+
+def unzstd(data: bytes, limit: int, room: Room) -> bytes:
     """Return what one zstd frame unpacks to; raises :class:`Rejection` beyond ``limit`` bytes.
 
     A frame may or may not say its size, and if it does the library believes it: the size is looked at first.
@@ -94,27 +175,34 @@ def unzstd(data: bytes, limit: int) -> bytes:
     import zstandard
 
     try:
-        size = zstandard.get_frame_parameters(data).content_size
-        if size != _UNKNOWN_SIZE:
-            if size > limit:
+        frame = zstandard.get_frame_parameters(data)
+        if frame.content_size != _UNKNOWN_SIZE:
+            if frame.content_size > limit:
                 raise _too_large(limit)
+            room.take(frame.content_size)
             return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-        return _unzstd_of_unknown_size(data, limit)
+        return _unzstd_of_unknown_size(data, limit, room, min(frame.window_size, LARGEST_WINDOW))
     except zstandard.ZstdError as error:
         raise _broken("zstd") from error
 
 
-def _unzstd_of_unknown_size(data: bytes, limit: int) -> bytes:
+def _unzstd_of_unknown_size(data: bytes, limit: int, room: Room, window: int) -> bytes:
     import zstandard
 
-    with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(data) as reader:
-        if len(reader.read(limit + 1)) > limit:
-            raise _too_large(limit)
+    room.take(0, window + _CHUNK)
+    size = 0
+    with zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(data) as reader:
+        while part := reader.read(_CHUNK):
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
     # The reader does not say whether the frame was whole; now that its size is known to be small, this one does.
-    whole = zstandard.ZstdDecompressor(max_window_size=2**27).decompressobj()
+    room.take(2 * size, window)
+    whole = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj()
     out = whole.decompress(data)
     if not whole.eof or whole.unused_data:
         raise _broken("zstd")
+    room.keep(size)
     return out
 
 

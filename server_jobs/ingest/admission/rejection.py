@@ -26,6 +26,7 @@ REASONS = {
     "content_encoding": 415,
     "header_too_large": 431,
     "body_incomplete": 400,
+    "body_timeout": 408,
     "decompression": 400,
     "not_utf8": 400,
     "not_json": 400,
@@ -36,10 +37,12 @@ REASONS = {
     "update_not_expected": 400,
     "update_missing": 400,
     "update_length": 400,
+    "beyond_study": 400,
     "update_not_zero": 400,
     "model_version": 400,
     "version_unseen": 503,
     "no_ping_accepted": 400,
+    "busy": 503,
     "disk_full": 507,
     "not_stored": 500,
     "internal": 500,
@@ -62,6 +65,14 @@ class Rejection(Exception):
         self.status = REASONS[reason]
         self.sentence = sentence
         self.detail = detail
+
+    def stripped(self) -> Rejection:
+        """Return this rejection without what it was raised from and through, so that it can be kept.
+
+        A traceback holds the frames and these the body; a list of rejections in such a frame would keep itself alive.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 _PLACE = re.compile(r"\$[A-Za-z0-9_.\[\]]*")

@@ -12,7 +12,7 @@ from protocol.documents import DocumentType
 from protocol.errors import FedpingError
 from protocol.ping import NO_VERSION, UpdatePayload
 from protocol.study import Study
-from server_jobs.ingest.admission.decoding import DECODINGS, Decoding
+from server_jobs.ingest.admission.decoding import DECODINGS, Bounds, Decoding
 from server_jobs.ingest.admission.rejection import Rejection
 
 LookFrom: TypeAlias = Callable[[int], int]
@@ -131,6 +131,7 @@ class StudyRules:
     decoding: Decoding
     arms: dict[str, ArmRule]
     heads: dict[str, LineHead]
+    bounds: Bounds
 
     def check_kind(self, name: str, version: str) -> None:
         """Raise :class:`Rejection` if the study does not take this type and version of document."""
@@ -173,4 +174,5 @@ def study_rules(study: Study, heads: dict[str, LineHead]) -> StudyRules:
         )
         for arm in study.arms
     }
-    return StudyRules(study, study.document, DECODINGS[study.pings], arms, heads)
+    decoding = DECODINGS[study.pings]
+    return StudyRules(study, study.document, decoding, arms, heads, decoding.bounds(max(m.values(), default=0)))

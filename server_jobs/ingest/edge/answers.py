@@ -1,11 +1,11 @@
-"""Answers as WSGI gives them: a status line, headers and bytes."""
+"""Answers: a status, headers and bytes, as the server wants them or as WSGI does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
 ALLOW_SUBMIT = "POST, PUT, OPTIONS"
+RETRY_AFTER = 5
+"""Seconds after which a request that found the server busy is to be sent again."""
+
 CORS = ("Access-Control-Allow-Origin", "*")
 _JSON = ("Content-Type", "application/json")
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+
+class Response(NamedTuple):
+    """A response with all its headers."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +39,13 @@ class Answer:
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
+    def response(self) -> Response:
+        """Return the whole response."""
+        return Response(self.status, [_JSON, CORS, ("Content-Length", str(len(self.body))), *self.headers], self.body)
+
     def send(self, start_response: StartResponse) -> Iterable[bytes]:
-        """Begin the response and return its body."""
-        length = ("Content-Length", str(len(self.body)))
-        start_response(_LINES[self.status], [_JSON, CORS, length, *self.headers])
+        """Begin the response as WSGI does, and return its body."""
+        start_response(_LINES[self.status], self.response().headers)
         return [self.body]
 
 
@@ -49,14 +63,24 @@ PREFLIGHT = Answer(
 )
 
 
+_HEADERS: dict[int, tuple[tuple[str, str], ...]] = {
+    405: (("Allow", ALLOW_SUBMIT),),
+    408: (("Connection", "close"),),
+    503: (("Retry-After", str(RETRY_AFTER)),),
+}
+
+
 def refusal(rejection: Rejection) -> Answer:
     """Return the answer to a refused request."""
-    headers = (("Allow", ALLOW_SUBMIT),) if rejection.status == 405 else ()
+    headers = _HEADERS.get(rejection.status, ())
     return Answer(rejection.status, msgspec.json.encode({"error": rejection.sentence}), headers)
 
 
-def batch_answer(accepted: int, rejected: list[tuple[int, Rejection]]) -> Answer:
-    """Return the answer to a batch: 200 if any ping was taken or there was none to take, else 400."""
-    lines = [{"line": number, "reason": rejection.sentence} for number, rejection in rejected]
+def batch_answer(accepted: int, rejected: list[tuple[int, str]]) -> Answer:
+    """Return the answer to a batch: 200 if any ping was taken or there was none to take, else 400.
+
+    ``rejected`` are the numbers of the refused lines and what is told of each.
+    """
     status = 400 if rejected and not accepted else 200
-    return Answer(status, msgspec.json.encode({"accepted": accepted, "rejected": lines}))
+    lines = b",".join(b'{"line":%d,"reason":%b}' % (number, msgspec.json.encode(reason)) for number, reason in rejected)
+    return Answer(status, b'{"accepted":%d,"rejected":[%b]}' % (accepted, lines))

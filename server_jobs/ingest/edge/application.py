@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
@@ -10,10 +10,22 @@ from werkzeug.exceptions import HTTPException
 
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.edge import demo_page, dockerflow, models
-from server_jobs.ingest.edge.answers import refusal
+from server_jobs.ingest.edge.answers import Answer, refusal
+from server_jobs.ingest.edge.arrivals import incomplete
 from server_jobs.ingest.edge.health import Pulse
 from server_jobs.ingest.edge.services import Services
-from server_jobs.ingest.edge.submit import PREFIX, Submit, check_request, internal_error, print_defect
+from server_jobs.ingest.edge.submit import (
+    PREFIX,
+    Apart,
+    Environ,
+    Receive,
+    Step,
+    Store,
+    Submit,
+    check_request,
+    internal_error,
+    print_defect,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -29,13 +41,15 @@ class Edge(Flask):
     What is the operator's is not here (:mod:`server_jobs.ingest.edge.operations`): whoever can send a ping could ask
     for it, and no address or header that arrives by way of a proxy tells a stranger from the operator.
 
-    Flask's dispatch costs thirty times what a ping costs; pings are the one path where that counts.
+    Flask's dispatch costs thirty times what a ping costs; pings are the one path where that counts. A worker has
+    :class:`server_jobs.ingest.edge.front.Front` before it, which waits without a thread; here, as in any WSGI
+    application, whoever asks waits.
     """
 
     def __init__(self, services: Services) -> None:
         super().__init__("fedping.ingest", static_folder=None)
         self.services = services
-        self._submit = Submit(services)
+        self.submit = Submit(services)
         self.register_blueprint(dockerflow.blueprint(Pulse(services, REST)))
         self.register_blueprint(models.blueprint(services))
         if services.settings.demo_page:
@@ -44,10 +58,34 @@ class Edge(Flask):
         tell_errors(self)
 
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
+        """Answer one request, waiting for whatever has to be waited for."""
         if environ["PATH_INFO"].startswith(PREFIX):
-            return self._submit(environ, start_response)
+            return self._submitted(environ).send(start_response)
         return super().wsgi_app(environ, start_response)
+
+    def _submitted(self, environ: Environ) -> Answer:
+        steps = self.submit.steps(environ)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = self._done(step, environ)
+                except Exception as error:  # the steps tell which is whose
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    def _done(self, step: Step, environ: Environ) -> Any:
+        match step:
+            case Store(document, lines, rows):
+                return self.services.journals.of(document).append(lines, rows)
+            case Apart(work):
+                return work()
+            case Receive(length, grown, keep):
+                return _received(environ, length, grown, keep)
 
     def _check(self) -> None:
         check_request(request.environ, self.services.settings.limits)
@@ -58,6 +96,16 @@ def tell_errors(app: Flask) -> None:
     app.register_error_handler(Rejection, _refused)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _defect)
+
+
+def _received(environ: Environ, length: int, grown: Callable[[int], None] | None, keep: bool) -> bytes:
+    """Return a body, or b"" if it is not to be kept."""
+    if grown is not None:
+        grown(length)
+    body: bytes = environ["wsgi.input"].read(length) if length else b""
+    if keep and len(body) != length:
+        raise incomplete(len(body), length)
+    return body if keep else b""
 
 
 def _refused(rejection: Rejection) -> Response:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from model_store import ModelStore
+from server_jobs.ingest.admission.body import Memory
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.counters import Counters
@@ -31,6 +32,7 @@ class Services(Watched):
     journals: Journals
     counters: Counters
     rejections: RejectionLog
+    memory: Memory
 
     def refuse(self, study: str, rejection: Rejection) -> None:
         """Count a rejection, and remember its reason for the operator. Unknown names of studies are not kept."""

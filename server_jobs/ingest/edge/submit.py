@@ -10,92 +10,198 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from protocol.documents import DocumentType
 from protocol.ping import BatchedPing, Ping
-from server_jobs.ingest.admission.body import read_body
+from server_jobs.ingest.admission.body import announced_length, is_packed, unpacked
 from server_jobs.ingest.admission.rejection import Rejection
 from server_jobs.ingest.admission.rules import StudyRules
 from server_jobs.ingest.edge.answers import ACCEPTED_ONE, PREFLIGHT, Answer, batch_answer, refusal
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journal import NotStored
 from server_jobs.ingest.journal.record import JournalRecord, encode_records
-from server_jobs.ingest.settings import MIB, Limits
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse
+from server_jobs.ingest.rejection_log import LINES_A_FLUSH
+from server_jobs.ingest.settings import LINE_COST, MIB, OBJECT_COST, PART, SLICE, SLICE_COST, SMALL, BodyLimit, Limits
 
 Environ = dict[str, Any]
 PREFIX = "/submit/"
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _DRAINED = MIB
+SENTENCES = 100
+"""How many refused lines of a batch are told in sentences; of the others the answer gives the reason's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Have the ``length`` bytes of the body received, and sent back.
+
+    ``grown`` is told how many bytes more are about to be held, and may refuse. What is not to be kept is b"".
+    """
+
+    length: int
+    grown: Callable[[int], None] | None = None
+    keep: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Have the JSON lines of ``rows`` pings written to the journal of their type; go on when they are on disk."""
+
+    document: DocumentType
+    lines: bytes
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Have this done where it may take its time and wait, and what it returns sent back."""
+
+    work: Callable[[], Answer | Rejection]
+
+
+Step: TypeAlias = Receive | Store | Apart
+Steps: TypeAlias = Generator[Step, Any, Answer]
 
 
 class Submit:
-    """Answers everything below ``/submit/``, as a WSGI application of its own."""
+    """Answers everything below ``/submit/``, whoever does the waiting: see :meth:`steps`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._limits = services.settings.limits
         self._ping_limit, self._batch_limit = self._limits.ping, self._limits.batch
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request. Nothing that a client sends raises."""
+    def steps(self, environ: Environ) -> Steps:
+        """Return the way to the answer to one request, which stops wherever there is something to be waited for.
+
+        What it stops with says for what; send the result, or throw what went wrong. Nothing that a client sends raises.
+        """
+        received = False
         try:
-            answer = self._answer(environ)
+            check_request(environ, self._limits)
+            if environ["REQUEST_METHOD"] not in ("POST", "PUT"):
+                return _other_method(environ["REQUEST_METHOD"])
+            request = self._request(environ)
+            with contextlib.ExitStack() as held:
+                length = announced_length(environ, request.limit)
+                received = True
+                body = yield Receive(length, self._holding(length, held))
+                if request.document_id is None or length > SMALL or is_packed(environ):
+                    answer = yield Apart(partial(self._answer, request, environ, body))
+                    return self._refuse(environ, answer) if isinstance(answer, Rejection) else answer
+            yield Store(request.rules.document, _encoded_ping(request.rules, request.document_id, body), 1)
+            return ACCEPTED_ONE
         except Rejection as rejection:
-            answer = self._refuse(environ, rejection)
+            refused = rejection.stripped()
+        except NotStored as error:
+            refused = not_stored(error)
         except Exception:  # a defect of ours: say so, keep serving, and do not log what was sent
             print_defect()
-            answer = self._refuse(environ, internal_error())
-        return answer.send(start_response)
+            refused = internal_error()
+        if not received and (length := _drainable(environ)):
+            yield Receive(length, keep=False)  # so that the connection can be used again
+        return self._refuse(environ, refused)
 
-    def _answer(self, environ: Environ) -> Answer:
-        check_request(environ, self._limits)
-        if environ["REQUEST_METHOD"] not in ("POST", "PUT"):
-            return _other_method(environ["REQUEST_METHOD"])
+    def _request(self, environ: Environ) -> _Request:
         parts = environ["PATH_INFO"].split("/")
         if not 5 <= len(parts) <= 6:
             raise Rejection("path", "the path is not /submit/<study>/<type>/<version>[/<document id>]; correct it")
         rules = self._services.catalogue.rules(parts[2])
         rules.check_kind(parts[3], parts[4])
-        return self._take_one(rules, parts[5], environ) if len(parts) == 6 else self._take_batch(rules, environ)
+        if len(parts) == 6:
+            return _Request(rules, document_id_in(parts[5]), self._ping_limit)
+        return _Request(rules, None, self._batch_limit)
 
-    def _take_one(self, rules: StudyRules, document: str, environ: Environ) -> Answer:
-        document_id = document_id_in(document)
-        body = read_body(environ, self._ping_limit)
-        ping = rules.decoding.ping(body)
-        self._store(rules, [record_of(rules, document_id, ping, _now_ms())])
-        return ACCEPTED_ONE
+    def _holding(self, length: int, held: contextlib.ExitStack) -> Callable[[int], None] | None:
+        """Return what a body of this length asks for room as it comes; a small one does not ask."""
+        return held.enter_context(self._services.memory.receiving.lease(0)).grow if length > SMALL else None
 
-    def _take_batch(self, rules: StudyRules, environ: Environ) -> Answer:
-        body = read_body(environ, self._batch_limit)
+    def _answer(self, request: _Request, environ: Environ, body: bytes) -> Answer | Rejection:
+        """Return the answer to a batch, or to a ping that is large or packed. Waits for room, and for the disk."""
+        try:
+            return self._take(request, environ, body)
+        except Rejection as rejection:
+            return rejection.stripped()
+        except NotStored as error:
+            return not_stored(error)
+        except Exception:
+            print_defect()
+            return internal_error()
+
+    def _take(self, request: _Request, environ: Environ, body: bytes) -> Answer:
+        with contextlib.ExitStack() as held:
+            cost = partial(request.cost, self._limits)
+            body = unpacked(environ, body, request.limit, self._services.memory, cost, held)
+            if request.document_id is None:
+                return self._take_batch(request.rules, body)
+            self._store(request.rules, _encoded_ping(request.rules, request.document_id, body), 1)
+            return ACCEPTED_ONE
+
+    def _take_batch(self, rules: StudyRules, body: bytes) -> Answer:
         if body.count(b"\n") > self._limits.batch_lines:
             raise Rejection("too_many_lines", f"a batch may have {self._limits.batch_lines} lines; send it in parts")
-        records, rejected = records_of_batch(rules, body, _now_ms())
-        if records:
-            self._store(rules, records)
+        refused = Refused()
+        accepted = self._store_batch(rules, body, refused)
         self._services.counters.add("batches", 1)
-        for _, rejection in rejected:
-            self._services.refuse(rules.study.name, rejection)
-        return batch_answer(len(records), rejected)
+        for reason, count in refused.counts.items():
+            self._services.counters.add(f"rejected.{reason}", count)
+        for rejection in refused.kept:
+            self._services.rejections.add(rules.study.name, rejection)
+        self._services.rejections.leave_out(len(refused.told) - len(refused.kept))
+        return batch_answer(accepted, refused.told)
 
-    def _store(self, rules: StudyRules, records: list[JournalRecord]) -> None:
-        """Return when records are on disk; raises :class:`Rejection` if they are not."""
-        try:
-            self._services.journals.of(rules.document).append(encode_records(records), len(records))
-        except NotStored as error:
-            raise not_stored(error) from error
+    def _store_batch(self, rules: StudyRules, body: bytes, refused: Refused) -> int:
+        """Return how many pings of a batch are on disk. They are decoded and written in parts."""
+        accepted = rows = size = 0
+        parts: list[bytes] = []
+        for encoded, count in encoded_batch(rules, body, _now_ms(), refused):
+            parts.append(encoded)
+            rows, size = rows + count, size + len(encoded)
+            if size >= PART:
+                self._store(rules, b"".join(parts), rows)
+                accepted += rows
+                parts, rows, size = [], 0, 0
+        if rows:
+            self._store(rules, b"".join(parts), rows)
+        return accepted + rows
+
+    def _store(self, rules: StudyRules, lines: bytes, rows: int) -> None:
+        self._services.journals.of(rules.document).append(lines, rows)
 
     def _refuse(self, environ: Environ, rejection: Rejection) -> Answer:
-        drain(environ)
         study = environ.get("PATH_INFO", "")[len(PREFIX) :].partition("/")[0]
         self._services.refuse(study, rejection)
         return refusal(rejection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a path asks for: to take one document, or a batch of them if it names none."""
+
+    rules: StudyRules
+    document_id: UUID | None
+    limit: BodyLimit
+
+    def cost(self, limits: Limits, length: int) -> int:
+        """Return the most bytes that are held beside a body of this length."""
+        if self.document_id is None:
+            return _cost_of_batch(self.rules, limits, length)
+        return _cost_of_ping(self.rules, length)
+
+
+def _drainable(environ: Environ) -> int:
+    """Return the length of a body that is small enough to be read for nothing, else 0."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    known = length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= _DRAINED
+    return int(length) if known else 0
 
 
 def check_request(environ: Environ, limits: Limits) -> None:
@@ -127,35 +233,101 @@ def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> 
     )
 
 
-def records_of_batch(
-    rules: StudyRules, body: bytes, now_ms: int
-) -> tuple[list[JournalRecord], list[tuple[int, Rejection]]]:
-    """Return the records of a batch, and its refused lines with their numbers from 1."""
-    pings = rules.decoding.batch(body)
-    if pings is not None:
-        with contextlib.suppress(Rejection):
-            return [_record_of_line(rules, ping, now_ms) for ping in pings], []
-    return _line_by_line(rules, body, now_ms)
+def _encoded_ping(rules: StudyRules, document_id: UUID, body: bytes) -> bytes:
+    """Return a ping as the journal keeps it. Its numbers are gone before it is waited for the disk."""
+    rules.bounds.check(body)
+    return encode_records([record_of(rules, document_id, rules.decoding.ping(body), _now_ms())])
 
 
-def _line_by_line(
-    rules: StudyRules, body: bytes, now_ms: int
-) -> tuple[list[JournalRecord], list[tuple[int, Rejection]]]:
+class Refused:
+    """The refused lines of a batch: what is told of each, in bounded space however many there are.
+
+    Attributes:
+        told: the number of each line, from 1, and a sentence for the first of them, the reason's name for the others.
+        kept: the first rejections, for the operator's log.
+        counts: how many lines by reason.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, str]] = []
+        self.kept: list[Rejection] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, number: int, rejection: Rejection) -> None:
+        """Remember why a line was refused."""
+        self.counts[rejection.reason] += 1
+        self.told.append((number, rejection.sentence if len(self.told) < SENTENCES else rejection.reason))
+        if len(self.kept) < LINES_A_FLUSH:
+            self.kept.append(rejection.stripped())
+
+
+def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused) -> Iterator[tuple[bytes, int]]:
+    """Yield the pings of a batch as the journal keeps them, some lines at a time, and how many they are."""
+    before = 0
+    for start, end in slices(body):
+        if end - start > SLICE:  # one long line, which is not even copied unless it can be a ping
+            try:
+                rules.bounds.check(body, start, end)
+            except Rejection as rejection:
+                refused.add(before + 1, rejection)
+                before += 1
+                continue
+        lines = body[start:end]
+        newlines = lines.count(b"\n")
+        records = _records_of_lines(rules, lines, newlines, now_ms, before, refused)
+        before += newlines
+        if records:
+            yield encode_records(records), len(records)
+
+
+def slices(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the slices of a batch begin and end: whole lines, about :data:`SLICE` bytes of them or one line."""
+    start = 0
+    while start < len(body) - SLICE:
+        newline = body.rfind(b"\n", start, start + SLICE)
+        if newline < 0:
+            newline = body.find(b"\n", start + SLICE)
+        end = newline + 1 if newline >= 0 else len(body)
+        yield start, end
+        start = end
+    if start < len(body):
+        yield start, len(body)
+
+
+def _records_of_lines(
+    rules: StudyRules, lines: bytes, newlines: int, now_ms: int, before: int, refused: Refused
+) -> list[JournalRecord]:
+    if len(lines) <= SLICE and len(lines) <= rules.bounds.size * (newlines + 1):
+        pings = rules.decoding.lines(lines)
+        if pings is not None:
+            with contextlib.suppress(Rejection):
+                return [_record_of_line(rules, ping, now_ms) for ping in pings]
     records: list[JournalRecord] = []
-    rejected: list[tuple[int, Rejection]] = []
-    for number, line in enumerate(body.split(b"\n"), 1):
+    for number, line in enumerate(lines.split(b"\n"), before + 1):
         if line.strip():
             try:
+                rules.bounds.check(line)
                 records.append(_record_of_line(rules, rules.decoding.batched(line), now_ms))
             except Rejection as rejection:
                 if rejection.status == 503:
                     raise  # the whole batch is to be sent again, for what is no fault of the line's
-                rejected.append((number, rejection))
-    return records, rejected
+                refused.add(number, rejection)
+    return records
 
 
 def _record_of_line(rules: StudyRules, ping: BatchedPing, now_ms: int) -> JournalRecord:
     return record_of(rules, ping.document_id, ping, now_ms)
+
+
+def _cost_of_ping(rules: StudyRules, length: int) -> int:
+    """Return the most bytes that are held, beside its body, by a ping of this length."""
+    return min(length * OBJECT_COST // 2, rules.bounds.cost)
+
+
+def _cost_of_batch(rules: StudyRules, limits: Limits, length: int) -> int:
+    """Return the most bytes that are held, beside its body, by a batch of this length."""
+    decoded = min(length * OBJECT_COST // 2, max(SLICE_COST, rules.bounds.cost))
+    return decoded + min(3 * length, 3 * PART) + min(length, limits.batch_lines) * LINE_COST
 
 
 def not_stored(error: NotStored) -> Rejection:
@@ -175,13 +347,6 @@ def print_defect() -> None:
     kind, _, where = sys.exc_info()
     frames = "".join(traceback.format_tb(where))
     print(f"fedping ingest: {kind.__name__ if kind else 'error'}\n{frames}", file=sys.stderr, flush=True)
-
-
-def drain(environ: Environ) -> None:
-    """Read a small body that was refused unread, so that the connection can be used again."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    if length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= _DRAINED:
-        environ["wsgi.input"].read()
 
 
 def _other_method(method: str) -> Answer:

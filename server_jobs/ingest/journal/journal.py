@@ -24,20 +24,22 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class NotStored(Exception):
     """The pings are not on disk. ``full`` says that it is for want of room."""
 
-    def __init__(self, cause: OSError | None) -> None:
-        super().__init__(str(cause))
-        self.full = cause is not None and cause.errno in FULL
+    def __init__(self, cause: str, full: bool) -> None:
+        super().__init__(cause)
+        self.full = full
 
 
 class _Batch:
-    __slots__ = ("cause", "led", "parts", "released", "rows", "stored")
+    __slots__ = ("cause", "full", "led", "parts", "released", "rows", "stored")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.rows = 0
         self.led = False
         self.stored = False
-        self.cause: OSError | None = None
+        # Told in words: the exception itself would hold the frame that holds this batch, with every part of it.
+        self.cause = ""
+        self.full = False
         # Held until the batch is on disk. Each that waits takes it and hands it on, which is the cheapest way to let
         # many go; an Event would make a lock for each of them.
         self.released = threading.Lock()
@@ -72,7 +74,7 @@ class Journal:
             batch.released.acquire()
             batch.released.release()
         if not batch.stored:
-            raise NotStored(batch.cause)
+            raise NotStored(batch.cause, batch.full)
 
     def roll(self, older_than: float = 0.0) -> None:
         """Roll the segment now if there is one at least ``older_than`` seconds old.
@@ -100,7 +102,7 @@ class Journal:
                 self._store(batch)
                 batch.stored = True
             except OSError as error:
-                batch.cause = error
+                batch.cause, batch.full = str(error), error.errno in FULL
                 self._abandon(error)
             finally:
                 batch.released.release()

@@ -1,4 +1,4 @@
-"""A worker's housekeeping, in one thread beside its requests: rolling, refreshing, writing the rejection log."""
+"""A worker's housekeeping, in one thread beside its requests: rolling, refreshing, closing what nobody reads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.edge.submit import print_defect
+from server_jobs.ingest.edge.unread import Unread
 
 TICK = 0.02
 REFRESH_EVERY = 1.0
 
 
 class Keeper(threading.Thread):
-    """Rolls the journal when its age or a flush asks for it, keeps the catalogue up, and writes the rejection log.
+    """Rolls the journal when its age or a flush asks for it, keeps the catalogue up, and so on.
 
     All workers roll at the same moments of the wall clock, so that their segments are compacted into one file together.
     """
@@ -25,6 +26,7 @@ class Keeper(threading.Thread):
         self._period = self._current_period()
         self._flush_seen = self._flush_stamp()
         self._refreshed = time.monotonic()
+        self._unread = Unread(services.settings.limits.body_seconds, services.settings.limits.body_rate)
 
     def run(self) -> None:
         """Keep house until the process ends."""
@@ -46,6 +48,7 @@ class Keeper(threading.Thread):
             self._services.catalogue.refresh()
             self._services.rejections.flush()
             self._refreshed = time.monotonic()
+        self._unread.look(time.monotonic())
 
     def _current_period(self) -> int:
         return int(time.time() / self._services.settings.compact_every)

@@ -13,10 +13,9 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from types import FrameType, MappingProxyType
 
-from server_jobs.ingest.edge.application import Edge
 from server_jobs.ingest.processes.compacting import run_compactor
 from server_jobs.ingest.processes.server import KILL_AFTER, run_server
-from server_jobs.ingest.processes.worker import MakeApplication
+from server_jobs.ingest.processes.worker import MakeApplication, front
 from server_jobs.ingest.settings import IngestSettings
 from server_jobs.wakeup import Wakeup
 
@@ -77,7 +76,7 @@ def _asked_by_signals() -> Wakeup:
 
 def supervise(
     settings: IngestSettings,
-    make: MakeApplication = Edge,
+    make: MakeApplication = front,
     beside: Mapping[str, Callable[[int], None]] = MappingProxyType({}),
 ) -> int:
     """Run ingest until SIGINT or SIGTERM; return 0 if everything that was accepted has been landed, else 1.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import re
@@ -10,20 +12,31 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import TypeAlias
 
-from flask import Flask
-
 from model_store import open_store
+from server_jobs.ingest.admission.body import Memory
+from server_jobs.ingest.admission.budget import Budget
 from server_jobs.ingest.admission.catalogue import Catalogue
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.front import Front
 from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journals import Journals
 from server_jobs.ingest.processes.bonds import die_with_parent, take_slot
 from server_jobs.ingest.processes.keeper import Keeper
 from server_jobs.ingest.rejection_log import RejectionLog
-from server_jobs.ingest.settings import IngestSettings
+from server_jobs.ingest.settings import MIB, IngestSettings
 
-MakeApplication: TypeAlias = Callable[[Services], Flask]
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+PATIENCE = 3.0
+"""Seconds that a large request waits until there is room for it."""
+
+MakeApplication: TypeAlias = Callable[[Services], Front]
+
+
+def front(services: Services) -> Front:
+    """Return what a worker serves."""
+    return Front(Edge(services))
 
 
 def services_for(settings: IngestSettings, name: str) -> Services:
@@ -32,6 +45,7 @@ def services_for(settings: IngestSettings, name: str) -> Services:
     Raises:
         StoreError: the store cannot be read.
     """
+    limits = settings.limits
     store = open_store(settings.store)
     counters = Counters(settings.counters)
     return Services(
@@ -41,18 +55,21 @@ def services_for(settings: IngestSettings, name: str) -> Services:
         journals=Journals(settings.journal, settings.roll_bytes, counters),
         counters=counters,
         rejections=RejectionLog(settings.rejected, name),
+        memory=Memory(
+            Budget(limits.receiving_bytes, 0.0, 0),
+            Budget(limits.working_bytes, PATIENCE, settings.threads),
+        ),
     )
 
 
-def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = Edge) -> Flask:
+def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = front) -> Front:
     """Make this process a worker and return its application. Call it before any thread is started."""
     die_with_parent(parent)
     slot = take_slot(settings.journal)
     pin_to_core(slot)
+    give_memory_back()
     services = services_for(settings, worker_name(settings, slot))
     application = make(services)
-    # The server puts the whole environment of the process into that of every request, where it only costs time.
-    os.environ.clear()
     calm_collector()
     Keeper(services).start()
     # Not `atexit`, whose functions a process of multiprocessing does not run at its end.
@@ -65,6 +82,19 @@ def worker_name(settings: IngestSettings, slot: int) -> str:
     if settings.journal.absolute().is_relative_to(settings.landing.absolute()):
         return f"worker-{slot}"
     return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname()) or 'host'}-worker-{slot}"
+
+
+def give_memory_back() -> None:
+    """Have the C library map large blocks one by one, so that they go back to the system as soon as they are freed.
+
+    By itself it learns from the first large body that such blocks are usual, and from then on keeps what many threads
+    have freed in as many heaps, each as large as the largest body that it has seen.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        tune = ctypes.CDLL(None).mallopt
+        tune(_M_MMAP_THRESHOLD, MIB)
+        tune(_M_TRIM_THRESHOLD, MIB)
+        tune(_M_ARENA_MAX, 2)
 
 
 def calm_collector() -> None:

@@ -1,0 +1,164 @@
+"""The asynchronous face of a worker: it waits for bodies and for the disk without a thread, and has pages made in one.
+
+The server speaks RSGI, its own protocol, in which a body can be awaited and given up. A ping is then received, decoded
+and committed on one loop; what may take its time (a batch, a page) is done by one of a number of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from granian.rsgi import ProtocolClosed
+from werkzeug.test import run_wsgi_app
+
+from server_jobs.ingest.admission.budget import busy
+from server_jobs.ingest.admission.rejection import Rejection
+from server_jobs.ingest.edge.answers import Answer, Response, refusal
+from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.arrivals import Arrivals
+from server_jobs.ingest.edge.services import Services
+from server_jobs.ingest.edge.submit import PREFIX, Apart, Environ, Receive, Step, Store, internal_error, print_defect
+from server_jobs.ingest.journal.commits import Commits
+from server_jobs.ingest.settings import SMALL
+
+if TYPE_CHECKING:
+    from granian.rsgi import HTTPProtocol, Scope
+
+_T = TypeVar("_T")
+
+QUEUED_A_THREAD = 4
+"""How many requests may wait for each thread; whoever comes beyond is told to come back."""
+
+
+class Front:
+    """An RSGI application: it does the waiting of `Submit.steps`, and leaves all else to the Flask application."""
+
+    def __init__(self, application: Edge) -> None:
+        services: Services = application.services
+        settings = services.settings
+        self.application = application
+        self._arrivals = Arrivals(settings.slow_bodies, settings.limits.body_seconds, settings.limits.body_rate)
+        self._commits = {name: Commits(journal) for name, journal in services.journals.by_document().items()}
+        self._threads = ThreadPoolExecutor(settings.threads, "request")
+        self._most_apart = settings.threads * (1 + QUEUED_A_THREAD)
+        self._apart = 0
+
+    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        """Answer one request."""
+        if scope.proto != "http":
+            return
+        try:
+            environ = environ_of(scope)
+            if self._is_submitted(environ):
+                answer = (await self._submitted(environ, protocol)).response()
+            else:
+                answer = await self._page(environ, protocol)
+        except Rejection as rejection:
+            self.application.services.refuse("", rejection)
+            answer = refusal(rejection).response()
+        except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
+            print_defect()
+            answer = refusal(internal_error()).response()
+        # A client that is gone by now has its ping on disk all the same, and sends it again.
+        with contextlib.suppress(ProtocolClosed):
+            protocol.response_bytes(
+                answer.status, [(name.lower(), value) for name, value in answer.headers], answer.body
+            )
+
+    def _is_submitted(self, environ: Environ) -> bool:
+        path: str = environ["PATH_INFO"]
+        return path.startswith(PREFIX)
+
+    async def _submitted(self, environ: Environ, protocol: HTTPProtocol) -> Answer:
+        """Go the steps of a submitted request, awaiting what each stops for."""
+        steps = self.application.submit.steps(environ)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await self._done(step, protocol)
+                except Exception as error:  # the steps tell which is whose
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    async def _done(self, step: Step, protocol: HTTPProtocol) -> Any:
+        match step:
+            case Store(document, lines, rows):
+                return await self._commits[document.name].append(lines, rows)
+            case Receive(length, grown, keep):
+                return await self._received(protocol, length, grown, keep)
+            case Apart(work):
+                return await self._in_a_thread(work)
+
+    async def _received(
+        self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
+    ) -> bytes:
+        try:
+            return await self._arrivals.receive(protocol, length, grown, keep)
+        except Rejection:
+            if keep:
+                raise
+            return b""
+
+    async def _page(self, environ: Environ, protocol: HTTPProtocol) -> Response:
+        """Have Flask answer, which is given a body only if it is small: no page takes another."""
+        length = environ.get("CONTENT_LENGTH", "0")
+        if length.isdigit() and 0 < int(length) <= SMALL:
+            environ["wsgi.input"] = io.BytesIO(await self._received(protocol, int(length)))
+        else:
+            environ["CONTENT_LENGTH"] = "0"
+        return await self._in_a_thread(lambda: page(self.application, environ))
+
+    async def _in_a_thread(self, work: Callable[[], _T]) -> _T:
+        if self._apart >= self._most_apart:
+            raise busy()
+        self._apart += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._apart -= 1
+
+
+def environ_of(scope: Scope) -> Environ:
+    """Return a request's head in the words of WSGI, which are those of Flask too; there is no body in it."""
+    host, _, port = scope.server.rpartition(":")
+    environ: Environ = {
+        "REQUEST_METHOD": scope.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope.path.encode().decode("latin-1"),
+        "QUERY_STRING": scope.query_string,
+        "SERVER_NAME": host,
+        "SERVER_PORT": port,
+        "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
+        "REMOTE_ADDR": scope.client.rpartition(":")[0],
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope.scheme,
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in scope.headers.items():
+        key = _KEYS.get(name) or "HTTP_" + name.upper().replace("-", "_")
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
+    return environ
+
+
+_KEYS = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH", "host": "HTTP_HOST"}
+
+
+def page(application: Edge, environ: Environ) -> Response:
+    """Return what the Flask application answers."""
+    body, status, headers = run_wsgi_app(application.wsgi_app, environ, buffered=True)
+    return Response(int(status[:3]), list(headers), b"".join(body))
