@@ -37,14 +37,17 @@ class Catalogue:
 
     def rules(self, study: str) -> StudyRules:
         """Return the rules of a study; raises :class:`Rejection` if the store has no such study."""
+        self.look_for(study)
         found = self._rules.get(study)
-        if found is None and time.monotonic() - self._refreshed > MISS_PAUSE:
-            self.refresh()
-            found = self._rules.get(study)
         if found is None:
             there = ", ".join(sorted(self._rules)) or "none yet"
             raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
         return found
+
+    def look_for(self, study: str) -> None:
+        """Look at the store if a study is not known, unless that was done a moment ago."""
+        if study not in self._rules and time.monotonic() - self._refreshed > MISS_PAUSE:
+            self.refresh()
 
     def names(self) -> list[str]:
         """Return the names of the studies that are known, sorted."""

@@ -143,6 +143,11 @@ class StudyRules:
         if version != taken.version:
             raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
 
+    def is_settled(self, payload: UpdatePayload) -> bool:
+        """Return whether :meth:`admit` has its answer without a look at the store, which may take its time."""
+        rule = self.arms.get(payload.study_variation)
+        return rule is None or rule.head is None or payload.model_version <= rule.head.known
+
     def admit(self, payload: UpdatePayload, received_ms: int) -> ArmRule:
         """Return the rule of a payload's arm; raises :class:`Rejection` if it may not be sent.
 

@@ -64,7 +64,7 @@ class Store:
 class Apart:
     """Have this done where it may take its time and wait, and what it returns sent back."""
 
-    work: Callable[[], Answer | Rejection]
+    work: Callable[[], object]
 
 
 Step: TypeAlias = Receive | Store | Apart
@@ -89,15 +89,23 @@ class Submit:
             check_request(environ, self._limits)
             if environ["REQUEST_METHOD"] not in ("POST", "PUT"):
                 return _other_method(environ["REQUEST_METHOD"])
-            request = self._request(environ)
+            parts = environ["PATH_INFO"].split("/")
+            if not 5 <= len(parts) <= 6:
+                raise Rejection("path", "the path is not /submit/<study>/<type>/<version>[/<document id>]; correct it")
+            if not self._services.catalogue.knows(parts[2]):
+                yield Apart(partial(self._services.catalogue.look_for, parts[2]))
+            request = self._request(parts)
             with contextlib.ExitStack() as held:
                 length = announced_length(environ, request.limit)
                 received = True
                 body = yield Receive(length, self._holding(length, held))
-                if request.document_id is None or length > SMALL or is_packed(environ):
+                record = None
+                if request.document_id is not None and length <= SMALL and not is_packed(environ):
+                    record = _record_at_once(request.rules, request.document_id, body)
+                if record is None:
                     answer = yield Apart(partial(self._answer, request, environ, body))
                     return self._refuse(environ, answer) if isinstance(answer, Rejection) else answer
-            yield Store(request.rules.document, _encoded_ping(request.rules, request.document_id, body), 1)
+            yield Store(request.rules.document, encode_records([record]), 1)
             return ACCEPTED_ONE
         except Rejection as rejection:
             refused = rejection.stripped()
@@ -110,10 +118,7 @@ class Submit:
             yield Receive(length, keep=False)  # so that the connection can be used again
         return self._refuse(environ, refused)
 
-    def _request(self, environ: Environ) -> _Request:
-        parts = environ["PATH_INFO"].split("/")
-        if not 5 <= len(parts) <= 6:
-            raise Rejection("path", "the path is not /submit/<study>/<type>/<version>[/<document id>]; correct it")
+    def _request(self, parts: list[str]) -> _Request:
         rules = self._services.catalogue.rules(parts[2])
         rules.check_kind(parts[3], parts[4])
         if len(parts) == 6:
@@ -231,6 +236,13 @@ def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> 
         study=rule.study,
         line=rule.line,
     )
+
+
+def _record_at_once(rules: StudyRules, document_id: UUID, body: bytes) -> JournalRecord | None:
+    """Return a ping as the journal keeps it, or None if the store has to be asked whether it may be sent."""
+    rules.bounds.check(body)
+    ping = rules.decoding.ping(body)
+    return record_of(rules, document_id, ping, _now_ms()) if rules.is_settled(ping.payload) else None
 
 
 def _encoded_ping(rules: StudyRules, document_id: UUID, body: bytes) -> bytes:
