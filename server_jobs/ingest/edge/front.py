@@ -49,7 +49,7 @@ class Front:
         self._most_apart = settings.threads * (1 + QUEUED_A_THREAD)
         self._apart = 0
 
-    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+    async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one request."""
         if scope.proto != "http":
             return
