@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedping.options import json_option
+from fedping.options import LocalPath, json_option
 from protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Pace:
 )
 @click.option(
     "--replay",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder.",
 )
 @click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are taken]")

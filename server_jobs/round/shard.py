@@ -240,7 +240,8 @@ class _Read:
             parts = list(of_group)
             count = sum(len(part.rows.counted) for part in parts)
             every = [part.positions for part in parts]
-            positions = None if every[0] is None else np.concatenate([p for p in every if p is not None])
+            whole = count == parts[0].file.landed.footer.row_group(order[1]).num_rows
+            positions = None if whole else np.concatenate([p for p in every if p is not None])
             yield Piece(shard, parts[0].file, order, positions, start, count)
             start += count
 

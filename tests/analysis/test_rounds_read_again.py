@@ -246,7 +246,7 @@ def test_a_damaged_file_is_named(out: Path, tmp_path: Path) -> None:
         for file in version.lineage.inputs:
             (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file.path).write_bytes((out / "landing" / file.path).read_bytes()[:1000])
-    with pytest.raises(FedpingError, match=r"iteration=0/.*\.parquet is damaged"):
+    with pytest.raises(FedpingError, match=r"iteration=0/.*\.parquet is not a whole Parquet file"):
         metric_series(store_of(out), tmp_path, "small", "main", "loss")
 
 

@@ -341,6 +341,6 @@ def test_the_stated_bound_follows_the_settings(tmp_path: Path) -> None:
         settings = IngestSettings(store=tmp_path, landing=tmp_path, journal=tmp_path, limits=Limits(**limits))
         return settings.memory_bound // MIB
 
-    assert bound() == 192 + 100 + 128 + 384
+    assert bound() == 192 + 256 + 16 + 384
     assert bound(memory_bytes=1024 * MIB) == bound() + 640
     assert bound(decompressed_bytes=512 * MIB) > bound() + 350, "the largest request has to fit"

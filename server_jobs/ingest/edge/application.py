@@ -26,6 +26,7 @@ from server_jobs.ingest.edge.submit import (
     internal_error,
     print_defect,
 )
+from server_jobs.ingest.settings import SMALL
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -100,12 +101,16 @@ def tell_errors(app: Flask) -> None:
 
 def _received(environ: Environ, length: int, grown: Callable[[int], None] | None, keep: bool) -> bytes:
     """Return a body, or b"" if it is not to be kept."""
+    if not keep:
+        while length > 0 and environ["wsgi.input"].read(min(length, SMALL)):
+            length -= SMALL
+        return b""
     if grown is not None:
         grown(length)
     body: bytes = environ["wsgi.input"].read(length) if length else b""
-    if keep and len(body) != length:
+    if len(body) != length:
         raise incomplete(len(body), length)
-    return body if keep else b""
+    return body
 
 
 def _refused(rejection: Rejection) -> Response:

@@ -45,9 +45,8 @@ class Front:
         self.application = application
         self._arrivals = Arrivals(settings.slow_bodies, settings.limits.body_seconds, settings.limits.body_rate)
         self._commits = {name: Commits(journal) for name, journal in services.journals.by_document().items()}
-        self._threads = ThreadPoolExecutor(settings.threads, "request")
-        self._most_apart = settings.threads * (1 + QUEUED_A_THREAD)
-        self._apart = 0
+        self._working = Threads(settings.threads, "work")
+        self._pages = Threads(max(1, settings.threads // 4), "page")  # no batch keeps a heartbeat waiting
 
     async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one request."""
@@ -98,7 +97,7 @@ class Front:
             case Receive(length, grown, keep):
                 return await self._received(protocol, length, grown, keep)
             case Apart(work):
-                return await self._in_a_thread(work)
+                return await self._working.run(work)
 
     async def _received(
         self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
@@ -117,16 +116,26 @@ class Front:
             environ["wsgi.input"] = io.BytesIO(await self._received(protocol, int(length)))
         else:
             environ["CONTENT_LENGTH"] = "0"
-        return await self._in_a_thread(lambda: page(self.application, environ))
+        return await self._pages.run(lambda: page(self.application, environ))
 
-    async def _in_a_thread(self, work: Callable[[], _T]) -> _T:
-        if self._apart >= self._most_apart:
+
+class Threads:
+    """A number of threads, and a bound on how many requests wait for them."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(number, name)
+        self._most = number * (1 + QUEUED_A_THREAD)
+        self._now = 0
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Return what ``work`` returns; raises :class:`Rejection` if too many wait already."""
+        if self._now >= self._most:
             raise busy()
-        self._apart += 1
+        self._now += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._apart -= 1
+            self._now -= 1
 
 
 def environ_of(scope: Scope) -> Environ:

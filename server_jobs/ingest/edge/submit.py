@@ -29,12 +29,11 @@ from server_jobs.ingest.edge.services import Services
 from server_jobs.ingest.journal.journal import NotStored
 from server_jobs.ingest.journal.record import JournalRecord, encode_records
 from server_jobs.ingest.rejection_log import LINES_A_FLUSH
-from server_jobs.ingest.settings import LINE_COST, MIB, OBJECT_COST, PART, SLICE, SLICE_COST, SMALL, BodyLimit, Limits
+from server_jobs.ingest.settings import LINE_COST, OBJECT_COST, PART, SLICE, SLICE_COST, SMALL, BodyLimit, Limits
 
 Environ = dict[str, Any]
 PREFIX = "/submit/"
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_DRAINED = MIB
 SENTENCES = 100
 """How many refused lines of a batch are told in sentences; of the others the answer gives the reason's name."""
 
@@ -114,8 +113,10 @@ class Submit:
         except Exception:  # a defect of ours: say so, keep serving, and do not log what was sent
             print_defect()
             refused = internal_error()
-        if not received and (length := _drainable(environ)):
-            yield Receive(length, keep=False)  # so that the connection can be used again
+        if not received and (length := _length_within(environ, self._batch_limit.sent)):
+            # So that the connection can be used again: a proxy that is still sending would take a close for a failure
+            # of ours, and have its client come again for ever.
+            yield Receive(length, keep=False)
         return self._refuse(environ, refused)
 
     def _request(self, parts: list[str]) -> _Request:
@@ -202,10 +203,10 @@ class _Request:
         return _cost_of_ping(self.rules, length)
 
 
-def _drainable(environ: Environ) -> int:
-    """Return the length of a body that is small enough to be read for nothing, else 0."""
+def _length_within(environ: Environ, most: int) -> int:
+    """Return the length that a body is said to have, 0 if that is none or more than ``most`` bytes."""
     length = environ.get("CONTENT_LENGTH") or ""
-    known = length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= _DRAINED
+    known = length.isascii() and length.isdigit() and len(length) < 12 and int(length) <= most
     return int(length) if known else 0
 
 
