@@ -217,6 +217,8 @@ class _Read:
             self._thin(self._most)
 
     def _thin(self, most: int) -> None:
+        if not self._parts:  # what there was has been left out
+            return
         clients = np.concatenate([part.rows.client for part in self._parts])
         self._level, kept = thinned(clients, most, self._salt, self._level)
         edges = np.cumsum([len(part.rows.counted) for part in self._parts])[:-1]
