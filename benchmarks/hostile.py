@@ -372,7 +372,9 @@ def main() -> int:
         make_store(folder / "store")
         port = free_port()
         command = [sys.executable, "-m", "fedping", "ingest", "--store", str(folder / "store"), "--port", str(port)]
-        ingest = subprocess.Popen([*command, "--landing", str(folder / "landing"), "--compact-every", "5"])
+        ingest = subprocess.Popen(
+            [*command, "--landing", str(folder / "landing"), "--compact-every", "5", "--operations-port", "0"]
+        )
         try:
             _wait_well(ingest, port)
 
