@@ -246,11 +246,11 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     make(path)
     with pytest.raises(UnreadableFile, match=rf"{path.name} {sentence}.*move it out of the way by `mv /.* /.*`"):
         run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
-    assert landed_segments(folder, 0) == set()
+    assert landed_segments(folder, 0) == {}
     assert recently_landed(tmp_path) is not None
     assert LandedCounts(tmp_path).of(FRECENCY_UPDATE, "study", "main", 0)["pings"] == 20
     assert LandedPings(tmp_path, "study", "main").of(0, 0).unreadable == (path.name,)
-    assert rows(path, None, None) == rows(path, 5, None) == 0
+    assert rows(path, Window()) == rows(path, Window(since=5)) == 0
     shutil.move(path, folder / f".{path.name}")  # what the sentence says
     result = run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
     assert result.status == "published"

@@ -267,7 +267,7 @@ def test_slow_connections_are_cut_off_and_keep_no_ping_from_being_taken(tmp_path
         assert answers == {200}
         server.flush()
         assert set(outcome.accepted) <= hostile.landed(tmp_path / "landing")
-        assert server.ask("/__status__")["rejected"]["body_timeout"] >= 100
+        assert server.operator_asks("/__status__")["rejected"]["body_timeout"] >= 100
 
 
 def test_a_body_that_is_cut_off_gives_its_thread_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from protocol.model import ModelDocument
 from protocol.study import Study
 from server_jobs.ingest.admission.rules import LOOK_PAUSE
 from server_jobs.ingest.edge.application import Edge
+from server_jobs.ingest.edge.operations import Operations
 from server_jobs.ingest.processes.worker import services_for
 from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, ingest_study, landed_ids
 from tests.support.pings import ping_json
@@ -41,7 +42,7 @@ def again(ingest: IngestApp) -> IngestApp:
     """Return ingest over the same folders, as after a restart."""
     services = services_for(ingest.settings, "worker-1")
     app = Edge(services)
-    return IngestApp(ingest.settings, services, app, Client(app))
+    return IngestApp(ingest.settings, services, app, Client(app), Client(Operations(services)))
 
 
 def test_latest_is_the_head_at_every_moment(ingest: IngestApp) -> None:
@@ -109,7 +110,7 @@ def test_a_stray_file_is_not_served_and_the_heartbeat_tells_it(ingest: IngestApp
     for app in (ingest, again(ingest)):
         assert app.client.get("/models/study/main/latest.json").json["iteration"] == 1
         assert app.client.get("/models/study/main/99.json").status_code == 404
-        told = app.client.get("/__heartbeat__")
+        told = app.operator.get("/__heartbeat__")
         assert told.json["checks"]["store"] == "ok"
         assert "versions/99.json does not follow version 1 and is left out; move it away" in told.json["notes"][0]
         assert app.ping(ping_json(model_version=1)).status_code == 200
@@ -129,14 +130,14 @@ def test_latest_and_the_heartbeat_agree_on_a_damaged_head(ingest: IngestApp) -> 
         "no-store",
     )
     assert "ask again later" in answer.json["error"]
-    told = fresh.client.get("/__heartbeat__")
+    told = fresh.operator.get("/__heartbeat__")
     assert told.status_code == 503
     assert "versions/1.json" in told.json["checks"]["store"]
     assert fresh.client.get("/models/study/main/0.json").status_code == 200
     assert fresh.ping(ping_json(model_version=1)).status_code == 200
     path.write_bytes(whole)
     assert fresh.client.get("/models/study/main/latest.json").status_code == 200
-    assert fresh.client.get("/__heartbeat__").json["checks"]["store"] == "ok"
+    assert fresh.operator.get("/__heartbeat__").json["checks"]["store"] == "ok"
 
 
 def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp, tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp
     for app in (ingest, again(ingest)):
         answer = app.client.get("/models/study/main/latest.json")
         assert (answer.status_code, answer.json["iteration"]) == (200, 0)
-        told = app.client.get("/__heartbeat__")
+        told = app.operator.get("/__heartbeat__")
         assert told.status_code == 503
         assert "'fedping store continue study main --from 4'" in told.json["checks"]["store"]
     store = open_store(ingest.settings.store)
@@ -159,7 +160,7 @@ def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp
     for app in (ingest, again(ingest)):
         assert app.client.get("/models/study/main/latest.json").json["iteration"] == 10
         assert app.client.get("/models/study/main/2.json").status_code == 404
-        assert app.client.get("/__heartbeat__").json["checks"]["store"] == "ok"
+        assert app.operator.get("/__heartbeat__").json["checks"]["store"] == "ok"
         assert [app.ping(ping_json(model_version=v)).status_code for v in (2, 3, 10)] == [200, 200, 200]
         app.land()
     assert len(landed_ids(ingest.settings.landing)) == 6

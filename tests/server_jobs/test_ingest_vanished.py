@@ -117,13 +117,13 @@ def test_a_rolled_segment_that_is_removed_is_missed(tmp_path: Path) -> None:
     [path] = segments(ingest.settings.journal, CLOSED)
     aside = path.rename(tmp_path / path.name)
     assert missing(ingest.settings) == 40
-    heartbeat = ingest.client.get("/__heartbeat__")
+    heartbeat = ingest.operator.get("/__heartbeat__")
     assert heartbeat.status_code == 503
     assert "40 pings that were answered 200" in heartbeat.json["checks"]["balance"]
-    assert b"fedping_ingest_pings_missing 40.0" in ingest.client.get("/metrics").data
+    assert b"fedping_ingest_pings_missing 40.0" in ingest.operator.get("/metrics").data
     ingest.land()
     assert landed_ids(ingest.settings.landing) == sorted(more)
-    assert ingest.client.get("/__status__").json["missing"] == 40
+    assert ingest.operator.get("/__status__").json["missing"] == 40
     aside.rename(path)  # it is put back, as the heartbeat says
     ingest.land()
     assert missing(ingest.settings) == 0
@@ -188,7 +188,7 @@ def test_a_real_ingest_whose_rolled_segments_vanish_says_so_at_every_place(
         path.unlink()
     blocked.unlink()
     with pytest.raises(urllib.error.HTTPError) as refused:
-        server.ask("/__flush__?timeout=0.2", "POST")
+        server.operator_asks("/__flush__?timeout=0.2", "POST")
     assert refused.value.code == 504
     assert json.loads(refused.value.read())["missing"] == 10
     with pytest.raises(urllib.error.HTTPError) as unwell:

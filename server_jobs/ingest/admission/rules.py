@@ -36,13 +36,17 @@ class LineHead:
         self.known = known
         self._look_from = look_from
         self._see_store = see_store
-        self._looking = threading.Lock()
+        self._looking = threading.RLock()
         self._looked = 0.0
 
     def latest(self) -> int:
-        """Return the number of the newest version that is published at this moment."""
-        self.known = max(self.known, self._look_from(self.known))
-        return self.known
+        """Return the number of the newest version that is published at this moment.
+
+        It is less than it was if an older copy of the store has been put back.
+        """
+        with self._looking:  # or a look that began earlier, and saw less, might have the last word
+            self.known = self._look_from(self.known)
+            return self.known
 
     def has(self, version: int, since_ms: int) -> bool:
         """Return whether a version that somebody named at ``since_ms`` (milliseconds since 1970) was published then.
