@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import protocol.landing
+from analysis.study import Window
 from benchmarks.landing_data import Traffic, landed_tables
 from model_store.version import InputFile
 from protocol.errors import FedpingError
