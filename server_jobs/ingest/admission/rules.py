@@ -43,10 +43,16 @@ class LineHead:
         """Return the number of the newest version that is published at this moment.
 
         It is less than it was if an older copy of the store has been put back.
+
+        Raises:
+            StoreError, OSError: the store cannot be read.
         """
         with self._looking:  # or a look that began earlier, and saw less, might have the last word
-            self.known = self._look_from(self.known)
-            return self.known
+            found = self._look_from(self.known)
+            if found < self.known:
+                self._see_store()  # a store that is away looks like one that has no version
+            self.known = found
+            return found
 
     def has(self, version: int, since_ms: int) -> bool:
         """Return whether a version that somebody named at ``since_ms`` (milliseconds since 1970) was published then.
