@@ -30,6 +30,9 @@ def around(name: str, before: Callable[[], None], after: Callable[[], None]) -> 
     real = getattr(os, name)
 
     def call(*args: Any) -> None:
+        if ".probe-" in str(args[-1]):  # a look whether anything can be published, which publishes nothing
+            real(*args)
+            return
         before()
         real(*args)
         after()

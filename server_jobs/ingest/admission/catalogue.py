@@ -71,10 +71,10 @@ class Catalogue:
             names = self._store.studies()
             new = {name: self._load(name) for name in names if name not in self._rules}
             self._rules = {**self._rules, **new}
-            for rules in self._rules.values():
-                for head in rules.heads.values():
-                    head.latest()
             gone = sorted(self._rules.keys() - set(names))
+            for name in self._rules.keys() - set(gone):
+                for head in self._rules[name].heads.values():
+                    head.latest()
         if gone:
             raise FedpingError(f"the store {self._store.where} no longer has the study '{gone[0]}'; restore it")
 
