@@ -47,6 +47,7 @@ WORDS = {
     "beyond_study": "more bytes or numbers than any ping of the study can have",
     "body_timeout": "a body that came too slowly; clients send these again",
     "busy": "too many bytes of requests at once; clients send these again",
+    "not_read": "the rest of a batch, after a thousand refused lines",
     "no_ping_accepted": "a batch without one good line",
     "disk_full": "the disk was full; clients send these again",
     "not_stored": "the journal could not be written; clients send these again",

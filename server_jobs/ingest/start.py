@@ -33,8 +33,8 @@ def prepare(settings: IngestSettings) -> Lock:
     Catalogue(open_store(settings.store))
     for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
         _check_writable(folder, what)
+    lock = _take_lock(settings.journal)  # first, for whoever still holds it may hold the port too
     check_port(settings.host, settings.port)
-    lock = _take_lock(settings.journal)
     shutil.rmtree(settings.counters, ignore_errors=True)
     note_inherited(settings)
     return lock

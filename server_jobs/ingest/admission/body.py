@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from server_jobs.ingest.admission.budget import Budget, Lease
 from server_jobs.ingest.admission.rejection import Rejection
-from server_jobs.ingest.settings import LARGEST_WINDOW, LITTLE, SMALL, BodyLimit
+from server_jobs.ingest.settings import LARGEST_WINDOW, LITTLE, BodyLimit
 
 JSON_TYPES = frozenset({"", "application/json", "text/plain", "application/x-ndjson"})
 """Content types that are taken. text/plain is what a browser may send across origins without asking first; the last is
@@ -127,7 +127,7 @@ def gunzip(data: bytes, limit: int, room: Room) -> bytes:
     The last four bytes say the size of the last member. Nearly always that is the size of all; where it is not, room is
     taken for as much as there may be, and the work done again.
     """
-    told = min(limit, max(int.from_bytes(data[-4:], "little"), SMALL))
+    told = min(limit, int.from_bytes(data[-4:], "little"))
     for most in (told, limit):
         room.take(most)
         out = _gunzip_up_to(data, most)

@@ -36,13 +36,20 @@ class Catalogue:
             self._read()
 
     def rules(self, study: str) -> StudyRules:
-        """Return the rules of a study; raises :class:`Rejection` if the store has no such study."""
-        self.look_for(study)
+        """Return the rules of a study that is known by now; raises :class:`Rejection` if it is not.
+
+        It does not look at the store, which may take its time: :meth:`look_for` does.
+        """
         found = self._rules.get(study)
         if found is None:
             there = ", ".join(sorted(self._rules)) or "none yet"
             raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
         return found
+
+    def found(self, study: str) -> StudyRules:
+        """Return the rules of a study, looking for it if need be; raises :class:`Rejection` if there is none."""
+        self.look_for(study)
+        return self.rules(study)
 
     def look_for(self, study: str) -> None:
         """Look at the store if a study is not known, unless that was done a moment ago."""

@@ -42,6 +42,7 @@ REASONS = {
     "model_version": 400,
     "version_unseen": 503,
     "no_ping_accepted": 400,
+    "not_read": 400,
     "busy": 503,
     "disk_full": 507,
     "not_stored": 500,

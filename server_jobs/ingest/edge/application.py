@@ -83,7 +83,7 @@ class Edge(Flask):
         match step:
             case Store(document, lines, rows):
                 return self.services.journals.of(document).append(lines, rows)
-            case Apart(work):
+            case Apart(work, _):
                 return work()
             case Receive(length, grown, keep):
                 return _received(environ, length, grown, keep)

@@ -7,7 +7,7 @@ overdue is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -25,20 +25,30 @@ GRACE = 0.25
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """A body on its way: who receives it, since when, and by when it has to be there (seconds of the loop's clock)."""
+    """A body on its way.
 
-    reading: asyncio.Task[bytes]
+    ``began`` is in seconds of the loop's clock, ``bytes`` how much has come by now, ``seen`` how much at the last look.
+    """
+
     began: float
-    due: float
+    bytes: int = 0
+    seen: int = 0
+    reading: asyncio.Task[bytes] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def cut(self) -> None:
+        """Give the body up."""
+        if self.reading is not None:
+            self.reading.cancel()
 
 
 class Arrivals:
     """The bodies of one worker.
 
     Args:
-        most: how many may be slow at a time; beyond, the slowest is cut off.
-        seconds: how long a body may take, and
-        rate: the bytes for which it is given a second more once they have come.
+        most: how many may be slow at a time; beyond, the slowest are cut off.
+        seconds: how long a body may take. One that takes longer has to bring
+        rate: bytes a second in every such span, or is cut off.
     """
 
     def __init__(self, most: int, seconds: float, rate: int) -> None:
@@ -58,20 +68,17 @@ class Arrivals:
         Raises:
             Rejection: it ended too early, took too long, or ``grown`` refused more of it.
         """
-        if length <= SMALL and keep:
-            return await self._within_its_time(_whole(protocol, length), None)
-        progress = _Progress()
-        return await self._within_its_time(_piecewise(protocol, length, grown, keep, progress), progress)
-
-    async def _within_its_time(self, read: Coroutine[None, None, bytes], progress: _Progress | None) -> bytes:
         loop = asyncio.get_running_loop()
+        arrival = Arrival(loop.time())
+        is_small = length <= SMALL and keep
+        read = _whole(protocol, length) if is_small else _piecewise(protocol, length, grown, keep, arrival)
         # A task, because that is what can be cancelled: what the server runs requests as cannot.
-        arrival = Arrival(loop.create_task(read), now := loop.time(), now + self._seconds)
+        arrival.reading = loop.create_task(read)
+        arrival.timer = loop.call_later(self._seconds, self._look, loop, arrival)
         self._waiting.add(arrival)
         if len(self._waiting) > self._most and not self._is_cutting:
             self._is_cutting = True
             loop.call_later(GRACE, self._cut_the_slowest, loop)
-        timer = loop.call_at(arrival.due, self._look, arrival, progress)
         try:
             return await arrival.reading
         except asyncio.CancelledError:
@@ -79,31 +86,25 @@ class Arrivals:
         except ProtocolClosed:
             raise Rejection("body_incomplete", "the connection ended before the body; send it again") from None
         finally:
-            timer.cancel()
+            arrival.timer.cancel()
+            arrival.reading = None  # it holds the body, and whatever holds the arrival would hold that
             self._waiting.discard(arrival)
 
-    def _look(self, arrival: Arrival, progress: _Progress | None) -> None:
-        """Cut a body off, unless what has come of it has bought it more time."""
-        loop = arrival.reading.get_loop()
-        arrival.due = arrival.began + self._seconds + (progress.bytes / self._rate if progress else 0.0)
-        if arrival.due <= loop.time():
-            arrival.reading.cancel()
-        elif arrival in self._waiting:
-            loop.call_at(arrival.due, self._look, arrival, progress)
+    def _look(self, loop: asyncio.AbstractEventLoop, arrival: Arrival) -> None:
+        """Cut a body off, unless enough of it has come since the last look."""
+        if arrival.bytes - arrival.seen < self._rate * self._seconds:
+            arrival.cut()
+        else:
+            arrival.seen = arrival.bytes
+            arrival.timer = loop.call_later(self._seconds, self._look, loop, arrival)
 
     def _cut_the_slowest(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_cutting = False
-        slow = [arrival for arrival in self._waiting if loop.time() - arrival.began >= GRACE]
-        slow.sort(key=lambda arrival: arrival.due)
+        now = loop.time()
+        slow = [arrival for arrival in self._waiting if now - arrival.began >= GRACE]
+        slow.sort(key=lambda arrival: (arrival.bytes / (now - arrival.began), arrival.began))
         for arrival in slow[: max(0, len(slow) - self._most)]:
-            arrival.reading.cancel()
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How much of a body has come."""
-
-    bytes: int = 0
+            arrival.cut()
 
 
 async def _whole(protocol: HTTPProtocol, length: int) -> bytes:
@@ -115,7 +116,7 @@ async def _whole(protocol: HTTPProtocol, length: int) -> bytes:
 
 
 async def _piecewise(
-    protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None, keep: bool, progress: _Progress
+    protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None, keep: bool, arrival: Arrival
 ) -> bytes:
     body = bytearray()
     async for piece in protocol:
@@ -123,9 +124,9 @@ async def _piecewise(
             grown(len(piece))
         if keep:
             body += piece
-        progress.bytes += len(piece)
-    if progress.bytes != length:
-        raise incomplete(progress.bytes, length)
+        arrival.bytes += len(piece)
+    if arrival.bytes != length:
+        raise incomplete(arrival.bytes, length)
     return cast(bytes, body)  # a copy would hold as much again, and nothing asks for more than bytes can
 
 

@@ -96,7 +96,7 @@ def state_of(services: Services, counts: LandedCounts, study: str | None) -> dic
     studies = services.catalogue.names()
     if study is None and not studies:
         raise Rejection("unknown_study", "the store has no study yet; make one with 'fedping study create'")
-    rules = services.catalogue.rules(studies[0] if study is None else study)
+    rules = services.catalogue.found(studies[0] if study is None else study)
     return {
         "studies": studies,
         "study": rules.study.name,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-QUEUED_A_THREAD = 4
+QUEUED_A_THREAD = 16
 """How many requests may wait for each thread; whoever comes beyond is told to come back."""
 
 
@@ -45,8 +45,10 @@ class Front:
         self.application = application
         self._arrivals = Arrivals(settings.slow_bodies, settings.limits.body_seconds, settings.limits.body_rate)
         self._commits = {name: Commits(journal) for name, journal in services.journals.by_document().items()}
-        self._working = Threads(settings.threads, "work")
-        self._pages = Threads(max(1, settings.threads // 4), "page")  # no batch keeps a heartbeat waiting
+        # Apart from each other, so that no batch keeps a page, a heartbeat or a packed ping waiting.
+        self._batches = Threads(max(1, settings.threads // 8), "batch")
+        self._pings = Threads(max(1, settings.threads // 8), "ping")
+        self._pages = Threads(max(1, settings.threads // 4), "page")
 
     async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one request."""
@@ -96,8 +98,8 @@ class Front:
                 return await self._commits[document.name].append(lines, rows)
             case Receive(length, grown, keep):
                 return await self._received(protocol, length, grown, keep)
-            case Apart(work):
-                return await self._working.run(work)
+            case Apart(work, is_batch):
+                return await (self._batches if is_batch else self._pings).run(work)
 
     async def _received(
         self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True

@@ -32,11 +32,11 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/models/<study>/study.json")
     def study_json(study: str) -> Response:
-        return _static(tagged(msgspec.json.encode(public_study(services.catalogue.rules(study).study))), REVALIDATE)
+        return _static(tagged(msgspec.json.encode(public_study(services.catalogue.found(study).study))), REVALIDATE)
 
     @views.get("/models/<study>/<line>/latest.json")
     def latest_json(study: str, line: str) -> Response:
-        head = _head(services.catalogue.rules(study), line)
+        head = _head(services.catalogue.found(study), line)
         try:
             newest = head.latest()
             if newest < 0:
@@ -47,7 +47,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/models/<study>/<line>/<name>.json")
     def numbered_json(study: str, line: str, name: str) -> Response:
-        head = _head(services.catalogue.rules(study), line)
+        head = _head(services.catalogue.found(study), line)
         number = number_in(f"{name}.json")  # one address a version: not 07.json, nor other digits
         if number is None:
             raise _no_version(line, "of such a number")

@@ -37,6 +37,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 SENTENCES = 100
 """How many refused lines of a batch are told in sentences; of the others the answer gives the reason's name."""
 
+MOST_REFUSED = 1000
+"""After so many refused lines a batch is read no further: each takes a hundred times what it took to send it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Receive:
@@ -64,6 +67,7 @@ class Apart:
     """Have this done where it may take its time and wait, and what it returns sent back."""
 
     work: Callable[[], object]
+    is_batch: bool = False
 
 
 Step: TypeAlias = Receive | Store | Apart
@@ -102,7 +106,8 @@ class Submit:
                 if request.document_id is not None and length <= SMALL and not is_packed(environ):
                     record = _record_at_once(request.rules, request.document_id, body)
                 if record is None:
-                    answer = yield Apart(partial(self._answer, request, environ, body))
+                    is_batch = request.document_id is None
+                    answer = yield Apart(partial(self._answer, request, environ, body), is_batch)
                     return self._refuse(environ, answer) if isinstance(answer, Rejection) else answer
             yield Store(request.rules.document, encode_records([record]), 1)
             return ACCEPTED_ONE
@@ -215,7 +220,7 @@ def check_request(environ: Environ, limits: Limits) -> None:
     if len(environ["PATH_INFO"]) + len(environ.get("QUERY_STRING", "")) > limits.path_bytes:
         raise Rejection("path_too_long", f"the path has more than {limits.path_bytes} characters; shorten it")
     for name, value in environ.items():
-        if name.startswith("HTTP_") and len(value) > limits.header_bytes:
+        if name.startswith(("HTTP_", "CONTENT_")) and len(value) > limits.header_bytes:
             raise Rejection("header_too_large", f"a header has more than {limits.header_bytes} bytes; shorten it")
 
 
@@ -272,6 +277,14 @@ class Refused:
         self.told.append((number, rejection.sentence if len(self.told) < SENTENCES else rejection.reason))
         if len(self.kept) < LINES_A_FLUSH:
             self.kept.append(rejection.stripped())
+        if len(self.told) == MOST_REFUSED:
+            self.counts["not_read"] += 1
+            self.told.append((number + 1, f"not read, and nothing after it: {MOST_REFUSED} lines were refused before"))
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether the rest of the batch is not to be read."""
+        return len(self.told) > MOST_REFUSED
 
 
 def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused) -> Iterator[tuple[bytes, int]]:
@@ -284,6 +297,8 @@ def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused)
             except Rejection as rejection:
                 refused.add(before + 1, rejection)
                 before += 1
+                if refused.are_enough:
+                    return
                 continue
         lines = body[start:end]
         newlines = lines.count(b"\n")
@@ -291,6 +306,8 @@ def encoded_batch(rules: StudyRules, body: bytes, now_ms: int, refused: Refused)
         before += newlines
         if records:
             yield encode_records(records), len(records)
+        if refused.are_enough:
+            return
 
 
 def slices(body: bytes) -> Iterator[tuple[int, int]]:
@@ -325,6 +342,8 @@ def _records_of_lines(
                 if rejection.status == 503:
                     raise  # the whole batch is to be sent again, for what is no fault of the line's
                 refused.add(number, rejection)
+                if refused.are_enough:
+                    break
     return records
 
 

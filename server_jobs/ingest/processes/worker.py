@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import TypeAlias
@@ -71,6 +72,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     services = services_for(settings, worker_name(settings, slot))
     application = make(services)
     calm_collector()
+    sys.setswitchinterval(0.001)  # the loop waits for so long for each thread that is busy with a batch
     Keeper(services).start()
     # Not `atexit`, whose functions a process of multiprocessing does not run at its end.
     Finalize(None, services.rejections.flush, exitpriority=0)
