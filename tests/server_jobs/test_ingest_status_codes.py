@@ -332,3 +332,13 @@ def test_a_defect_of_ours_answers_500_and_says_nothing_of_the_ping(
     told = capsys.readouterr().err
     assert "RuntimeError" in told
     assert secret not in told + answer.json["error"]
+
+
+def test_what_a_page_refuses_is_counted_too(ingest: IngestApp) -> None:
+    assert ingest.client.get("/models/none/study.json").status_code == 404
+    assert ingest.client.get("/models/study/main/" + "9" * 2000).status_code == 414
+    assert ingest.client.get("/__version__", content_type="x" * 2000).status_code == 431
+    counted = ingest.totals()
+    assert [counted[f"rejected.{reason}"] for reason in ("unknown_study", "path_too_long", "header_too_large")] == [
+        1
+    ] * 3

@@ -57,6 +57,7 @@ class Edge(Flask):
             self.register_blueprint(demo_page.blueprint(services))
         self.before_request(self._check)
         tell_errors(self)
+        self.register_error_handler(Rejection, self._counted)
 
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request, waiting for whatever has to be waited for."""
@@ -87,6 +88,10 @@ class Edge(Flask):
                 return work()
             case Receive(length, grown, keep):
                 return _received(environ, length, grown, keep)
+
+    def _counted(self, rejection: Rejection) -> Response:
+        self.services.refuse("", rejection)
+        return _refused(rejection)
 
     def _check(self) -> None:
         check_request(request.environ, self.services.settings.limits)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from protocol.landing import for_the_group, make_folder
 from server_jobs.ingest.counters import totals
-from server_jobs.ingest.journal.backlog import segment_rows, stem_of
+from server_jobs.ingest.journal.backlog import backlog, segment_rows, stem_of
 from server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 from server_jobs.ingest.settings import IngestSettings
 
@@ -93,8 +93,12 @@ def unlanded(settings: IngestSettings) -> list[str]:
 def ending(settings: IngestSettings, emptied: bool) -> str:
     """Return what is said when ingest has stopped; ``emptied`` is whether nothing had to stay in the journal."""
     if not emptied:
-        waiting = f"Some pings could not be written to {settings.landing} and are kept in the journal"
-        return ". ".join([waiting + "; start again to land them", *unlanded(settings)]) + "."
+        pings = backlog(settings.journal).pings
+        waiting = (
+            f"Stopped before everything was in {settings.landing}: {pings} pings are kept in the journal; start "
+            "again to land them"
+        )
+        return ". ".join([waiting if pings else "Stopped early; no ping was waiting", *unlanded(settings)]) + "."
     told = unlanded(settings)
     if told:
         return f"Stopped; not everything that was accepted is in Parquet: {'. '.join(told)}."
