@@ -230,7 +230,7 @@ def test_a_master_that_is_away_is_told_in_a_sentence(place: Place) -> None:
 
 @pytest.mark.spark
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_ends_a_round_that_waits_for_its_master(place: Place, number: int) -> None:
     ran = place.start("round", "--master", "spark://127.0.0.1:9")
     ran.wait_until(lambda: ran.runs("org.apache.spark.deploy.SparkSubmit"))
@@ -239,8 +239,10 @@ def test_a_signal_ends_a_round_that_waits_for_its_master(place: Place, number: i
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", BOTH)
-@pytest.mark.parametrize(("command", "stage"), [("round", "spark-class"), ("schedule", "launcher.Main")])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
+@pytest.mark.parametrize(
+    ("command", "stage"), [pytest.param("round", "spark-class", marks=pytest.mark.long), ("schedule", "launcher.Main")]
+)
 def test_a_signal_ends_what_starts_a_jvm(place: Place, number: int, command: str, stage: str) -> None:
     more = ("--now", "--every", "24h") if command == "schedule" else ()
     ran = place.start(command, "--master", "local[2]", *more)
@@ -253,6 +255,7 @@ def test_a_signal_ends_what_starts_a_jvm(place: Place, number: int, command: str
 # --- the JVM is killed ---
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_a_round_whose_jvm_is_killed_ends_with_a_sentence(place: Place, lonely: str) -> None:
@@ -316,11 +319,12 @@ def test_a_round_outlives_its_master(place: Place, cluster: Machines, hold: Hold
     assert place.version == 1
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("command", "number"),
-    [("round", signal.SIGTERM), pytest.param("schedule", signal.SIGINT, marks=pytest.mark.long)],
+    [("round", signal.SIGTERM), ("schedule", signal.SIGINT)],
 )
 def test_a_signal_ends_a_job_whose_master_is_lost(
     place: Place, cluster: Machines, hold: Hold, command: str, number: int
@@ -390,6 +394,7 @@ def script(*options: str) -> tuple[str, ...]:
     return (str(ROOT / "spark-submit.sh"), *options, "--")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
