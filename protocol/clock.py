@@ -8,3 +8,8 @@ from datetime import UTC, datetime
 def utc_now() -> str:
     """Return now, ISO 8601 in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def milliseconds_of(time: str) -> int:
+    """Return a time that is written so in milliseconds since 1970."""
+    return round(datetime.fromisoformat(time).timestamp() * 1000)

@@ -59,15 +59,28 @@ class UnreadableFile(FedpingError):
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
         where = Path(path)
-        aside = shlex.join(["mv", str(where), str(where.with_name(f".{where.name}"))])
+        aside = f"mv {_quoted(str(where))} {_quoted(str(where.with_name(f'.{where.name}')))}"
         super().__init__(
-            f"{path} {what}; put a whole copy in its place, or move it out of the way by `{aside}` (no name that "
-            "begins with a dot is read); then run the same command again; nothing was published"
+            f"{printable(path)} {what}; put a whole copy in its place, or move it out of the way by `{aside}` (no name "
+            "that begins with a dot is read); then run the same command again; nothing was published"
         )
         self.path, self.what = os.fspath(path), what
 
     def __reduce__(self) -> tuple[type[UnreadableFile], tuple[str, str]]:
         return type(self), (self.path, self.what)
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    r"""Return a path as it can be written anywhere: bytes that are no UTF-8 as ``\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _quoted(path: str) -> str:
+    """Return a path as a shell takes it."""
+    if printable(path) == path:
+        return shlex.quote(path)
+    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{printable(escaped)}'"
 
 
 def sealed(parquet: pa.Buffer) -> Iterator[memoryview | bytes]:
@@ -185,12 +198,15 @@ def open_landed(path: str | Path) -> LandedFile:
     Only a regular file is opened, or a symbolic link to one: to open a pipe would wait for ever for somebody to write.
 
     Raises:
-        UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged.
+        UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged; or
+            its name is no UTF-8, and so can be in no version's lineage.
         FileNotFoundError: there is nothing of that name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if printable(path) != str(path):
+        raise UnreadableFile(path, "has a name that is not UTF-8")
     try:
         with open(_handle(path), "rb", buffering=0) as raw:
             tail, footer_bytes = _tail(raw.fileno())

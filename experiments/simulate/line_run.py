@@ -19,6 +19,7 @@ from protocol import __version__
 from protocol.study import Study
 from server_jobs.round import Engine, run_round
 from server_jobs.round.aggregate import combined
+from server_jobs.round.capacity import key_of_lots
 from server_jobs.round.manifest import list_landed, work_on
 from server_jobs.round.rules import rules_for
 
@@ -108,7 +109,7 @@ class LineRun:
         manifest = list_landed(self._landing, self._study, self.name, head.iteration, head.lineage.window_end_ms)
         if manifest.rows == 0:
             return None
-        rules = rules_for(self._study, self.name, head.iteration)
+        rules = rules_for(self._study, self.name, head.iteration, key=key_of_lots(head.digest, manifest.inputs))
         return combined(self._engine.partials(work_on(self._landing, manifest.inputs, rules)), rules).updates
 
     def _take(self, version: Version) -> None:

@@ -7,14 +7,21 @@ first 512, and so on down to one; then the clients of one half by lot, of a quar
 the one before keeps, and the first at which the rows fit is taken. An honest client has few pings, and loses none while
 others have many.
 
+Lots are drawn by a keyed hash of the client id. Whoever sends pings chooses ids, and must not be able to choose lots.
+
 Neither the levels nor the lots may change: versions that left pings out are recomputed by them.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.version import InputFile
 from server_jobs.round.screening import client_groups
 
 FIRST = 1024
@@ -23,24 +30,56 @@ FIRST = 1024
 ONE = FIRST.bit_length()
 """The level at which one row of a client is kept; from the next one on only some clients are."""
 
+LAST = ONE + 64 + 1
+"""The level after all bits of a lot: the smallest lots are kept, as many as there is room for."""
 
-def thinned(clients: NDArray[np.uint64], most: int, salt: int, level: int = 0) -> tuple[int, NDArray[np.bool_]]:
+_AT_ONCE = 2**16
+"""Ids that are Python objects at a time."""
+
+
+def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
+    """Return the key of a round's lots, 32 bytes that nobody who sends pings can know before they have landed.
+
+    A recomputation finds the same, since all of it is in the lineage. The digest of the parent version stands for its
+    weights, state and lineage, which clients do not get. It is not enough: that of version 0 follows from the study and
+    the time. The files are named at random when they land, and their digests stand for what everybody else has sent.
+
+    Args:
+        parent_digest: that of the version that the round is on.
+        inputs: the files that the round is of, in the order of the lineage.
+    """
+    every = [parent_digest, *([file.path, file.digest] for file in inputs)]
+    return hashlib.sha256(msgspec.json.encode(every)).digest()
+
+
+def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) -> tuple[int, NDArray[np.bool_]]:
     """Return the first level, from ``level`` on, at which at most ``most`` rows are kept, and which are, shape (k,).
 
     Args:
         clients: whose the rows are, shape (k, 2), in order. May be rows that a lower level has kept, with later ones.
         most: at least 1.
-        salt: decides the lots, so that in every round other clients are left out.
+        key: decides the lots (:func:`key_of_lots`).
         level: to begin with.
     """
-    ranks, lots = _ranks(clients), _lots(clients, salt)
-    while True:
-        kept = np.asarray(ranks < (FIRST >> (min(level, ONE) - 1) if level else len(clients)))
-        if level > ONE:
-            kept &= lots >> np.uint64(max(0, 64 - (level - ONE))) == 0
+    ranks = _ranks(clients)
+    for at in range(level, ONE + 1):
+        kept = np.asarray(ranks < (FIRST >> (at - 1) if at else len(clients)))
         if int(kept.sum()) <= most:
-            return level, kept
-        level += 1
+            return at, kept
+    firsts = np.flatnonzero(ranks == 0)
+    lots = _lots(clients[firsts], key)
+    for at in range(max(level, ONE + 1), LAST):
+        drawn = lots >> np.uint64(64 - (at - ONE)) == 0
+        if int(drawn.sum()) <= most:
+            return at, _mask(firsts[drawn], len(clients))
+    order = np.lexsort((clients[firsts, 1], clients[firsts, 0], lots))
+    return LAST, _mask(firsts[order[:most]], len(clients))
+
+
+def _mask(where: NDArray[np.intp], k: int) -> NDArray[np.bool_]:
+    mask = np.zeros(k, np.bool_)
+    mask[where] = True
+    return mask
 
 
 def _ranks(clients: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -55,13 +94,12 @@ def _ranks(clients: NDArray[np.uint64]) -> NDArray[np.int64]:
     return ranks
 
 
-def _lots(clients: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
-    """Return a number of each client that says nothing of its id (the finalizer of SplitMix64, over both words)."""
-    lots = _mixed(clients[:, 0] + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64))
-    return _mixed(lots ^ clients[:, 1])
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+def _lots(clients: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
+    """Return a number of each client, which nobody can tell from its id without the key."""
+    ids = np.ascontiguousarray(clients, "<u8").view("V16").ravel()
+    lots = np.empty(len(ids), np.uint64)
+    for low in range(0, len(ids), _AT_ONCE):
+        some = ids[low : low + _AT_ONCE].tolist()
+        drawn = b"".join(hashlib.blake2b(client, digest_size=8, key=key).digest() for client in some)
+        lots[low : low + len(some)] = np.frombuffer(drawn, "<u8")
+    return lots

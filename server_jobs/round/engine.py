@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -35,13 +35,15 @@ class LateFile:
 class Work:
     """The pings of one version: the landed files in the order of their names, their rows in all, how to judge them.
 
-    ``late`` are files of older versions whose pings count too, in the order in which they are read.
+    ``late`` are files of older versions whose pings count too, in the order in which they are read. ``digests`` are
+    those of the files that were listed, by path: another file in the place of one is not read.
     """
 
     paths: tuple[str, ...]
     rows: int
     rules: Rules
     late: tuple[LateFile, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -51,7 +53,7 @@ class Engine(Protocol):
         """Return the partials of all shards, in any order (see `server_jobs.round.shard`).
 
         Raises:
-            UnreadableFile: a file is damaged or not of landed pings.
+            UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
         """
         ...
 

@@ -31,7 +31,9 @@ class Late:
         """
         ages = sorted({file.age for file in inputs if file.age})
         return tuple(
-            InputFile(file.path, file.rows, age) for age in ages for file in self.used.get(iteration - age, ())
+            InputFile(file.path, file.rows, age, file.digest)
+            for age in ages
+            for file in self.used.get(iteration - age, ())
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +18,9 @@ from server_jobs.round.late import Late
 from server_jobs.round.ping_file import open_ping_file
 from server_jobs.round.rules import Rules
 
+AHEAD_MS = 86_400_000
+"""How far the clocks of those who land files may be ahead of the round's: a day."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -25,7 +29,7 @@ class Manifest:
     ``inputs`` are the files of the current version in the order of their names, then those of older versions that
     count too; ``before`` are the files of these older versions that earlier rounds have used. ``stale`` and ``future``
     count the other pings of older and newer versions that landed after the previous round had looked,
-    ``window_end_ms`` (milliseconds since 1970) is the latest landing that this one has seen.
+    ``window_end_ms`` (milliseconds since 1970) is the latest landing that this one has seen and believes.
     """
 
     inputs: tuple[InputFile, ...]
@@ -41,7 +45,14 @@ class Manifest:
 
 
 def list_landed(
-    landing: Path, study: Study, line: str, iteration: int, since_ms: int, late: Late | None = None
+    landing: Path,
+    study: Study,
+    line: str,
+    iteration: int,
+    since_ms: int,
+    late: Late | None = None,
+    *,
+    now_ms: int | None = None,
 ) -> Manifest:
     """List what a round on version ``iteration`` has to do with; reads footers only.
 
@@ -52,6 +63,8 @@ def list_landed(
         iteration: the version.
         since_ms: up to which landing earlier rounds have counted the pings of other versions.
         late: which older versions count too; none of them if None.
+        now_ms: the time of the round, that of this machine's clock if None. What a file's name says of the time is not
+            believed if it is more than :data:`AHEAD_MS` later: the window would end there for good.
 
     Raises:
         FedpingError: there is no landing folder.
@@ -61,14 +74,17 @@ def list_landed(
         raise FedpingError(
             f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
         )
+    now_ms = round(time.time() * 1000) if now_ms is None else now_ms
+    latest = now_ms + AHEAD_MS
+    since_ms = since_ms if since_ms <= latest else now_ms
     numbers = {iteration, *iterations(landing, study.name, line)}
     files = {number: landed_files(partition(landing, study.name, line, number)) for number in numbers}
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
     listed = [(file, file.relative_to(landing).as_posix(), iteration - n) for n in counting for file in files[n]]
     inputs = tuple(_input(f, path, age, study.document) for f, path, age in listed if path not in used)
-    seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file)) is not None]
-    others = {number: _landed_since(of, since_ms) for number, of in files.items() if number not in counting}
+    seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file) or 0) <= latest]
+    others = {number: _landed_between(of, since_ms, latest) for number, of in files.items() if number not in counting}
     return Manifest(
         inputs=inputs,
         before=late.before(inputs, iteration) if late else (),
@@ -87,6 +103,7 @@ def work_on(landing: Path, inputs: Sequence[InputFile], rules: Rules, before: Se
         rows=sum(file.rows for file in (*before, *inputs)),
         rules=rules,
         late=tuple(LateFile(path=_absolute(landing, file), age=file.age, done=done) for file, done in older),
+        digests={_absolute(landing, file): file.digest for file in (*before, *inputs) if file.digest},
     )
 
 
@@ -94,8 +111,8 @@ def _absolute(landing: Path, file: InputFile) -> str:
     return str(landing.absolute() / file.path)
 
 
-def _landed_since(files: Sequence[Path], since_ms: int) -> list[Path]:
-    return [file for file in files if (landed_at(file) or 0) > since_ms]
+def _landed_between(files: Sequence[Path], since_ms: int, latest: int) -> list[Path]:
+    return [file for file in files if since_ms < (landed_at(file) or 0) <= latest]
 
 
 def _input(file: Path, path: str, age: int, document: DocumentType) -> InputFile:

@@ -20,7 +20,7 @@ class NumpyEngine:
         """See :class:`server_jobs.round.engine.Engine`."""
 
         def run(shards: tuple[int, ...]) -> list[ShardPartial]:
-            return list(shard_partials(work.paths, shards, work.rules, work.late))
+            return list(shard_partials(work.paths, shards, work.rules, work.late, work.digests))
 
         tasks = tasks_for(work, self._threads)
         if self._threads == 1:

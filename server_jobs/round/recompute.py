@@ -15,6 +15,7 @@ from protocol.errors import FedpingError
 from protocol.study import Line, Study
 from server_jobs.optimize import first_versions
 from server_jobs.round.aggregate import combined
+from server_jobs.round.capacity import key_of_lots
 from server_jobs.round.engine import Engine
 from server_jobs.round.late import Late, late_for
 from server_jobs.round.manifest import Manifest, work_on
@@ -63,7 +64,8 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
     late = late_for(store, study.name, line, parent.iteration)
     manifest = _kept_manifest(landing, study, version, late)
     bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
-    rules = rules_for(study, line.name, parent.iteration, bounded=bounded)
+    key = key_of_lots(parent.digest, manifest.inputs)
+    rules = rules_for(study, line.name, parent.iteration, key=key, bounded=bounded)
     aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules)
     return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
 

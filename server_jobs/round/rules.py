@@ -16,7 +16,8 @@ class Rules:
     ``arms`` are the arms that follow the line, ``submits`` says of each whether its updates train it, ``m`` is the
     number of weights, ``iteration`` the version that the pings were made with, ``pings`` their type,
     ``aggregate`` what an update is taken for, ``staleness`` how the pings of older versions count; ``bounded`` whether
-    pings are left out where they are too many (`server_jobs.round.capacity`).
+    pings are left out where they are too many, and ``key`` the secret of the lots that say whose
+    (`server_jobs.round.capacity`).
     """
 
     m: int
@@ -28,6 +29,7 @@ class Rules:
     aggregate: Combination = field(default_factory=Mean)
     staleness: Staleness | None = None
     bounded: bool = True
+    key: bytes = b""
 
     @property
     def document(self) -> DocumentType:
@@ -35,8 +37,8 @@ class Rules:
         return DOCUMENT_TYPES[self.pings]
 
 
-def rules_for(study: Study, line: str, iteration: int, *, bounded: bool = True) -> Rules:
-    """Return the rules of one version of a line."""
+def rules_for(study: Study, line: str, iteration: int, *, key: bytes, bounded: bool = True) -> Rules:
+    """Return the rules of one version of a line; ``key`` and ``bounded`` as in :class:`Rules`."""
     chosen = study.line(line)
     following = [arm for arm in study.arms if arm.line == line]
     return Rules(
@@ -49,4 +51,5 @@ def rules_for(study: Study, line: str, iteration: int, *, bounded: bool = True) 
         aggregate=chosen.pipeline.aggregate,
         staleness=chosen.pipeline.staleness,
         bounded=bounded,
+        key=key,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from model_store.store import ModelStore, StoreError, VersionConflict, lost
 from model_store.version import Lineage, Version
+from protocol.clock import milliseconds_of
 from protocol.digest import digest_of
 from protocol.errors import FedpingError
 from protocol.landing import newest_noted, note_newest, partition
@@ -23,6 +24,7 @@ from protocol.spec import published
 from protocol.study import Line, Study
 from server_jobs.optimize import next_weights
 from server_jobs.round.aggregate import RoundAggregate, combined
+from server_jobs.round.capacity import key_of_lots
 from server_jobs.round.engine import Engine
 from server_jobs.round.gathered import direction
 from server_jobs.round.late import late_for
@@ -68,14 +70,15 @@ def run_round(
     store.refresh_public(study, line)
     on_step("repaired")
     late = late_for(store, study, settings, head.iteration)
-    manifest = list_landed(landing, the_study, line, head.iteration, head.lineage.window_end_ms, late)
+    window, now = head.lineage.window_end_ms, milliseconds_of(clock())
+    manifest = list_landed(landing, the_study, line, head.iteration, window, late, now_ms=now)
     on_step("listed")
     result = RoundResult(
         status="nothing", study=study, line=line, iteration=head.iteration, min_clients=settings.pipeline.min_clients
     )
     if manifest.rows == 0:
         return result
-    rules = rules_for(the_study, line, head.iteration)
+    rules = rules_for(the_study, line, head.iteration, key=key_of_lots(head.digest, manifest.inputs))
     aggregate = combined(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules)
     on_step("aggregated")
     _refuse_another_model(aggregate, settings, partition(landing, study, line, head.iteration))

@@ -49,7 +49,8 @@ def reasons(rows: Rows, rules: Rules) -> NDArray[np.int8]:
     found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
     found[~submits[rows.arm]] = OTHER_ARM
     found[~np.isfinite(rows.loss)] = BAD_LOSS
-    found[rows.version != rules.iteration - rows.age] = WRONG_VERSION
+    # in 64 bits: a version has 31, an age 15, and neither the other nor their sum fits into those
+    found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
     found[_repeated(rows.document)] = DUPLICATE
     found[rows.done] = DONE
     return found

@@ -9,7 +9,7 @@ whichever other shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -81,7 +81,11 @@ def batch_rows(m: int) -> int:
 
 
 def shard_partials(
-    paths: Sequence[str], shards: Iterable[int], rules: Rules, late: Sequence[LateFile] = ()
+    paths: Sequence[str],
+    shards: Iterable[int],
+    rules: Rules,
+    late: Sequence[LateFile] = (),
+    digests: Mapping[str, str] | None = None,
 ) -> Iterator[ShardPartial]:
     """Yield the partials of some shards of a version's pings.
 
@@ -90,13 +94,23 @@ def shard_partials(
         shards: which shards, numbers below :data:`protocol.landing.SHARDS`.
         rules: how to judge the pings.
         late: files of older versions that count too, those first that are done.
+        digests: those of the files that were listed, by path.
 
     Raises:
-        UnreadableFile: a file is damaged or not of landed pings.
+        UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
     """
     older = [open_ping_file(file.path, rules.document, file.age, file.done) for file in late]
     files = [*older, *(open_ping_file(path, rules.document) for path in paths)]
+    for file in files:
+        _refuse_replaced(file, (digests or {}).get(file.path))
     yield from _partials(files, sorted(shards), rules)
+
+
+def _refuse_replaced(file: PingFile, listed: str | None) -> None:
+    if listed and file.landed.digest != listed:
+        raise UnreadableFile(
+            file.path, f"has been replaced since it was listed (its digest is {file.landed.digest}, not {listed})"
+        )
 
 
 def _partials(files: list[PingFile], shards: list[int], rules: Rules) -> Iterator[ShardPartial]:
@@ -175,7 +189,7 @@ def _over_capacity(rows: Rows, found: NDArray[np.int8], rules: Rules) -> NDArray
     most = most_kept(rules.aggregate, rules.m)
     if most is None or len(used) <= most:
         return used[:0]
-    _, kept = thinned(rows.client[used], most, rules.iteration)
+    _, kept = thinned(rows.client[used], most, rules.key)
     return used[~kept]
 
 
@@ -200,7 +214,7 @@ class _Read:
 
     def __init__(self, rules: Rules) -> None:
         self._most = MOST_ROWS if rules.bounded else None
-        self._salt, self._level = rules.iteration, 0
+        self._key, self._level = rules.key, 0
         self._parts: list[_Part] = []
         self.left_out = self.size = 0
 
@@ -220,7 +234,7 @@ class _Read:
         if not self._parts:  # what there was has been left out
             return
         clients = np.concatenate([part.rows.client for part in self._parts])
-        self._level, kept = thinned(clients, most, self._salt, self._level)
+        self._level, kept = thinned(clients, most, self._key, self._level)
         edges = np.cumsum([len(part.rows.counted) for part in self._parts])[:-1]
         masks = np.split(kept, edges)
         self.left_out += sum(int((~mask & ~part.rows.done).sum()) for part, mask in self._with(masks))

@@ -111,7 +111,7 @@ def _packed(work: Work, shards: tuple[int, ...]) -> bytes:
     from server_jobs.round.shard import shard_partials
 
     try:
-        return pickle.dumps(list(shard_partials(work.paths, shards, work.rules, work.late)))
+        return pickle.dumps(list(shard_partials(work.paths, shards, work.rules, work.late, work.digests)))
     except FedpingError as error:
         return pickle.dumps(str(error))
 

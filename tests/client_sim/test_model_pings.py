@@ -122,7 +122,7 @@ def test_a_cohort_is_the_same_either_way_and_comes_to_the_same_mean(tmp_path: Pa
         assert ingest.post(PATH, batch).json["rejected"] == []
     short = landed_model_updates(pings, 1_700_000_000_000)
     assert landed_by_ingest(ingest).equals(plain(short))
-    rules = rules_for(study, "main", 0)
+    rules = rules_for(study, "main", 0, key=b"")
     one = write_landed(tmp_path / "short", short, 1)
     files = sorted((ingest.settings.landing / f"study={STUDY}").glob("line=main/iteration=0/*.parquet"))
     found = [combined(NumpyEngine().partials(work_of(paths, rules)), rules) for paths in (files, [one])]

@@ -18,14 +18,15 @@ import protocol.landing
 import server_jobs.round.shard
 from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
-from model_store.version import Aggregate, ArmSummary
+from model_store.version import Aggregate, ArmSummary, InputFile
 from protocol.errors import FedpingError
 from protocol.landed import landed_model_updates
 from protocol.landed_file import UnreadableFile
 from protocol.landing import SHARDS, landed_files, write_landed
 from protocol.model_pings import ModelPings
+from server_jobs.round import capacity
 from server_jobs.round.aggregate import RoundAggregate, combined
-from server_jobs.round.capacity import thinned
+from server_jobs.round.capacity import key_of_lots, thinned
 from server_jobs.round.engine import Engine, tasks_for
 from server_jobs.round.moments import merged, moments_of, no_moments
 from server_jobs.round.numpy_engine import NumpyEngine
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 RULES = Rules(
     m=2, iteration=0, arms=("treatment", "control"), submits=(True, False), weighting="client", pings="frecency-update"
 )
+KEY = bytes(range(32))
 number = st.floats(-1000, 1000, width=32)
 
 pings = st.builds(
@@ -386,16 +388,21 @@ def test_what_is_left_out_depends_on_neither_batches_nor_tasks(
     rows=st.lists(st.integers(0, 6), max_size=200),
     most=st.integers(1, 40),
     cut=st.integers(0, 200),
-    salt=st.integers(0),
+    key=st.binary(min_size=32, max_size=32),
+    bits=st.sampled_from([0, 1, 64]),
 )
 def test_a_part_of_the_rows_is_the_same_however_it_is_arrived_at(
-    rows: list[int], most: int, cut: int, salt: int
+    rows: list[int], most: int, cut: int, key: bytes, bits: int
 ) -> None:
+    """Also where lots have so few bits that most are equal."""
     clients = np.array([(i * 977, i * 31 + 5) for i in rows], np.uint64).reshape(-1, 2)
-    level, kept = thinned(clients, most, salt)
-    first, before = thinned(clients[:cut], most, salt)
-    then = np.concatenate([clients[:cut][before], clients[cut:]])
-    last, after = thinned(then, most, salt, first)
+    drawn = capacity._lots
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capacity, "_lots", lambda ids, key: drawn(ids, key) & np.uint64(2**bits - 1))
+        level, kept = thinned(clients, most, key)
+        first, before = thinned(clients[:cut], most, key)
+        then = np.concatenate([clients[:cut][before], clients[cut:]])
+        last, after = thinned(then, most, key, first)
     assert last == level
     np.testing.assert_array_equal(then[after], clients[kept])
     assert kept.sum() <= most
@@ -405,7 +412,59 @@ def test_the_loudest_lose_first() -> None:
     clients = np.repeat(np.arange(1, 51, dtype=np.uint64), 2)
     loud = np.zeros(5000, np.uint64)
     ids = np.stack([np.concatenate([loud, clients]), np.concatenate([loud, clients])], axis=1)
-    _, kept = thinned(ids, 700, salt=3)
+    _, kept = thinned(ids, 700, KEY)
     assert kept[5000:].all()
     assert kept[:5000].sum() == 512
     assert kept[:512].all()
+
+
+def crafted(count: int, salt: int, seed: int) -> np.ndarray:
+    """Return ids of shape (count, 2) that all drew lot 0 when lots were a public function of id and version."""
+
+    def mixed(values: np.ndarray) -> np.ndarray:
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))
+
+    first = np.random.default_rng(seed).integers(0, 2**64, count, np.uint64)
+    return np.stack([first, mixed(first + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64))], axis=1)
+
+
+def test_nobody_can_craft_ids_that_are_heard_instead_of_others() -> None:
+    """As many crafted ids as honest ones: the honest keep one half of the places, within five standard deviations."""
+    honest = np.random.default_rng(5).integers(0, 2**64, (2000, 2), np.uint64)
+    ids = np.concatenate([crafted(2000, 7, seed=6), honest])
+    heard = 0
+    for n in range(20):
+        key = key_of_lots(f"{n}", [])
+        level, kept = thinned(ids, 1000, key)
+        assert level in (capacity.ONE + 2, capacity.ONE + 3)
+        places = int(kept.sum())
+        assert abs(int(kept[2000:].sum()) - places / 2) <= 5 * math.sqrt(places) / 2
+        heard += int(kept[2000:].any())
+    assert heard == 20
+
+
+@pytest.mark.parametrize("most", [1, 7, 40])
+def test_there_is_an_end_whatever_the_ids(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crafted ids, equal ids, and ids that all draw the same lot: then the smallest ids win, in any order of rows."""
+    _, kept = thinned(crafted(500, 7, seed=1), most, KEY)
+    assert kept.sum() <= most
+    _, kept = thinned(np.ones((500, 2), np.uint64), most, KEY)
+    assert 0 < kept.sum() <= most
+    monkeypatch.setattr(capacity, "_lots", lambda ids, key: np.zeros(len(ids), np.uint64))
+    ids = np.random.default_rng(3).integers(0, 2**64, (500, 2), np.uint64)
+    level, kept = thinned(ids, most, KEY)
+    assert level == capacity.LAST
+    smallest = sorted(map(tuple, ids.tolist()))[:most]
+    assert sorted(map(tuple, ids[kept].tolist())) == smallest
+    _, kept = thinned(ids[::-1], most, KEY)
+    assert sorted(map(tuple, ids[::-1][kept].tolist())) == smallest
+
+
+def test_the_key_of_lots_depends_on_what_nobody_who_sends_pings_knows() -> None:
+    one, other = InputFile("a.parquet", 3, 0, "1"), InputFile("a.parquet", 3, 0, "2")
+    named = InputFile("b.parquet", 3, 0, "1")
+    keys = [key_of_lots("p", [one]), key_of_lots("q", [one]), key_of_lots("p", [other]), key_of_lots("p", [named])]
+    assert len({*keys, key_of_lots("p", [one, other])}) == 5
+    assert {len(key) for key in keys} == {32}

@@ -1,8 +1,10 @@
 """From the journal to Parquet: every ping once, in its partition, whatever happens in between."""
 
 import json
+import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from server_jobs.ingest.compaction.compactor import Compactor
 from server_jobs.ingest.compaction.duplicates import first_of_each, keys_in, keys_of
 from server_jobs.ingest.compaction.recent import RecentDocuments
 from server_jobs.ingest.counters import Counters
-from server_jobs.ingest.journal.segment import CLOSED, segments
+from server_jobs.ingest.journal.backlog import Backlog, backlog, wait_until_landed
+from server_jobs.ingest.journal.balance import note_inherited
+from server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
 from tests.support.versions import small_study
@@ -276,6 +280,63 @@ def test_a_whole_frame_that_is_no_record_is_set_aside_alone(ingest: IngestApp, r
     ingest.land()
     assert landed_ids(ingest.settings.landing) == sorted([*ids, document])
     assert ingest.totals()["quarantined"] == 1
+
+
+STRANGERS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("suffix", [OPEN, CLOSED])
+@pytest.mark.parametrize("kind", [*STRANGERS, "name"])
+def test_what_only_bears_a_segments_name_is_left_alone_and_told_once(
+    ingest: IngestApp, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = ingest.settings.journal
+    stranger = Path(
+        os.fsdecode(os.fsencode(journal) + b"/0000000000001-a" + b"\xff" * (kind == "name") + suffix.encode())
+    )
+    STRANGERS.get(kind, Path.touch)(stranger)
+    ids = fill(ingest, 6)
+    note_inherited(ingest.settings)
+    compactor = Compactor(ingest.settings, Counters(ingest.settings.counters))
+    while compactor.run_once():
+        pass
+    assert not compactor.run_once()
+    assert landed_ids(ingest.settings.landing) == ids
+    assert os.path.lexists(stranger)
+    assert backlog(journal) == Backlog(0, 0)
+    assert wait_until_landed(journal, timeout=0)
+    told = [line for line in capsys.readouterr().err.splitlines() if "no journal segment" in line]
+    assert len(told) == 1
+    assert "0000000000001-a" in told[0]
+    told[0].encode("ascii")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "file", "dangling"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_in_the_place_of_the_quarantine_keeps_nothing_from_landing(
+    ingest: IngestApp, kind: str, whole: bool
+) -> None:
+    """In the place of the folder itself, and of the file in it that a piece would be kept in."""
+    ids = fill(ingest, 6)
+    ingest.services.journals.of(FRECENCY_UPDATE).append(b"not json\n", 1)
+    ingest.services.journals.roll()
+    last = segments(ingest.settings.journal, CLOSED)[-1]
+    if whole:
+        place = ingest.settings.quarantine
+    else:
+        ingest.settings.quarantine.mkdir()
+        place = ingest.settings.quarantine / f"{last.stem}.{last.read_bytes().index(b'not json')}.bad"
+    {**STRANGERS, "file": Path.touch}[kind](place)
+    ingest.land()
+    assert landed_ids(ingest.settings.landing) == ids
+    assert ingest.totals()["quarantined"] == 1
+    kept = [path for path in ingest.settings.journal.rglob("*.bad") if path.is_file()]
+    assert [path.read_bytes()[-9:] for path in kept] == [b"not json\n"]
 
 
 def test_files_of_many_rows_are_sharded_by_client(ingest: IngestApp) -> None:

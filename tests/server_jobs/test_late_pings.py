@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import protocol.landing
-from model_store.rollback import rollback
+from model_store.rollback import continue_at, rollback
 from model_store.store import ModelStore
 from model_store.version import Version
 from protocol.errors import FedpingError
@@ -270,13 +270,27 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelStore:
     return store
 
 
+@pytest.mark.parametrize("number", [32_767, 40_000, 2_147_483_000])
+def test_rounds_run_under_large_numbers_too(tmp_path: Path, number: int) -> None:
+    store = store_with(tmp_path / "store", async_study())
+    continue_at(store, "study", "main", number, created=WHEN, code_version="t")
+    land(tmp_path, of_version(number, range(10), 0), iteration=number)
+    assert play(store, tmp_path).iteration == number + 1
+    land(tmp_path, of_version(number, range(4), 20), iteration=number, at_ms=FIRST_MS + 1)
+    wrong = of_version(number, range(2), 30)
+    land(tmp_path, [*of_version(number + 1, range(6), 40), *wrong], iteration=number + 1, at_ms=FIRST_MS + 1)
+    lineage = play(store, tmp_path).lineage
+    assert (lineage.counts["used"], lineage.counts["wrong_version"], lineage.ages) == (10, 2, (6, 4, 0))
+    assert recompute(store, tmp_path, "study", "main", number + 2, ENGINE).identical
+
+
 def work_of_head(store: ModelStore, landing: Path) -> Any:
     study = store.study("study")
     head = store.head("study", "main")
     late = late_for(store, "study", study.line("main"), head.iteration)
     manifest = list_landed(landing, study, "main", head.iteration, head.lineage.window_end_ms, late)
     assert len(landed_files(partition(landing, "study", "main", 0))) == 3
-    return work_on(landing, manifest.inputs, rules_for(study, "main", head.iteration), manifest.before)
+    return work_on(landing, manifest.inputs, rules_for(study, "main", head.iteration, key=b""), manifest.before)
 
 
 @pytest.mark.parametrize("tasks", [1, 3, SHARDS])

@@ -38,7 +38,7 @@ def majority_study(**more: Any) -> Study:
 
 def mean_of(sent: list[Ping], study: Study) -> tuple[float, ...]:
     with tempfile.TemporaryDirectory() as folder:
-        rules = rules_for(study, "main", 0)
+        rules = rules_for(study, "main", 0, key=b"")
         return combined(NumpyEngine().partials(work_of([land(Path(folder), sent)], rules)), rules).updates.mean
 
 

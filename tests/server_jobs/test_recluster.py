@@ -28,7 +28,8 @@ from server_jobs.round.rules import rules_for
 from server_jobs.round.screening import OVER_CAPACITY
 from server_jobs.round.shard import shard_partials
 from server_jobs.round.spark_engine import SparkEngine
-from tests.support.rounds import FIRST_MS, WHEN, Ping, land, store_with, work_of
+from tests.server_jobs.test_aggregate import crafted as crafted_ids
+from tests.support.rounds import FIRST_MS, WHEN, Ping, id_of, land, store_with, work_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,7 +189,7 @@ def test_an_unreadable_payload_is_left_out_and_the_rest_kept_once(tmp_path: Path
     study = clustering_study()
     fetched = np.arange(K * D, dtype=float).reshape(K, D)
     good = clustered_pings(40, 0, fetched)
-    rules = rules_for(study, "main", 0)
+    rules = rules_for(study, "main", 0, key=b"")
     whole = combined(ENGINE.partials(work_of([land(tmp_path / "a", good)], rules)), rules)
     spoilt = [*good, *(Ping(90_000 + i, 1000 + i, payload=b"?") for i in range(30))]
     found = combined(ENGINE.partials(work_of([land(tmp_path / "b", spoilt)], rules)), rules)
@@ -196,7 +197,7 @@ def test_an_unreadable_payload_is_left_out_and_the_rest_kept_once(tmp_path: Path
 
 
 def directions(partials: Any, study: Study) -> bytes:
-    rules = rules_for(study, "main", 0)
+    rules = rules_for(study, "main", 0, key=b"")
     aggregate = combined(partials, rules)
     line = study.lines[0]
     return direction(line, np.array(line.spec.start), np.array(aggregate.updates.mean), aggregate.kept).tobytes()
@@ -205,7 +206,7 @@ def directions(partials: Any, study: Study) -> bytes:
 def test_who_computes_which_shard_changes_no_bit(tmp_path: Path) -> None:
     study = clustering_study()
     paths = [land(tmp_path, clustered_pings(500, 0, np.arange(6.0).reshape(K, D), seed=s), at_ms=s) for s in (1, 2)]
-    work = work_of(paths, rules_for(study, "main", 0))
+    work = work_of(paths, rules_for(study, "main", 0, key=b""))
     split = [list(shard_partials(work.paths, [s], work.rules)) for s in reversed(range(16))]
     whole = directions(ENGINE.partials(work), study)
     assert directions(itertools.chain.from_iterable(split), study) == whole
@@ -216,7 +217,7 @@ def test_who_computes_which_shard_changes_no_bit(tmp_path: Path) -> None:
 def test_spark_reclusters_to_the_same_bits(tmp_path: Path, spark: "SparkSession") -> None:
     study = clustering_study()
     path = land(tmp_path, clustered_pings(500, 0, np.arange(6.0).reshape(K, D)))
-    work = work_of([path], rules_for(study, "main", 0))
+    work = work_of([path], rules_for(study, "main", 0, key=b""))
     engine = SparkEngine(lambda: nullcontext(spark))
     assert directions(engine.partials(work), study) == directions(ENGINE.partials(work), study)
 
@@ -239,7 +240,7 @@ def test_one_client_with_very_many_pings_takes_room_from_nobody(tmp_path: Path, 
     assert result.counts["used"] + result.counts["over_capacity"] == 3040
     assert 40 <= result.counts["used"] <= 40 + 9
     assert recompute(store, tmp_path, "study", "main", 1, ENGINE).identical
-    rules = rules_for(study, "main", 0)
+    rules = rules_for(study, "main", 0, key=b"")
     (partial,) = (
         p
         for p in ENGINE.partials(work_of(landed_files(partition(tmp_path, "study", "main", 0)), rules))
@@ -262,10 +263,31 @@ def test_of_too_many_clients_some_are_left_out_by_lot(tmp_path: Path, little_roo
     assert recompute(store, tmp_path, "study", "main", 1, ENGINE).identical
 
 
+def test_crafted_client_ids_neither_hang_a_round_nor_push_all_others_out(
+    tmp_path: Path, little_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 ids that all drew lot 0 by the rule of version 0 that anybody could compute, and 300 honest ones."""
+    monkeypatch.setattr(
+        "tests.support.rounds.id_of", lambda kind, n: (kind == "client" and bad.get(n)) or id_of(kind, n)
+    )
+    study = clustering_study()
+    store = store_with(tmp_path / "store", study)
+    pings = clustered_pings(600, 0, np.zeros((K, D)))
+    bad = {
+        ping.client: crafted.tobytes() for ping, crafted in zip(pings[:300], crafted_ids(300, 0, seed=2), strict=True)
+    }
+    land(tmp_path, pings)
+    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    assert result.status == "published"
+    assert result.counts["over_capacity"] == 600 - result.counts["used"]
+    assert 50 <= result.counts["used"] <= 160
+    assert recompute(store, tmp_path, "study", "main", 1, ENGINE).identical
+
+
 def test_who_is_left_out_depends_on_neither_engine_nor_tasks(tmp_path: Path, little_room: None) -> None:
     study = clustering_study()
     paths = [land(tmp_path, clustered_pings(500, 0, np.zeros((K, D)), seed=s), at_ms=s) for s in (1, 2)]
-    work = work_of(paths, rules_for(study, "main", 0))
+    work = work_of(paths, rules_for(study, "main", 0, key=b""))
     split = [list(shard_partials(work.paths, [s], work.rules)) for s in reversed(range(16))]
     whole = directions(ENGINE.partials(work), study)
     assert directions(itertools.chain.from_iterable(split), study) == whole

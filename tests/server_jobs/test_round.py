@@ -1,6 +1,10 @@
 """A round as a whole: which pings it takes, what it publishes, and what it says when it cannot."""
 
 import math
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +22,9 @@ from protocol.digest import digest_of
 from protocol.errors import FedpingError, InvalidSettings
 from protocol.landing import partition
 from protocol.study import Arm, Line, Study
-from server_jobs.round import RoundResult, run_round
+from server_jobs.round import RoundResult, recompute, run_round
 from server_jobs.round.engine import Work
+from server_jobs.round.manifest import list_landed
 from server_jobs.round.numpy_engine import NumpyEngine
 from server_jobs.round.partial import ShardPartial
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
@@ -123,6 +128,68 @@ def test_versions_are_never_mixed_and_late_pings_are_counted_once(tmp_path: Path
     play(store, landing)
     third = store.head("study", "main").lineage
     assert (third.counts["used"], third.counts["stale"], third.counts["future"]) == (4, 0, 0)
+
+
+@pytest.mark.parametrize("stamp", ["9999999999999", "9" * 30, "99999999999999999999999"])
+def test_a_file_named_in_the_far_future_does_not_end_the_counting(tmp_path: Path, landing: Path, stamp: str) -> None:
+    store = store_with(tmp_path / "store", small_study())
+    file = land(landing, crowd(5))
+    file.rename(file.with_name(f"{stamp}-x.parquet"))
+    land(landing, crowd(2, first_document=50), at_ms=FIRST_MS + 5)
+    play(store, landing)
+    first = store.head("study", "main").lineage
+    assert (first.counts["used"], first.window_end_ms) == (7, FIRST_MS + 5)
+    land(landing, crowd(6, version=1), iteration=1, at_ms=FIRST_MS + 10)
+    land(landing, crowd(3, first_document=70), iteration=0, at_ms=FIRST_MS + 10)
+    play(store, landing)
+    assert store.head("study", "main").lineage.counts["stale"] == 3
+    assert recompute(store, landing, "study", "main", 2, NumpyEngine()).identical
+
+
+def test_a_window_that_ended_in_the_far_future_ends_at_the_clock_of_the_round(tmp_path: Path) -> None:
+    """An earlier version of fedping believed what a file was named."""
+    land(tmp_path, crowd(5))
+    land(tmp_path, crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 20)
+    manifest = list_landed(tmp_path, small_study(), "main", 1, 9_999_999_999_999, now_ms=FIRST_MS + 10)
+    assert manifest.window_end_ms == FIRST_MS + 20
+
+
+def test_a_file_that_is_replaced_after_it_was_listed_is_not_averaged(tmp_path: Path, landing: Path) -> None:
+    store = store_with(tmp_path / "store", small_study())
+    file = land(landing, crowd(5, seed=1))
+    other = land(tmp_path / "elsewhere", crowd(5, seed=2))
+
+    def replace(step: str) -> None:
+        if step == "listed" and other.exists():
+            other.rename(file)
+
+    with pytest.raises(
+        FedpingError, match=rf"{file.name} has been replaced since it was listed .*nothing was published"
+    ):
+        play(store, landing, on_step=replace)
+    assert store.iterations("study", "main") == [0]
+    assert play(store, landing).status == "published"
+    assert recompute(store, landing, "study", "main", 1, NumpyEngine()).identical
+
+
+def test_a_name_that_is_no_text_is_told_in_a_sentence_that_any_terminal_shows(
+    tmp_path: Path, landing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_with(tmp_path / "store", small_study())
+    file = land(landing, crowd(5))
+    foreign = Path(os.fsdecode(os.fsencode(file.parent) + b"/1700000000001-it's\xff.parquet"))
+    shutil.copy(file, foreign)
+    where = ["--store", str(tmp_path / "store"), "--landing", str(landing)]
+    code = main(["round", "study", "main", *where, "--engine", "numpy"])
+    told = capsys.readouterr().err
+    assert code
+    assert r"1700000000001-it's\xff.parquet has a name that is not UTF-8" in told
+    assert "Traceback" not in told
+    told.encode("ascii")
+    [command] = re.findall("`(mv .*)`", told)
+    subprocess.run(["bash", "-c", command], check=True)
+    assert not foreign.exists()
+    assert play(store, landing).clients == 5
 
 
 def test_a_ping_in_another_versions_folder_is_not_averaged(tmp_path: Path, landing: Path) -> None:

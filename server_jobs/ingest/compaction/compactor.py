@@ -7,6 +7,7 @@ second run leaves out, partition by partition, what the first one landed.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from protocol.documents import DOCUMENT_TYPES
+from protocol.landed_file import printable
 from protocol.landing import partitions, sync_folder, unfinished_files, write_landed
 from server_jobs.ingest.compaction.columns import SEGMENT, STUDY, landed_columns, uuid_bytes
 from server_jobs.ingest.compaction.duplicates import first_of_each, keys_of
@@ -26,7 +28,7 @@ from server_jobs.ingest.compaction.sources import Source, close_abandoned, read_
 from server_jobs.ingest.counters import Counters
 from server_jobs.ingest.journal.backlog import stem_of
 from server_jobs.ingest.journal.balance import inherited
-from server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, segments
+from server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, no_segments, segments
 from server_jobs.ingest.settings import MIB, IngestSettings
 
 PASS_BYTES = 128 * MIB
@@ -41,6 +43,7 @@ class Compactor:
         self._counters = counters
         # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
+        self._told: set[Path] = set()
         self._newest = Newest()
         self._recent = recently_landed(settings.landing)
 
@@ -54,6 +57,7 @@ class Compactor:
         Raises:
             OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
         """
+        self._tell_of_others()
         if close_abandoned(self._settings.journal, self._set_aside_torn):
             self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
         chosen = _first_bytes(_of_one_type(self._ready()), PASS_BYTES)
@@ -67,6 +71,18 @@ class Compactor:
                 raise
             self._counters.add("compaction_microseconds", int(1e6 * (time.perf_counter() - began)))
         return bool(chosen)
+
+    def _tell_of_others(self) -> None:
+        """Tell once of each thing in the journal that only bears a segment's name."""
+        for path in no_segments(self._settings.journal):
+            if path not in self._told:
+                self._told.add(path)
+                print(
+                    f"fedping ingest: {printable(path)} is no file, or has a name that is not UTF-8, and so is no "
+                    "journal segment; it is left where it is: move it out of the journal",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _ready(self) -> list[Path]:
         """Return the closed segments, suspects first: of two equal pings the one that may have landed is to count.

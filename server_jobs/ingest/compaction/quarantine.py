@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +47,9 @@ def pieces_of(segment: Path, data: bytes, damaged: Iterable[Damage]) -> tuple[Pi
 def keep(folder: Path, pieces: Iterable[Piece]) -> None:
     """Write pieces to the quarantine, durably, and tell of each."""
     for piece in pieces:
+        folder = _free(folder, Path.is_dir)
         make_folder(folder)
-        kept = folder / piece.name
+        kept = _free(folder / piece.name, Path.is_file)
         with open(kept, "wb", opener=for_the_group) as sink:
             sink.write(piece.data)
             sink.flush()
@@ -55,6 +57,15 @@ def keep(folder: Path, pieces: Iterable[Piece]) -> None:
         sync_folder(folder)
         sync_folder(folder.parent)
         print(f"fedping ingest: {_sentence(piece, kept)}", file=sys.stderr, flush=True)
+
+
+def _free(wanted: Path, fits: Callable[[Path], bool]) -> Path:
+    """Return a path, or one numbered beside it if something else is in its place, which would fail every pass.
+
+    Always the same as long as that stays there.
+    """
+    beside = (wanted.with_name(f"{wanted.stem}.{n}{wanted.suffix}") for n in itertools.count(1))
+    return next(path for path in itertools.chain([wanted], beside) if fits(path) or not os.path.lexists(path))
 
 
 def count(counters: Counters, pieces: Iterable[Piece]) -> None:

@@ -72,8 +72,4 @@ def stem_of(segment: Path) -> str:
 
 
 def _stems(journal: Path) -> set[str]:
-    try:
-        names = os.listdir(journal)
-    except FileNotFoundError:
-        return set()
-    return {name.partition(".")[0] for name in names if name.endswith((OPEN, CLOSED)) and name[0] != "."}
+    return {stem_of(path) for suffix in (OPEN, CLOSED) for path in segments(journal, suffix)}

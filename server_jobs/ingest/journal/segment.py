@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from protocol.documents import FRECENCY_UPDATE
+from protocol.landed_file import printable
 from protocol.landing import make_folder, sync_folder
 from server_jobs.ingest.journal.frames import frame_header
 
@@ -181,7 +182,28 @@ def is_abandoned(path: Path) -> bool:
 
 def segments(folder: Path, suffix: str) -> list[Path]:
     """Return the segments with a suffix, oldest first."""
-    return sorted(path for path in folder.glob(f"*{suffix}") if not path.name.startswith("."))
+    return sorted(Path(entry.path) for entry in _named(folder, (suffix,)) if _can_be_segment(entry))
+
+
+def no_segments(folder: Path) -> list[Path]:
+    """Return what is named as a segment and is none, which nobody opens: to open a pipe would be to wait for ever."""
+    return sorted(Path(entry.path) for entry in _named(folder, (OPEN, CLOSED)) if not _can_be_segment(entry))
+
+
+def _named(folder: Path, suffixes: tuple[str, ...]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.name.endswith(suffixes) and not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _can_be_segment(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a file, or a link to one, of a name that can be written into the footers of others."""
+    try:
+        return entry.is_file() and printable(entry.name) == entry.name
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def created_ms(segment: Path) -> int:
