@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -119,6 +119,10 @@ class LocalBlobs:
             return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise _odd(
+                self.root / folder, f"cannot be listed ({error.strerror})", "correct its permissions, or "
+            ) from error
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -145,7 +149,8 @@ def check_publishing(root: Path) -> None:
             raise _no_links(root) from error
         raise
     finally:
-        name.unlink(missing_ok=True)
+        with suppress(OSError):  # as below
+            name.unlink(missing_ok=True)
 
 
 def _no_links(root: Path) -> FedpingError:
@@ -168,7 +173,8 @@ def _hidden(path: Path, data: bytes) -> Iterator[Path]:
                 os.fsync(sink.fileno())
         yield hidden
     finally:
-        hidden.unlink(missing_ok=True)
+        with suppress(OSError):  # of what cannot be written nothing can be removed: the write's own sentence is told
+            hidden.unlink(missing_ok=True)
 
 
 @contextmanager

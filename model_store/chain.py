@@ -23,6 +23,7 @@ class Chain:
         fences: of the version before each, the number at which the line goes on.
         strays: numbers of files that do not follow the others.
         foreign: names that are no version's.
+        broken: numbers in whose place a fence should be that cannot be read, ascending.
         unfinished: where a fence leads to, if it is the newest and that version was not written yet.
     """
 
@@ -30,6 +31,7 @@ class Chain:
     fences: Mapping[int, int]
     strays: tuple[int, ...] = ()
     foreign: tuple[str, ...] = ()
+    broken: tuple[int, ...] = ()
     unfinished: int | None = None
 
 

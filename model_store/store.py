@@ -9,11 +9,13 @@
 The head of a line is the newest version of an unbroken chain: each file is named by its document's number, is of this
 study, line and model spec, and names its parent and the parent's digest. A version's file is created or not at all, so
 two publishers of one parent cannot both succeed. A number is followed by the next, unless a fence stands there, which
-says where the line goes on (:func:`model_store.rollback.continue_at`).
+says where the line goes on (:func:`model_store.rollback.continue_at`). All but the public files and the markers below
+``fences`` are sealed (:mod:`model_store.seal`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +24,7 @@ import msgspec
 
 from model_store.blobs import Blobs, LocalBlobs, Sight
 from model_store.chain import Chain, number_in, readable, runs
+from model_store.seal import is_whole, sealed, unsealed
 from model_store.version import Fence, Link, PublicPart, Version
 from protocol.digest import canonical_json
 from protocol.errors import FedpingError
@@ -78,23 +81,34 @@ class ModelStore:
         self._judged: dict[str, _Judged] = {}
         self._fences: dict[str, tuple[Sight, Fence | None]] = {}
 
-    def create_study(self, study: Study, first_versions: tuple[Version, ...]) -> bool:
+    def create_study(
+        self, study: Study, first_versions: tuple[Version, ...], noted: Mapping[str, int] | None = None
+    ) -> bool:
         """Store a study and version 0 of each of its lines; return False if exactly this study was there already.
 
         Safe to repeat: what an interrupted call left out is added.
 
+        Args:
+            study: the study.
+            first_versions: version 0 of each of its lines.
+            noted: by line the newest version that is known elsewhere to have been published; -1 for none.
+
         Raises:
-            StoreError: a study of this name exists and differs.
+            StoreError: a study of this name exists and differs; or version 0 of a line was lost, and would be published
+                a second time. Nothing was written.
         """
-        data = canonical_json(study)
-        created = self._blobs.create(f"{study.name}/study.json", data)
+        for version in first_versions:
+            traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
+            if traces and self._blobs.sight(_version_key(version)) is None:  # asked last: another may create it too
+                raise StoreError(self._without_its_versions(study.name, version.line))
+        created = self._blobs.create(f"{study.name}/study.json", sealed(canonical_json(study)))
         if not created and self.study(study.name) != study:
             raise StoreError(
                 f"the store {self.where} already has a study '{study.name}' with other settings; versions and pings "
                 "depend on them, so give the changed study a new name"
             )
         for version in first_versions:
-            if self._blobs.create(_version_key(version), msgspec.json.encode(version)):
+            if self._blobs.create(_version_key(version), sealed(msgspec.json.encode(version))):
                 created = True
             self.refresh_public(study.name, version.line)
         return created
@@ -105,11 +119,11 @@ class ModelStore:
 
     def study(self, name: str) -> Study:
         """Return a study; raises :class:`StoreError` if the store has none of this name."""
-        data = self._blobs.read(f"{name}/study.json")
+        data = self._read(f"{name}/study.json")
         if data is None:
             there = ", ".join(self.studies()) or "none; make one with 'fedping study create'"
             raise StoreError(f"the store {self.where} has no study '{name}'; it has {there}")
-        study = self._decode(data, Study, f"{name}/study.json")
+        study = self._decode(unsealed(data), Study, f"{name}/study.json")
         if study.name != name:
             raise StoreError(
                 f"{self.where}/{name}/study.json is the study '{study.name}': a copy of a study does not belong in the "
@@ -122,44 +136,46 @@ class ModelStore:
         names = self._blobs.names(f"{study}/{line}/versions")
         numbered = {name: number for name in names if (number := number_in(name)) is not None}
         marked = (number_in(name) for name in self._blobs.names(f"{study}/{line}/fences"))
-        found = (self._fence(study, line, number) for number in marked if number is not None)
-        fences = {fence.after: fence.goes_on_at for fence in found if fence is not None}
+        found = {number: self._fence(study, line, number) for number in marked if number is not None}
+        fences = {fence.after: fence.goes_on_at for fence in found.values() if fence is not None}
+        broken = {n for n, fence in found.items() if fence is None and not self._is_of_line(study, line, n)}
         taken: list[int] = []
         strays: list[int] = []
-        for run in runs(set(numbered.values()) - {after + 1 for after in fences}):
+        for run in runs(set(numbered.values()) - {after + 1 for after in fences} - broken):
             tied = not taken or fences.get(taken[-1]) == run[0]
             if tied or any(self._was_published(study, line, number) for number in (run[0], run[-1])):
                 taken += run
+                if unmarked := self._fence(study, line, taken[-1]):
+                    fences[taken.pop() - 1] = unmarked.goes_on_at
             else:
                 strays += run
-        if taken and (unmarked := self._fence(study, line, taken[-1])):
-            fences[taken.pop() - 1] = unmarked.goes_on_at
         return Chain(
             numbers=tuple(taken),
             fences=fences,
             strays=tuple(strays),
             foreign=tuple(sorted(name for name in names if name not in numbered)),
             unfinished=fences.get(taken[-1]) if taken else None,
+            broken=tuple(sorted(broken)),
         )
 
     def iterations(self, study: str, line: str) -> list[int]:
         """Return the numbers of the published versions, in numeric order."""
         return list(self.chain(study, line).numbers)
 
-    def head(self, study: str, line: str) -> Version:
-        """Return the newest version of a line.
+    def head(self, study: str, line: str, noted: int = -1) -> Version:
+        """Return the newest version of a line; ``noted`` is the newest that is known elsewhere to have been published.
 
         Raises:
             StoreError: there is no such study or line, or the newest file does not follow the version before it. It is
                 never passed over: its number would be published again.
         """
         self.study(study).line(line)
-        numbers = self.chain(study, line).numbers
+        chain = self.chain(study, line)
+        numbers = chain.numbers
         if not numbers:
-            raise StoreError(
-                f"line '{line}' of study '{study}' has no version in {self.where}; run 'fedping study create' with the "
-                "study's file again, which adds what is missing"
-            )
+            raise StoreError(self._no_version(study, line, noted))
+        if chain.broken and chain.broken[-1] > numbers[-1]:
+            raise StoreError(self._broken_fence(study, line, chain.broken[-1]))
         trouble = self._trouble_of(study, line, numbers[-1], _before(numbers, -1), thoroughly=True)
         if trouble:
             raise StoreError(trouble)
@@ -181,9 +197,12 @@ class ModelStore:
     def trouble(self, study: str, line: str) -> str | None:
         """Return why no version can be published after the newest of a line, or why that cannot be served."""
         try:
-            numbers = self.chain(study, line).numbers
+            chain = self.chain(study, line)
+            numbers = chain.numbers
             if not numbers:
-                return f"line '{line}' of study '{study}' has no version in {self.where}"
+                return self._no_version(study, line)
+            if chain.broken and chain.broken[-1] > numbers[-1]:
+                return self._broken_fence(study, line, chain.broken[-1])
             trouble = self._trouble_of(study, line, numbers[-1], _before(numbers, -1))
             return trouble or self._loss(study, line)
         except FedpingError as error:
@@ -199,8 +218,14 @@ class ModelStore:
             for number in chain.strays
         )
         for before, after in zip(chain.numbers, chain.numbers[1:], strict=False):
-            if after != before + 1 and before not in chain.fences:
+            if after != before + 1 and before not in chain.fences and before + 1 not in chain.broken:
                 told.append(f"{folder} lacks {before + 1}.json to {after - 1}.json; put them back from a copy")
+        told += (self._broken_fence(study, line, slot) for slot in chain.broken)
+        told += (
+            self._unmarked_fence(study, line, before + 1)
+            for before, after in chain.fences.items()
+            if after in chain.numbers and self._blobs.sight(_marker_key(study, line, before + 1)) is None
+        )
         if chain.unfinished is not None:
             told.append(_unfinished(study, line, chain.unfinished))
         return told
@@ -219,26 +244,44 @@ class ModelStore:
     def _version_bytes(self, study: str, line: str, iteration: int) -> tuple[str, bytes]:
         """Return the key of a version and what is kept there."""
         key = _key(study, line, iteration)
-        data = self._blobs.read(key)
+        data = self._read(key)
         if data is None or (len(data) <= MOST_FENCE_BYTES and self._fence(study, line, iteration)):
+            if data is not None and self._blobs.sight(_marker_key(study, line, iteration)) is None:
+                raise MissingVersion(self._unmarked_fence(study, line, iteration))
             self.study(study).line(line)
             numbers = self.iterations(study, line)
             span = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none"
             raise MissingVersion(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
         return key, data
 
+    def _read(self, key: str) -> bytes | None:
+        """Return the bytes of a version, a fence or a study, None if there are none; every reader of one comes here.
+
+        Raises:
+            StoreError: they are not what was written.
+        """
+        data = self._blobs.read(key)
+        if data is not None and not is_whole(data):
+            raise StoreError(
+                f"{self.where}/{key} cannot be read (it is not what its seal says); it was damaged: restore it from a "
+                "copy"
+            )
+        return data
+
     def newest_from(self, study: str, line: str, known: int) -> int:
         """Return the number of the newest version to serve, given that version ``known`` exists; -1 stands for none.
 
         Numbers follow each other, so it is enough to look for the next one until there is none: this costs two
         look-ups where :meth:`iterations` lists every version, and is for whoever asks often. A file is read when it is
-        first seen, to learn whether it follows. If ``known`` is gone, an older copy of the store was put back, and the
-        line is looked at from its beginning.
+        first seen, to learn whether it follows. If none is known, all are looked at; so they are if ``known`` is gone,
+        for an older copy of the store was put back.
         """
         try:
+            if known < 0:
+                return self.newest(study, line)
             while (after := self._follower(study, line, known)) is not None:
                 known = after
-            gone = known >= 0 and self._blobs.sight(_key(study, line, known)) is None
+            gone = self._blobs.sight(_key(study, line, known)) is None
             return self.newest(study, line) if gone else known
         except FedpingError:
             return known  # the store cannot be looked at; whoever reads the version is told why
@@ -250,7 +293,7 @@ class ModelStore:
         fence = self._fence(study, line, after)
         if fence is not None:
             after = fence.goes_on_at
-        trouble = self._trouble_of(study, line, after, known if known >= 0 else None)
+        trouble = self._trouble_of(study, line, after, known)
         return after if trouble is None or self._was_published(study, line, after) else None
 
     def publish(self, version: Version) -> None:
@@ -261,7 +304,8 @@ class ModelStore:
         Raises:
             VersionConflict: the head is no longer the version's parent; nothing was written.
             UnfitModel: no client could read it.
-            StoreError: the version does not fit its study, or versions after the head were lost.
+            StoreError: the version does not fit its study, versions after the head were lost, or a stray file is in
+                the way; nothing was written.
         """
         line = self.study(version.study).line(version.line)
         head = self.head(version.study, version.line)
@@ -277,7 +321,7 @@ class ModelStore:
             self._fence_off(version, head)
         elif version.iteration != head.iteration + 1:
             raise StoreError(f"version {version.iteration} cannot follow version {head.iteration}")
-        if not self._blobs.create(_version_key(version), data):
+        if not self._blobs.create(_version_key(version), sealed(data)):
             raise _conflict(version, version.iteration)
         key, parent = _version_key(version), _key(version.study, version.line, head.iteration)
         _remember(self._judged, key, _Judged(self._blobs.sight(key), self._blobs.sight(parent), None, True))
@@ -300,13 +344,13 @@ class ModelStore:
             code_version=version.lineage.code_version,
         )
         slot = head.iteration + 1
-        if not self._blobs.create(_key(version.study, version.line, slot), msgspec.json.encode(fence)):
+        if not self._blobs.create(_key(version.study, version.line, slot), sealed(msgspec.json.encode(fence))):
             begun = self._fence(version.study, version.line, slot)
             if begun is None:
                 raise _conflict(version, slot)
             if begun.goes_on_at != version.iteration:
                 raise StoreError(_unfinished(version.study, version.line, begun.goes_on_at))
-        self._blobs.create(f"{version.study}/{version.line}/fences/{slot}.json", b"{}")
+        self._blobs.create(_marker_key(version.study, version.line, slot), b"{}")
 
     def largest_seen(self, study: str, line: str) -> int:
         """Return the largest number that was ever published, as far as the store's own folders show; -1 for none.
@@ -324,7 +368,7 @@ class ModelStore:
 
     def _is_of_line(self, study: str, line: str, number: int) -> bool:
         try:
-            link = self._decode(self._blobs.read(_key(study, line, number)) or b"", Link, "")
+            link = self._decode(self._read(_key(study, line, number)) or b"", Link, "")
         except FedpingError:
             return False
         return (link.study, link.line, link.iteration) == (study, line, number)
@@ -336,7 +380,50 @@ class ModelStore:
             return _unfinished(study, line, chain.unfinished)
         newest = chain.numbers[-1] if chain.numbers else -1
         behind = newest < seen and wanted <= seen
-        return lost(study, line, newest, seen, f"{self.where}/{study}/{line}") if behind else None
+        if behind:
+            return lost(study, line, newest, seen, f"{self.where}/{study}/{line}")
+        # what is published before a stray file would make it the next version, which it is not
+        stray = next((n for n in chain.strays if n in (newest + 2, wanted + 1)), None)
+        if stray is not None:
+            return (
+                f"{self.where}/{_key(study, line, stray)} does not follow version {newest}, and would seem to follow "
+                f"version {stray - 1}, which was therefore not published: move the file out of the store, or restore "
+                "what is missing before it from a copy"
+            )
+        return None
+
+    def _has_traces(self, study: str, line: str, noted: int = -1) -> bool:
+        """Return whether anything of a line was published before, as far as its folders show."""
+        folders = (f"{study}/{line}/{folder}" for folder in ("versions", "fences", "public"))
+        names = {name for folder in folders for name in self._blobs.names(folder)}
+        return noted >= 0 or "latest.json" in names or any(number_in(name) is not None for name in names)
+
+    def _no_version(self, study: str, line: str, noted: int = -1) -> str:
+        if self._has_traces(study, line, noted):
+            return self._without_its_versions(study, line)
+        return (
+            f"line '{line}' of study '{study}' has no version in {self.where}; run 'fedping study create' with the "
+            "study's file again, which adds what is missing"
+        )
+
+    def _without_its_versions(self, study: str, line: str) -> str:
+        return (
+            f"line '{line}' of study '{study}' has no version 0 in {self.where}, and it was published before: restore "
+            f"{_key(study, line, 0)}, and what else was lost, from a copy; no version is published a second time"
+        )
+
+    def _broken_fence(self, study: str, line: str, slot: int) -> str:
+        return (
+            f"{self.where}/{_key(study, line, slot)} is lost or damaged: it is the fence that says where the line goes "
+            f"on after version {slot - 1}, as {self.where}/{_marker_key(study, line, slot)} tells; restore it from a "
+            "copy"
+        )
+
+    def _unmarked_fence(self, study: str, line: str, slot: int) -> str:
+        return (
+            f"{self.where}/{_marker_key(study, line, slot)} is missing: {_key(study, line, slot)} is a fence and no "
+            "version, and that file says so; restore it from a copy"
+        )
 
     def _refuse_unfit(self, version: Version, data: bytes, line: Line) -> None:
         public = msgspec.json.encode(msgspec.json.decode(data, type=PublicPart))
@@ -364,6 +451,8 @@ class ModelStore:
             raise StoreError(lost(study, line, numbers[-1], shown, f"{self.where}/{folder}"))
         document = b""
         for number in numbers:
+            if f"{number}.json" not in there and self._fence(study, line, number):
+                continue  # what marks it is lost
             if f"{number}.json" not in there or number == numbers[-1]:
                 document = self.public_document(study, line, number)
             if f"{number}.json" not in there:
@@ -396,7 +485,7 @@ class ModelStore:
 
     def _read_fence(self, study: str, line: str, number: int) -> Fence | None:
         try:
-            fence = msgspec.json.decode(self._blobs.read(_key(study, line, number)) or b"", type=Fence)
+            fence = msgspec.json.decode(unsealed(self._read(_key(study, line, number)) or b""), type=Fence)
         except (msgspec.MsgspecError, UnicodeDecodeError, FedpingError):
             return None
         of_here = (fence.study, fence.line, fence.after + 1) == (study, line, number)
@@ -433,6 +522,8 @@ class ModelStore:
             return self._foreign(key, "was computed for another model spec")
         if number == 0 or before is None:
             return None
+        if link.parent != before and (fence := self._fence(study, line, before)):
+            before = fence.after  # right before the version, and what marks it is lost
         if link.parent != before:
             return self._foreign(key, f"follows version {link.parent}, and not version {before}")
         if thoroughly:
@@ -507,6 +598,10 @@ def _remember(memory: dict[str, _T], key: str, value: _T) -> None:
 
 def _key(study: str, line: str, iteration: int) -> str:
     return f"{study}/{line}/versions/{iteration}.json"
+
+
+def _marker_key(study: str, line: str, slot: int) -> str:
+    return f"{study}/{line}/fences/{slot}.json"
 
 
 def _version_key(version: Version) -> str:

@@ -28,8 +28,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.errors import FedpingError
-
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -245,7 +243,8 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
     """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
 
     By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
-    disk: after a power loss an older number is there, which says less and nothing wrong.
+    disk: after a power loss an older number is there, which says less and nothing wrong. Nor does it have to succeed:
+    rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
     """
     note = _note(landing, store, study, line)
     hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
@@ -253,12 +252,9 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
         make_folder(note.parent)
         hidden.write_text(str(iteration))
         hidden.rename(note)
-    except OSError as error:
-        hidden.unlink(missing_ok=True)
-        raise FedpingError(
-            f"cannot write {note} in the landing folder: {error.strerror}; free space or correct the permissions, then "
-            "run the same command again"
-        ) from error
+    except OSError:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
 
 
 def _note(landing: Path, store: str, study: str, line: str) -> Path:

@@ -35,11 +35,16 @@ def store() -> None:
 @json_option
 def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -> None:
     """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
-    from model_store.store import open_store
+    from model_store.store import MissingVersion, open_store
 
     opened = open_store(store_path)
     opened.study(study).line(line)
-    versions = [opened.version(study, line, n) for n in opened.iterations(study, line)[-last:]]
+    versions = []
+    for n in opened.iterations(study, line)[-last:]:
+        try:
+            versions.append(opened.version(study, line, n))
+        except MissingVersion as error:  # a fence whose mark is lost
+            click.echo(f"note: {error}", err=True)
     tell_oddities(opened, study, line)
     if as_json:
         rows = [
@@ -131,6 +136,12 @@ def continue_(study: str, line: str, number: int, store_path: Path, landing: Pat
     from model_store.store import open_store
     from protocol.landing import newest_noted
 
+    if not landing.is_dir():
+        click.echo(
+            f"fedping: warning: there is no landing folder at {landing}, so it could not be checked which versions "
+            "rounds have noted there as published; if it is elsewhere, give --landing",
+            err=True,
+        )
     opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(

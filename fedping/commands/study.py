@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import LocalPath, json_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, store_option
 from protocol.clock import utc_now
 from protocol.errors import InvalidSettings
 from protocol.study import Study, study_from_toml
@@ -35,19 +35,23 @@ own_model_option = click.option(
 @click.argument("file", type=LocalPath())
 @own_model_option
 @store_option
-def create(file: Path, own_models: tuple[str, ...], store_path: Path) -> None:
+@landing_option
+def create(file: Path, own_models: tuple[str, ...], store_path: Path, landing: Path) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
     The file is checked as by 'fedping study check'. Safe to repeat. A study that exists with other settings is refused:
-    its versions and pings depend on them.
+    its versions and pings depend on them. So is a line whose version 0 was lost, as the store or the landing folder
+    shows: clients may have it, and it is never published a second time.
     """
     from model_store.store import open_store
+    from protocol.landing import newest_noted
     from server_jobs.optimize import first_versions
 
     the_study = _checked(file, own_models)
     created = utc_now()
     store = open_store(store_path, create=True)
-    if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__)):
+    noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
+    if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__), noted):
         lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"
         click.echo(f"study '{the_study.name}' is in {store_path}: version 0 of {lines}")
     else:

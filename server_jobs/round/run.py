@@ -64,7 +64,7 @@ def run_round(
     """
     the_study = store.study(study)
     noted = newest_noted(landing, store.where, study, line)  # before the head: another round may publish in between
-    head = store.head(study, line)
+    head = store.head(study, line, noted)
     settings = the_study.line(line)
     _refuse_an_older_copy(landing, store.where, head, noted)
     store.refresh_public(study, line)

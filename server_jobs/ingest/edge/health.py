@@ -184,7 +184,7 @@ def _check_lines(folder: Path, store: ModelStore, rules: StudyRules) -> None:
         served = head.latest()
         newest = store.newest(study, name)
         if served < 0 or newest < 0:
-            raise FedpingError(f"line '{name}' of study '{study}' has no version; run 'fedping study create' again")
+            raise FedpingError(store.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
         data = blobs.read(f"{study}/{name}/versions/{served}.json") or b""
         _read_newest(folder, study, name, served, newest, zlib.crc32(data))
 

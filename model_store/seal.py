@@ -1,0 +1,36 @@
+"""The seal of a document in the store: one flipped bit is otherwise another model, and in silence.
+
+The last member of the JSON object is ``,"seal":"<32 hexadecimal digits>"``, the XXH3-128 of all bytes before it. It is
+of the file, and no part of the document: no digest of a study or of a version knows of it. Documents of older stores
+have none.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MEMBER = re.compile(rb',"seal":"([0-9a-f]{32})"\}')
+_LENGTH = len(b',"seal":""}') + 32
+
+
+def sealed(document: bytes) -> bytes:
+    """Return the JSON of an object that is not empty, with its seal."""
+    body = memoryview(document)[:-1]
+    return b"".join((body, b',"seal":"', _digest(body), b'"}'))
+
+
+def is_whole(data: bytes) -> bool:
+    """Return whether a document is what its seal says; one without a seal may be."""
+    found = _MEMBER.fullmatch(data[-_LENGTH:])
+    return found is None or found[1] == _digest(memoryview(data)[:-_LENGTH])
+
+
+def unsealed(data: bytes) -> bytes:
+    """Return a document without its seal, if it has one."""
+    return data[:-_LENGTH] + b"}" if _MEMBER.fullmatch(data[-_LENGTH:]) else data
+
+
+def _digest(body: memoryview) -> bytes:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(body).encode()
