@@ -62,7 +62,7 @@ class UnreadableFile(FedpingError):
         aside = shlex.join(["mv", str(where), str(where.with_name(f".{where.name}"))])
         super().__init__(
             f"{path} {what}; put a whole copy in its place, or move it out of the way by `{aside}` (no name that "
-            "begins with a dot is read); then run the same command again; nothing was published"
+            "begins with a dot is read); then run the same command again"
         )
         self.path, self.what = os.fspath(path), what
 
