@@ -68,8 +68,8 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
         if "Referer" in request.headers or "Origin" in request.headers or session:
             raise Refused("this page is too old to change anything; reload it and try again") from error
         raise Refused(
-            "a program that changes anything needs the dashboard's token: start the dashboard with --token-file, and send "
-            "what is in that file as 'Authorization: Bearer ...'; if this is a page, reload it and try again"
+            "a program that changes anything needs the dashboard's token: start the dashboard with --token-file, and "
+            "send what is in that file as 'Authorization: Bearer ...'; if this is a page, reload it and try again"
         ) from error
 
 
