@@ -11,6 +11,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from dashboard.answers import wants_page
 from dashboard.errors import MOST, NotThere, WrongState, as_sentence, sentence_of
 from dashboard.feeds.streams import Streams
 from dashboard.guard import guard
@@ -100,7 +101,6 @@ def _http_error(error: HTTPException) -> tuple[Response | str, int]:
 
 def _told(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
     """Tell a person on a page, and a program in JSON."""
-    wanted = request.accept_mimetypes.best_match(["application/json", "text/html"], "application/json")
-    if wanted == "text/html" and not request.path.endswith((".json", ".csv")):
+    if wants_page(request) and not request.path.endswith((".json", ".csv")):
         return render_template("error.html", sentence=sentence, status=status), status
     return jsonify(error=sentence), status

@@ -1,5 +1,17 @@
-"""`python -m fedping` is the `fedping` command."""
+"""`python -m fedping` is the `fedping` command; Ctrl-C is told in a word even while the command line is imported."""
 
-from fedping.main import run
+import sys
 
-run()
+
+def run() -> None:
+    """Run the command line of this process and leave with its exit code."""
+    try:
+        from fedping import main
+    except KeyboardInterrupt:
+        print("fedping: interrupted", file=sys.stderr)
+        sys.exit(130)
+    main.run()
+
+
+if __name__ == "__main__":
+    run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +34,9 @@ SUBCOMMANDS = {
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),
 }
 """Name, module, attribute and summary of every subcommand; the summary is here so that --help imports none of them."""
+
+ENDED_IN_ORDER = ("ingest", "round", "schedule")
+"""What answers SIGTERM in words. It takes a moment to be imported, in which Python would end without one."""
 
 
 class LazyGroup(click.Group):
@@ -90,4 +95,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Run the command line of this process and leave with its exit code."""
+    if sys.argv[1:2] and sys.argv[1] in ENDED_IN_ORDER and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        _say_when_terminated()
     sys.exit(main())
+
+
+def _say_when_terminated() -> None:
+    """Have SIGTERM say a word before it ends this process as ever, until the command has handlers of its own."""
+    here = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() == here:
+            os.write(2, b"fedping: terminated\n")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)

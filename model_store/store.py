@@ -250,7 +250,7 @@ class ModelStore:
                 raise MissingVersion(self._unmarked_fence(study, line, iteration))
             self.study(study).line(line)
             numbers = self.iterations(study, line)
-            span = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none"
+            span = f"its newest is {numbers[-1]}" if numbers else "it has none"
             raise MissingVersion(f"line '{line}' of study '{study}' has no version {iteration} in {self.where}; {span}")
         return key, data
 

@@ -17,3 +17,7 @@ class InvalidSettings(FedpingError):
     """A study, model spec or option that cannot be meant; nothing was started. Exit code 2, as for a wrong option."""
 
     exit_code = 2
+
+
+class UnfitTable(InvalidSettings, ValueError):
+    """Settings of one table that do not go together. As a ``ValueError`` it keeps, when decoded, where the table is."""

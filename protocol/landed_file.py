@@ -62,7 +62,7 @@ class UnreadableFile(FedpingError):
         aside = f"mv {_quoted(str(where))} {_quoted(str(where.with_name(f'.{where.name}')))}"
         super().__init__(
             f"{printable(path)} {what}; put a whole copy in its place, or move it out of the way by `{aside}` (no name "
-            "that begins with a dot is read); then run the same command again; nothing was published"
+            "that begins with a dot is read); then run the same command again"
         )
         self.path, self.what = os.fspath(path), what
 

@@ -17,9 +17,12 @@ def local_path(said: str | os.PathLike[str]) -> Path:
     """Return the path that an option, a variable or a key of a file names; ``file:///srv/x`` is ``/srv/x``.
 
     Raises:
-        InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine.
+        InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine; or it
+            is empty, as a variable that nobody has set.
     """
     text = os.fspath(said)
+    if not text:
+        raise InvalidSettings("the path is empty; set the variable that it comes from, or write '.' for this folder")
     found = _ADDRESS.match(text)
     if found is None:
         return Path(text)

@@ -75,10 +75,16 @@ def centroids_of(spec: ModelSpec) -> tuple[int, int]:
         without_counts = clusters * features
         if spec.m in (without_counts, without_counts + clusters):
             return clusters, features
+    said = {"clusters": clusters, "features": features}
+    missing = " and ".join(f"'{name}'" for name, value in said.items() if value is None)
+    why = (
+        f"and its settings have no {missing}"
+        if missing
+        else (f"which are no centroids of clusters = {clusters!r} and features = {features!r}")
+    )
     raise InvalidSettings(
-        f"model spec '{spec.name}' has {spec.m:,} weights, which are no centroids of clusters = {clusters!r} and "
-        f"features = {features!r}; reclustering is for a model such as k-means: correct the spec, or set another "
-        "'aggregate'"
+        f"model spec '{spec.name}' has {spec.m:,} weights, {why}; reclustering is for a model such as k-means: correct "
+        "the spec, or set another 'aggregate'"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import ValidationError, inspect
 
+from protocol.errors import UnfitTable
 from protocol.weights import NAME_PATTERN
 
 _PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -39,39 +40,51 @@ def told(error: ValidationError, raw: Any, kind: Any) -> str:
     place = _PLACE.match(str(error))
     assert place is not None
     said, path = place["said"], _steps(place["path"] or "")
+    if isinstance(error.__cause__, UnfitTable):
+        return f"{_table(path, raw)}: {error.__cause__}" if path else str(error.__cause__)
     quoted = _QUOTED.search(said)
     name = quoted[1] if quoted else ""
     if said.startswith("Object contains unknown field"):
         names = _names(_type_at(kind, raw, path), raw, path)
-        has_none = f"{_table(path)} has no setting" if path else "there is no setting"
+        has_none = f"{_table(path, raw)} has no setting" if path else "there is no setting"
         return f"{has_none} '{name}'{_instead(name, names)}"
     if said.startswith("Object missing required field"):
         return (
-            f"{_table(path)} needs the setting '{name}'; add it" if path else f"the setting '{name}' is missing; add it"
+            f"{_table(path, raw)} needs the setting '{name}'; add it"
+            if path
+            else f"the setting '{name}' is missing; add it"
         )
     if said.startswith("Invalid"):
-        return f"{_setting(path)} is '{name}'{_listed('choose one of', _values(kind, raw, path))}"
+        return f"{_setting(path, raw)} is '{name}'{_listed('choose one of', _values(kind, raw, path))}"
     if not path:
         return said
     for word, plain in _WORDS.items():
         said = said.replace(word, plain)
-    return f"{_setting(path)} is {_short(_value_at(raw, path))}: {said[0].lower()}{said[1:]}"
+    return f"{_setting(path, raw)} is {_short(_value_at(raw, path))}: {said[0].lower()}{said[1:]}"
 
 
 def _steps(path: str) -> list[str]:
     return [name or number for name, number in _STEP.findall(path)]
 
 
-def _table(path: Sequence[str]) -> str:
-    """Return a table as the file heads it, and in a list of them which one, as in "[lines.pipeline] of number 2"."""
-    places = [f" of number {int(step) + 1}" for step in path if step.isdigit()]
-    return f"[{'.'.join(step for step in path if not step.isdigit())}]" + "".join(places)
+def _table(path: Sequence[str], raw: Any) -> str:
+    """Return a table as the file heads it, and in lists which: "[lines.spec.weights] of weight 3 ('c') of line 1"."""
+    places = [_place(path[: depth + 1], raw) for depth, step in enumerate(path) if step.isdigit()]
+    return f"[{'.'.join(step for step in path if not step.isdigit())}]" + "".join(reversed(places))
 
 
-def _setting(path: Sequence[str]) -> str:
+def _place(path: Sequence[str], raw: Any) -> str:
+    """Return which of a list's tables a path ends at, with its name if it has one."""
+    lists, table = path[-2] if path[:-1] else "", _value_at(raw, path)
+    what = lists.removesuffix("s") if lists.endswith("s") else "number"
+    name = table.get("name") if isinstance(table, Mapping) else None
+    return f" of {what} {int(path[-1]) + 1}" + (f" ({_short(name)})" if isinstance(name, str) else "")
+
+
+def _setting(path: Sequence[str], raw: Any) -> str:
     if path[-1].isdigit() and path[:-1]:
-        return f"value {int(path[-1]) + 1} of {_setting(path[:-1])}"
-    return f"'{path[-1]}' in {_table(path[:-1])}" if path[:-1] else f"'{path[-1]}'"
+        return f"value {int(path[-1]) + 1} of {_setting(path[:-1], raw)}"
+    return f"'{path[-1]}' in {_table(path[:-1], raw)}" if path[:-1] else f"'{path[-1]}'"
 
 
 def _instead(name: str, settings: Sequence[str]) -> str:

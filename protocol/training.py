@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-from protocol.errors import InvalidSettings
+from protocol.errors import UnfitTable
 from protocol.spec import Positive
 
 
@@ -45,8 +45,10 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
     sign: bool = False
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
-            raise InvalidSettings("local training needs either 'epochs' or 'steps', and not both; give one of them")
+        if self.epochs is None and self.steps is None:
+            raise UnfitTable("local training needs 'epochs' or 'steps'; give one of them")
+        if self.epochs is not None and self.steps is not None:
+            raise UnfitTable("local training has both 'epochs' and 'steps'; leave one of them out")
 
 
 Training: TypeAlias = OneGradient | LocalSteps

@@ -25,6 +25,7 @@ from client_sim.fleet.transport import (
     Unavailable,
 )
 from protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
+from protocol.errors import InvalidSettings
 from protocol.model import ModelDocument
 from protocol.study import PublicStudy
 
@@ -63,14 +64,14 @@ class HttpTransport:
     The session is opened at the first request, in the event loop that makes it, and serves that loop alone.
 
     Raises:
-        TransportError: the address is not an http or https URL.
+        InvalidSettings: the address is not an http or https URL.
     """
 
     def __init__(
         self, address: str, settings: HttpSettings = HttpSettings(), document: DocumentType = FRECENCY_UPDATE
     ) -> None:
         if not _is_address(address):
-            raise TransportError(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
+            raise InvalidSettings(f"'{address}' is not an ingest address; write one such as http://127.0.0.1:8080")
         self.address = address.rstrip("/")
         self._settings = settings
         self._document = document

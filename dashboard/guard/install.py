@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, redirect, render_template, request
+from flask import Flask, redirect, render_template, request, session
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -65,7 +65,12 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
     try:
         csrf.protect()
     except CSRFError as error:
-        raise Refused("this page is too old to change anything; reload it and try again") from error
+        if "Referer" in request.headers or "Origin" in request.headers or session:
+            raise Refused("this page is too old to change anything; reload it and try again") from error
+        raise Refused(
+            "a program that changes anything needs the dashboard's token: start the dashboard with --token-file, and "
+            "send what is in that file as 'Authorization: Bearer ...'; if this is a page, reload it and try again"
+        ) from error
 
 
 def _ask_for(token: str) -> AnyResponse:

@@ -22,7 +22,7 @@ from dashboard.services import Services
 from model_store import ModelStore, StoreError, open_store
 from protocol import __version__
 from protocol.clock import utc_now
-from protocol.errors import InvalidSettings
+from protocol.errors import FedpingError, InvalidSettings
 from protocol.spec import Name
 
 T = TypeVar("T", bound=Struct)
@@ -95,7 +95,11 @@ def blueprint(services: Services) -> Blueprint:
     def rollback_plan(study: str, line: str) -> Response:
         store = open_store(root)
         _known(store, study, line)
-        return as_json(plan(store, study, line, request.args.get("to", -1, type=int)))
+        try:
+            to = int(request.args.get("to", ""))
+        except ValueError:
+            raise FedpingError("'to' must be the number of a version, as in rollback.json?to=41") from None
+        return as_json(plan(store, study, line, to))
 
     @views.post("/<study>/<line>/rollback")
     def rollback(study: str, line: str) -> Response:

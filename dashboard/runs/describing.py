@@ -11,6 +11,7 @@ from flask import Blueprint, Response, jsonify, redirect, render_template, reque
 from markupsafe import Markup, escape
 from werkzeug.wrappers import Response as AnyResponse
 
+from dashboard.answers import wants_page
 from dashboard.runs.book import RunBook
 from dashboard.runs.form.nodes import Node, choices_of, fields_of
 from dashboard.runs.form.posted import arms_of, input_of, settings
@@ -66,6 +67,8 @@ def describing(views: Blueprint, book: RunBook) -> None:
         described, problem = _described(request.form)
         judged = problem or judge(described)
         if isinstance(judged, Problem):
+            if not wants_page(request):
+                raise InvalidSettings(judged.sentence)
             again = _text_page(described, request.form.get("title", ""), judged) if "text" in request.form else None
             return again or _form_page(_filled(request.form), request.form.get("title", ""), judged), 400
         title = request.form.get("title", "").strip() or judged.name

@@ -198,7 +198,7 @@ def open_ping_file(path: str | Path, document: DocumentType, age: int = 0, done:
         landed = open_landed(path)
     except FileNotFoundError as error:
         raise FedpingError(
-            f"{path} is gone, though the round needs it; put it back from a copy, then run the round again"
+            f"{path} is gone, though its pings are needed; put it back from a copy, then run the same command again"
         ) from error
     try:
         schema = landed.footer.schema.to_arrow_schema()

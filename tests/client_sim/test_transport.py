@@ -169,7 +169,7 @@ def test_an_address_where_nobody_listens() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_told_at_once(address: str) -> None:
-    with pytest.raises(TransportError, match="is not an ingest address; write one such as http://127"):
+    with pytest.raises(InvalidSettings, match="is not an ingest address; write one such as http://127"):
         HttpTransport(address)
 
 

@@ -1,6 +1,7 @@
 """A mistake on the command line is one sentence and a non-zero exit, without a traceback; nothing is half done."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,40 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -
 def test_the_exit_code_reaches_the_shell() -> None:
     ran = subprocess.run([sys.executable, "-m", "fedping", "study", "show", "x", "--store", "/nowhere"], cwd=ROOT)
     assert ran.returncode == 1
+
+
+SIGNALLED_WHILE_IMPORTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["fedping", "{command}", "x"]
+from fedping.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "number", "code", "word"),
+    [
+        ("click", "schedule", "SIGINT", 130, "interrupted"),
+        ("click", "analyze", "SIGINT", 130, "interrupted"),
+        ("server_jobs.schedule", "schedule", "SIGINT", 130, "interrupted"),
+        ("fedping.commands.schedule", "schedule", "SIGTERM", -signal.SIGTERM, "terminated"),
+        ("server_jobs.ending", "round", "SIGTERM", -signal.SIGTERM, "terminated"),
+        ("fedping.commands.ingest", "ingest", "SIGTERM", -signal.SIGTERM, "terminated"),
+    ],
+)
+def test_a_signal_that_comes_before_the_command_has_begun_is_told_in_a_word(
+    module: str, command: str, number: str, code: int, word: str
+) -> None:
+    script = SIGNALLED_WHILE_IMPORTING.format(module=module, number=number, command=command)
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.lstrip()) == (code, f"fedping: {word}\n")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -17,6 +17,9 @@ import click
 import pytest
 
 from fedping.main import cli
+from server_jobs.ingest.admission.rejection import REASONS
+from server_jobs.ingest.edge.health import CHECKS
+from server_jobs.round.result import RoundResult
 from tests.support.ingest_app import ingest_app
 
 ROOT = Path(__file__).parents[2]
@@ -289,3 +292,20 @@ def test_the_docs_promise_no_release() -> None:
     for where, text in blocks("sh", "console"):
         for line in text.splitlines():
             assert not re.match(r"\$? ?pip install \"?fedping(\[\w+\])?\"?(\s*$|\s+#)", line), f"{where}: {line}"
+
+
+# --- words ---
+
+
+def test_operators_read_the_words_that_a_waiting_round_prints() -> None:
+    said = RoundResult(status="waiting", study="s", line="l", iteration=57, clients=3, min_clients=100).sentence
+    assert f"| `{said.removeprefix('s/l: ')}`, again and again |" in OPERATORS
+    general = said.removeprefix("s/l: ").replace("57", "n").replace("100", "m").replace("3", "k")
+    assert f"| {general} |" in OPERATORS
+
+
+def test_every_check_of_the_heartbeat_and_every_named_refusal_is_in_the_guide() -> None:
+    table = OPERATORS.partition("### The heartbeat")[2].partition("## 3.")[0]
+    assert re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))) == list(CHECKS)
+    assert set(re.findall(r"^\| rejected: `(\w+)`", OPERATORS, re.MULTILINE)) <= REASONS.keys()
+    assert "rejected: `update_length`" in OPERATORS

@@ -156,9 +156,9 @@ def test_a_study_that_is_not_there(server: FaultyServer, capsys: pytest.CaptureF
     assert (out, server.attempts) == ("", [])
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://[::1", "http://a..b"])
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:8080", "http://[::1", "http://a..b"])
 def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], url: str) -> None:
-    out, err = said(capsys, url, STUDY, code=1)
+    out, err = said(capsys, url, STUDY, code=2)
     assert err == f"fedping: '{url}' is not an ingest address; write one such as http://127.0.0.1:8080\n"
     assert out == ""
 

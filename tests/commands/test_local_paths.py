@@ -37,7 +37,7 @@ def test_an_address_is_refused_in_one_sentence(said: str) -> None:
         ("runs:variant", "runs:variant"),
         ("/srv/s3://x", "/srv/s3:/x"),
         ("C:/x", "C:/x"),
-        ("", "."),
+        (".", "."),
         ("file:///srv/a%20b", "/srv/a b"),
         ("file:/srv/x", "/srv/x"),
         ("FILE://localhost/srv/x", "/srv/x"),
@@ -47,7 +47,7 @@ def test_a_path_is_one_and_so_is_a_file_url(said: str, path: str) -> None:
     assert local_path(said) == Path(path)
 
 
-@given(st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"])))
+@given(st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"]), min_size=1))
 def test_whatever_has_no_colon_is_a_path(said: str) -> None:
     assert local_path(said) == Path(said)
 
@@ -79,6 +79,7 @@ def test_whatever_has_no_colon_is_a_path(said: str) -> None:
         "demo --out {x}",
         "compare {x} {x}",
         "fleet http://127.0.0.1:9 s --profile {x}",
+        "fleet http://127.0.0.1:9 s --replay {x}",
     ],
 )
 def test_no_command_takes_one_or_makes_a_folder_of_it(
@@ -89,6 +90,18 @@ def test_no_command_takes_one_or_makes_a_folder_of_it(
     told = capsys.readouterr().err
     assert "'s3a://bucket/x' is no path of this machine" in told
     assert "Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--store", "--landing", "--journal"])
+def test_an_empty_path_is_not_the_current_folder(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ingest", option, ""]) == 2
+    said = capsys.readouterr().err
+    assert f"Invalid value for '{option}'" in said
+    assert "the path is empty; set the variable that it comes from" in said
     assert list(tmp_path.iterdir()) == []
 
 

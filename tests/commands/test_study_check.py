@@ -131,7 +131,7 @@ REFUSED = [
     ),
     (
         study({**LOGISTIC, **ARRAYS}, pipeline={"aggregate": {"by": "recluster"}}),
-        "which are no centroids of clusters = None and features = 30",
+        "and its settings have no 'clusters'; reclustering is for",
     ),
     (study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER), "its [lines.training] sends a gradient; set training = "),
     (

@@ -45,6 +45,36 @@ def test_a_change_needs_the_token_of_a_page_of_ours(tmp_path: Path) -> None:
     assert made.config["changes"] == 2
 
 
+def test_a_program_is_told_of_the_token_and_a_page_to_reload(tmp_path: Path) -> None:
+    made = application(tmp_path)
+    told = made.test_client().post("/change").json["error"]
+    assert "--token-file" in told
+    assert "Authorization: Bearer" in told
+    page = made.test_client().post("/change", headers={"Origin": "http://localhost"}).json["error"]
+    assert page == "this page is too old to change anything; reload it and try again"
+
+
+@pytest.mark.parametrize(("accept", "is_page"), [("*/*", False), ("application/json", False), ("text/html", True)])
+def test_a_description_that_cannot_be_meant_is_told_to_programs_in_json(
+    tmp_path: Path, accept: str, is_page: bool
+) -> None:
+    made = application(tmp_path)
+    client = made.test_client()
+    form = {"csrf_token": csrf_token(client, "/nowhere"), "text": "name = 1", "title": ""}
+    answer = client.post("/runs/start", data=form, headers={"Accept": accept})
+    assert (answer.status_code, answer.is_json) == (400, not is_page)
+    if not is_page:
+        assert "nothing to run" in answer.json["error"]
+
+
+def test_a_program_with_the_token_gets_json_whatever_it_accepts(tmp_path: Path) -> None:
+    client = application(tmp_path, token=TOKEN).test_client()
+    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
+    for text in ("name = 1", "not TOML"):
+        answer = client.post("/runs/start", data={"text": text}, headers=headers)
+        assert (answer.status_code, list(answer.json)) == (400, ["error"])
+
+
 @pytest.mark.parametrize("method", ["post", "put", "delete"])
 @pytest.mark.parametrize(
     "headers",

@@ -87,13 +87,19 @@ def test_the_page_holds_no_script_or_style_of_its_own(client: FlaskClient) -> No
         "/live/study/other/history.json",
         f"{LINE}/versions/99.json",
         f"{LINE}/rollback.json?to=99",
-        f"{LINE}/rollback.json",
     ],
 )
 def test_what_is_not_there_is_said_in_a_sentence(client: FlaskClient, path: str) -> None:
     answer = client.get(path, headers={"Accept": "application/json"})
     assert answer.status_code == 404
     assert answer.get_json()["error"]
+
+
+@pytest.mark.parametrize("query", ["", "?to=", "?to=x", "?to=1.5"])
+def test_a_rollback_to_no_number_is_told(client: FlaskClient, query: str) -> None:
+    answer = client.get(f"{LINE}/rollback.json{query}")
+    assert answer.status_code == 400
+    assert answer.json == {"error": "'to' must be the number of a version, as in rollback.json?to=41"}
 
 
 def test_the_history_is_json_and_csv(client: FlaskClient, store: ModelStore) -> None:

@@ -198,7 +198,7 @@ def test_what_is_missing_or_damaged_is_told_by_name(tmp_path: Path) -> None:
     store.create_study(study, (version_0(study),))
     with pytest.raises(FedpingError, match="has no line 'other'; it has main"):
         store.head("study", "other")
-    with pytest.raises(StoreError, match=r"no version 5 in .*; it has 0 to 0"):
+    with pytest.raises(StoreError, match=r"no version 5 in .*; its newest is 0"):
         store.version("study", "main", 5)
     document = tmp_path / "s" / "study" / "main" / "versions" / "0.json"
     document.write_bytes(document.read_bytes()[:-20])

@@ -18,8 +18,13 @@ DEMO = Path("experiments/demo.toml")
         ('name = "', 'nmae = "', "there is no setting 'nmae'; did you mean 'name'?"),
         ("share = ", "shaer = ", "has no setting 'shaer'; did you mean 'share'?"),
         ("share = ", 'share = "all" # ', "is 'all': expected a number, got a text"),
-        ('optimizer = "rprop"', 'optimizer = "sgd"', "[lines.pipeline.optimizer] of number 1 is 'sgd'; choose one of"),
-        ("alpha = ", "alhpa = ", "[lines.pipeline.optimizer] of number 1 has no setting 'alhpa'; did you mean"),
+        ('optimizer = "rprop"', 'optimizer = "sgd"', "optimizer] of line 1 ('main') is 'sgd'; choose one of"),
+        ("alpha = ", "alhpa = ", "[lines.pipeline.optimizer] of line 1 ('main') has no setting 'alhpa'; did you mean"),
+        ('kind = "cutoff"', 'kind = "cutof"', "of weight 1 ('firstBucketCutoff') of line 1 ('main') is 'cutof'"),
+        ("[lines.pipeline]", '[lines.training]\nalgorithm = "local"\nrate = 1\n[lines.pipeline]',
+         "[lines.training] of line 1 ('main'): local training needs 'epochs' or 'steps'; give one of them"),
+        ("[lines.pipeline]", '[lines.training]\nalgorithm = "local"\nrate = 1\nsteps = 2\nepochs = 1\n[lines.pipeline]',
+         "[lines.training] of line 1 ('main'): local training has both 'epochs' and 'steps'; leave one of them out"),
     ],
 )  # fmt: skip
 def test_a_study_file_with_a_slip_is_told_where(tmp_path: Path, old: str, new: str, said: str) -> None:

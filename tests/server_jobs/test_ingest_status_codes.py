@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from protocol.documents import FRECENCY_UPDATE
+from server_jobs.ingest.admission.body import JSON_TYPES
 from server_jobs.ingest.settings import Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
@@ -207,6 +208,11 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "zstd that is none": (400, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "zstd"}}),
     "zstd cut short": (400, PATH, {"data": zstandard.compress(GOOD)[:-3], "headers": {"Content-Encoding": "zstd"}}),
 }
+
+
+def test_a_type_that_is_not_taken_is_answered_with_all_that_are(ingest: IngestApp) -> None:
+    answer = ingest.client.post(PATH, data=GOOD, content_type="application/x-www-form-urlencoded")
+    assert all(kind in answer.json["error"] for kind in JSON_TYPES)
 
 
 @pytest.mark.parametrize("case", REQUESTS)

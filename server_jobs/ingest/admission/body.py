@@ -99,7 +99,8 @@ def _check_type(content_type: str) -> None:
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES:
         raise Rejection(
-            "content_type", "the Content-Type is not one that is taken here; send application/json or text/plain"
+            "content_type",
+            "the Content-Type is not one that is taken here; send application/json, application/x-ndjson or text/plain",
         )
 
 
