@@ -164,7 +164,7 @@ def test_variants_are_read_row_by_row():
         ('"breast-cancer"\ntest', '"brest"\ntest', "data@set.name", "there is no data set"),
         ("share = 0.25", "share = 2.5", "arm.4.value.4", "expected a number <= 1"),
         ('name = "FedGD+"', 'name = "FedGD"', None, "two variants are named"),
-        ("steps = 10, rate", "rate", "arm.1.name", "either 'epochs' or 'steps'"),
+        ("steps = 10, rate", "rate", "arm.1.name", "[training]: local training needs 'epochs' or 'steps'"),
         ("seeds = 5", "seeds = [1, 1]", None, "listed twice"),
     ],
 )

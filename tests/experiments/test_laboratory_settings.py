@@ -96,7 +96,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"engine": "spark"}, "exclude each other"),
         ({"early_stopping": {"patience": 3}}, "needs validation examples"),
         ({"early_stopping": {}}, "needs 'patience' or 'rise'"),
-        ({"training": {"algorithm": "local", "rate": 1.0}}, "either 'epochs' or 'steps'"),
+        ({"training": {"algorithm": "local", "rate": 1.0}}, "'epochs' or 'steps'"),
         ({"training": {"algorithm": "global"}}, "'algorithm' in [training] is 'global'; choose one of gradient, local"),
         ({"sampling": {"sampling": "uniform"}}, "[sampling] needs the setting 'clients'"),
         ({"seeds": [4, 4]}, "seed 4 is listed twice"),
