@@ -289,14 +289,20 @@ class _VerifiedChunks:
         self._handle, self._at = handle, 0
         self._known = {(at, length): digest for at, length, digest in _CHUNK.iter_unpack(entries)}
 
-    def read(self, size: int = -1) -> bytes:
-        """Return the next ``size`` bytes, which have to be a column chunk."""
+    def read(self, size: int = -1) -> pa.Buffer:
+        """Return the next ``size`` bytes, which have to be a column chunk.
+
+        In a buffer of Arrow's, which takes the same memory again and again where Python would ask the system each time.
+        """
+        import pyarrow as pa
         import xxhash
 
         digest = self._known.get((self._at, size))
         if digest is None:
             raise OSError(f"{size} bytes at {self._at} are no column chunk that its seal knows")
-        data = _read(self._handle, self._at, size)
+        data = pa.allocate_buffer(size)
+        if os.preadv(self._handle, [memoryview(data)], self._at) != size:
+            data = pa.py_buffer(_read(self._handle, self._at, size))
         if xxhash.xxh3_64_digest(data) != digest:
             raise OSError(f"the column chunk at byte {self._at} is not what was written")
         self._at += size

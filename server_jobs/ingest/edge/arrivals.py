@@ -27,11 +27,11 @@ GRACE = 0.25
 class Arrival:
     """A body on its way.
 
-    ``began`` is in seconds of the loop's clock, ``bytes`` how much has come by now, ``seen`` how much at the last look.
+    ``began`` is in seconds of the loop's clock, ``got`` how much has come by now, ``seen`` how much at the last look.
     """
 
     began: float
-    bytes: int = 0
+    got: int = 0
     seen: int = 0
     reading: asyncio.Task[bytes] | None = None
     timer: asyncio.TimerHandle | None = None
@@ -92,17 +92,17 @@ class Arrivals:
 
     def _look(self, loop: asyncio.AbstractEventLoop, arrival: Arrival) -> None:
         """Cut a body off, unless enough of it has come since the last look."""
-        if arrival.bytes - arrival.seen < self._rate * self._seconds:
+        if arrival.got - arrival.seen < self._rate * self._seconds:
             arrival.cut()
         else:
-            arrival.seen = arrival.bytes
+            arrival.seen = arrival.got
             arrival.timer = loop.call_later(self._seconds, self._look, loop, arrival)
 
     def _cut_the_slowest(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_cutting = False
         now = loop.time()
         slow = [arrival for arrival in self._waiting if now - arrival.began >= GRACE]
-        slow.sort(key=lambda arrival: (arrival.bytes / (now - arrival.began), arrival.began))
+        slow.sort(key=lambda arrival: (arrival.got / (now - arrival.began), arrival.began))
         for arrival in slow[: max(0, len(slow) - self._most)]:
             arrival.cut()
 
@@ -124,9 +124,9 @@ async def _piecewise(
             grown(len(piece))
         if keep:
             body += piece
-        arrival.bytes += len(piece)
-    if arrival.bytes != length:
-        raise incomplete(arrival.bytes, length)
+        arrival.got += len(piece)
+    if arrival.got != length:
+        raise incomplete(arrival.got, length)
     return cast(bytes, body)  # a copy would hold as much again, and nothing asks for more than bytes can
 
 
