@@ -42,17 +42,20 @@ class LineHead:
     def latest(self) -> int:
         """Return the number of the newest version that is published at this moment.
 
-        It is less than it was if an older copy of the store has been put back.
-
-        Raises:
-            StoreError, OSError: the store cannot be read.
+        It is less than it was if an older copy of the store has been put back; of a store that is away it stays.
         """
         with self._looking:  # or a look that began earlier, and saw less, might have the last word
             found = self._look_from(self.known)
-            if found < self.known:
-                self._see_store()  # a store that is away looks like one that has no version
-            self.known = found
-            return found
+            if found >= self.known or self._is_there():  # a store that is away looks like one that has no version
+                self.known = found
+            return self.known
+
+    def _is_there(self) -> bool:
+        try:
+            self._see_store()
+        except (FedpingError, OSError):
+            return False
+        return True
 
     def has(self, version: int, since_ms: int) -> bool:
         """Return whether a version that somebody named at ``since_ms`` (milliseconds since 1970) was published then.
