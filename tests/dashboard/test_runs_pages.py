@@ -92,7 +92,7 @@ def test_every_id_of_a_page_is_there_once_and_what_is_pointed_at_is_there(client
 
 def test_what_is_wrong_is_told_beside_its_field_and_nothing_is_lost(client, book):
     form = inputs_of(client, "/runs/new").sent | {"rounds": "many", "title": "kept"}
-    answer = client.post("/runs/start", data=form)
+    answer = client.post("/runs/start", data=form, headers={"Accept": "text/html"})
     page = answer.get_data(as_text=True)
     assert answer.status_code == 400
     assert re.search(r'id="rounds-wrong">[^<]*many', page)

@@ -14,13 +14,13 @@ from tests.support.ingest_server import ROOT, children, free_port, is_alive, run
 from tests.support.processes import left_over, new_mark, wait_until
 
 SERVER = """
-import sys, time
+import os, sys, time
 from granian.constants import Interfaces
 from granian.log import LogLevels
 from server_jobs.forking_server import ForkingServer
 
 def load():
-    print("loading", flush=True)
+    os.write(1, b"loading\\n")
     time.sleep(3600)
 
 quiet = {"websockets": False, "log_level": LogLevels.error}
@@ -67,9 +67,9 @@ def test_workers_that_are_told_to_stop_while_they_start_end() -> None:
     command = [sys.executable, "-c", SERVER, str(free_port())]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        assert [server.stdout.readline() for _ in range(2)] == ["loading\n"] * 2
-        server.terminate()
         try:
+            assert [server.stdout.readline() for _ in range(2)] == ["loading\n"] * 2
+            server.terminate()
             assert server.wait(60) == 0
         finally:
             server.kill()
