@@ -70,7 +70,7 @@ def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path, momen
         word = {"ingest starts": " ingest ", "Spark starts": "/bin/java -cp"}[moment]
         return any(word in command for command in marked(mark).values())
 
-    check_interrupted(tmp_path / "out", lambda mark: wait_until(lambda: reached(mark)))
+    check_interrupted(tmp_path / "out", lambda mark: wait_until(lambda: reached(mark), 240))
 
 
 @pytest.mark.long
