@@ -299,10 +299,8 @@ def test_a_model_without_centroids_cannot_be_reclustered(clusters: int | None, f
     line = clustering_study().lines[0]
     given = {"clusters": clusters, "features": features}
     spec = msgspec.structs.replace(line.spec, settings={k: v for k, v in given.items() if v is not None})
-    with pytest.raises(
-        InvalidSettings,
-        match=r"9 weights, (which are no centroids|and its settings have no 'clusters'|and its settings have no 'features')",
-    ):
+    told = "9 weights, (which are no centroids|and its settings have no '(clusters|features)')"
+    with pytest.raises(InvalidSettings, match=told):
         msgspec.structs.replace(line, spec=spec)
 
 
