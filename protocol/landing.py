@@ -252,9 +252,11 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
         make_folder(note.parent)
         hidden.write_text(str(iteration))
         hidden.rename(note)
-    except OSError:
+    except BaseException as error:  # Ctrl-C leaves no hidden file either
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
 
 
 def _note(landing: Path, store: str, study: str, line: str) -> Path:

@@ -171,6 +171,8 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
             raise
         try:
             _run(runner, joined, pace, report, console)
+        except asyncio.CancelledError:  # a Ctrl-C that came just as something it waited for had ended
+            raise KeyboardInterrupt from None
         finally:
             runner.run(joined.close())
             click.echo(_total(joined), err=as_json)

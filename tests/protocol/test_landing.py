@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from protocol import landing
-from protocol.landing import SHARDS, id_bytes, shard_of, write_landed
+from protocol.landing import SHARDS, id_bytes, note_newest, shard_of, write_landed
 from tests.support.landed import landed_table
 
 
@@ -58,3 +58,13 @@ def test_iterations_are_ordered_as_numbers_and_foreign_names_are_not_read(tmp_pa
     assert [p.name for p in landing.landed_files(folder)] == ["10-c.parquet", "2-b.parquet"]
     assert landing.landed_at(folder / "0000000000002-b.parquet") == 2
     assert landing.landed_at(folder / "foreign.parquet") is None
+
+
+def test_a_note_that_is_interrupted_leaves_nothing_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        note_newest(tmp_path, str(tmp_path / "store"), "study", "main", 3)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
