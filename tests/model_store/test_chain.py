@@ -1,9 +1,10 @@
 """What lies among a line's versions and is none, what is damaged, and what a store put back from a copy does."""
 
 import json
-import multiprocessing
 import os
+import queue
 import shutil
+import threading
 from pathlib import Path
 
 import msgspec
@@ -316,12 +317,10 @@ def _publish(where: Path, barrier, won, fence: bool) -> None:
 
 
 def test_of_a_round_and_a_fence_at_once_one_wins(store: ModelStore, versions: Path) -> None:
-    context = multiprocessing.get_context("fork")
     for _ in range(15):
-        barrier, won = context.Barrier(2), context.Queue()
-        racers = [
-            context.Process(target=_publish, args=(versions.parents[2], barrier, won, fence)) for fence in (True, False)
-        ]
+        barrier, won = threading.Barrier(2), queue.Queue[int | None]()
+        root = versions.parents[2]
+        racers = [threading.Thread(target=_publish, args=(root, barrier, won, fence)) for fence in (True, False)]
         for racer in racers:
             racer.start()
         results = [won.get(timeout=120), won.get(timeout=120)]
