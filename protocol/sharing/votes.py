@@ -1,9 +1,9 @@
 """Votes as bits: a vector of signs as what a proof can be about, and the way back, for sums of shares of it.
 
 A weight is two bits, one that votes up and one that votes down; the loss is a few bits of fixed weights, which add up
-to the largest that it can be; whether the first suggestion was on top is one. Whatever bits a client proves to have sent,
-the vector that they stand for is within the bound of the line (`fedping.protocol.privacy.Frame`). The way back is
-linear, so that it can be gone with shares: each server turns its own into numbers, and these add up.
+to the largest that it can be; whether the first suggestion was on top is one. Whatever bits a client has proven to
+send, the vector that they stand for is within the bound of the line (`fedping.protocol.privacy.Frame`). The way back is
+linear, so it can be gone with shares: each server turns its own into numbers, and these add up.
 """
 
 from __future__ import annotations
