@@ -7,7 +7,7 @@ document ids. So every engine and partitioning comes to the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,8 @@ def shared_sums(line: Line) -> Accumulator[Shares]:
             )
         return both
 
-    return private_sums(line)._replace(init=lambda line: {}, add=add, merge=merge, asks=("arms", "documents"))
+    plain: Accumulator[Any] = private_sums(line)
+    return plain._replace(init=lambda line: {}, add=add, merge=merge, asks=("arms", "documents"))
 
 
 def most_clients(parts: Layout) -> int:
@@ -167,9 +168,7 @@ def asked_arms(line: Line, arms: Sequence[str], shares: Shares) -> tuple[AskedAr
     for number, arm in enumerate(arms):
         rows = shares[number].ordered
         documents, offers, sealed = rows[:, :DOCUMENT_BYTES], rows[:, DOCUMENT_BYTES:start], rows[:, start:]
-        found.append(
-            AskedArm(arm=arm, documents=documents.tobytes(), offers=offers.tobytes(), sealed=sealed.tobytes())
-        )
+        found.append(AskedArm(arm=arm, documents=documents.tobytes(), offers=offers.tobytes(), sealed=sealed.tobytes()))
     return tuple(found)
 
 
