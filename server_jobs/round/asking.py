@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import DecodeError, ValidationError, json
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.sharing.exchange import Refusal, Refused
+from fedping.protocol.sharing.exchange import Refusal, Refused, digest_of_signed
 
 if TYPE_CHECKING:
     import requests
@@ -31,6 +31,7 @@ POLL_SECONDS = 2.0
 
 MOST_REFUSAL_BYTES = 65_536
 MOST_WHY = 500
+BYTES = "application/octet-stream"
 _BLOCK = 65_536
 
 
@@ -54,7 +55,7 @@ class Helper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpHelper:
-    """A helper over HTTP: ``POST <url>/answers``.
+    """A helper over HTTP: ``POST <url>/answers``, and ``GET <url>/answers/<digest>`` while it is at work on that.
 
     Args:
         url: where it is.
@@ -79,23 +80,25 @@ class HttpHelper:
     def answer(self, request: bytes, most: int) -> bytes:
         """See :class:`Helper`."""
         until = time.monotonic() + self.patience
-        while True:
-            waits = self._attempt(request, most, until)
-            if isinstance(waits, bytes):
-                return waits
+        waits = self._attempt(request, most, until, begun=False)
+        while not isinstance(waits, bytes):
             if time.monotonic() + waits >= until:
                 raise NoAnswer(f"the helper at {self.url} is still at work on the answer")
             time.sleep(waits)
+            waits = self._attempt(request, most, until, begun=True)
+        return waits
 
-    def _attempt(self, request: bytes, most: int, until: float) -> bytes | float:
-        """Return the answer, or after how many seconds to ask again."""
+    def _attempt(self, request: bytes, most: int, until: float, *, begun: bool) -> bytes | float:
+        """Return the answer, or after how many seconds to look again; what is worked on is not sent once more."""
         with self._told():
-            with self._posted(request, until) as got:
+            with self._looked(request, until) if begun else self._posted(request, until) as got:
                 if got.status_code == 202:
                     return _seconds(got.headers.get("Retry-After"))
                 body = self._body(got, most if got.status_code == 200 else MOST_REFUSAL_BYTES, until)
             if got.status_code == 200:
                 return body
+            if begun:  # it has ended without an answer, and why is told to whoever sends the request
+                return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise Refused(refusal.refused, refusal.why)
             raise NoAnswer(f"the helper at {self.url} has answered with HTTP {got.status_code}")
@@ -103,14 +106,25 @@ class HttpHelper:
     def _posted(self, request: bytes, until: float) -> requests.Response:
         import requests
 
-        return requests.post(
-            f"{self.url.rstrip('/')}/answers",
-            data=_Upload(request, until),
-            headers={"Content-Type": "application/octet-stream", "Accept-Encoding": "identity"},
-            timeout=(CONNECT_SECONDS, max(1.0, until - time.monotonic())),
-            stream=True,
-            allow_redirects=False,
-        )
+        data = _Upload(request, until)
+        return requests.post(self._address, data=data, **self._bounds(until, {"Content-Type": BYTES}))
+
+    def _looked(self, request: bytes, until: float) -> requests.Response:
+        import requests
+
+        return requests.get(f"{self._address}/{digest_of_signed(request)}", **self._bounds(until, {}))
+
+    @property
+    def _address(self) -> str:
+        return f"{self.url.rstrip('/')}/answers"
+
+    def _bounds(self, until: float, headers: dict[str, str]) -> dict[str, Any]:
+        return {
+            "headers": {**headers, "Accept-Encoding": "identity"},
+            "timeout": (CONNECT_SECONDS, max(1.0, until - time.monotonic())),
+            "stream": True,
+            "allow_redirects": False,
+        }
 
     def _body(self, got: requests.Response, most: int, until: float) -> bytes:
         found = bytearray()

@@ -200,7 +200,7 @@ class RoundResult:
                 since = (self.since or "")[:19].replace("T", " ")
                 return (
                     f"{where}: version {self.iteration} stays; the helper was asked for the sums of {self.clients:,} "
-                    f"clients at {since} UTC, and the line waits: {self.missing}"
+                    f"clients at {since} UTC, and its answer is not there: {self.missing}"
                 )
             case "waiting" if self.missing:
                 return f"{where}: version {self.iteration} stays; {self.missing}"

@@ -185,8 +185,7 @@ class SharedSums:
         where = self.asked.file_of(made)
         if self.helper is None:
             raise NoAnswer(
-                f"for the helper's answer to {where}: give --helper URL, or send the helper that file and give what "
-                "comes back by --answer FILE"
+                f"give --helper URL, or send {where} to the helper and give the file that comes back by --answer FILE"
             )
         most = most_answer_bytes(self.line, made.read)
         try:
