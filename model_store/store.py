@@ -8,6 +8,8 @@
     <study>/<line>/held/<n>.json           a version that a round has not published, but held back for people to decide,
                                            or until a stage has shown enough; or what is to be published in its place
     <study>/<line>/held/<n>.heard.json     what the last round has heard of that stage; not the truth, but told
+    <study>/<line>/asked/                  what the helper of a line of shares is asked for, and has answered
+                                           (:mod:`fedping.model_store.asked`)
     <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived from the above
     <study>/<line>/public/latest.json      the same of the head
     <study>/<line>/public/staged-<n>.json  the same of a held version that a share of the clients gets first
@@ -30,6 +32,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
 from fedping.model_store.seal import is_whole, sealed, unsealed
@@ -516,6 +519,10 @@ class ModelStore:
             return None if data is None else msgspec.json.decode(unsealed(data), type=StageSeen)
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
+
+    def asked(self, study: str, line: str) -> AskedOf:
+        """Return what the helper of a line of shares is asked for."""
+        return AskedOf(self._blobs, self.where, study, line)
 
     def staged_after(self, study: str, line: str, newest: int) -> Staged | None:
         """Return which version a share of the clients is to take instead of the newest; None if there is none.

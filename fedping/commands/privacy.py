@@ -132,10 +132,11 @@ def card(study: str, store_path: Path, as_json: bool) -> None:
 @privacy.command()
 @click.argument("file", type=LocalPath(dir_okay=False))
 def key(file: Path) -> None:
-    """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines whose 'privacy' has 'sampling'.
+    """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines with 'sampling', or a second server.
 
     The key decides by secret coins which clients count in a round. A line keeps the one that its first round had. Keep
-    it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key.
+    it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key. Where
+    there is a second server, the helper, requests to it are signed with what follows from the key.
     """
     from fedping.server_jobs.privacy.coins import make_key
 
@@ -143,3 +144,13 @@ def key(file: Path) -> None:
     click.echo(
         f"{file}: a new key, which only you can read; keep a copy, for a line takes no other after its first round"
     )
+
+
+@privacy.command()
+@click.argument("file", type=LocalPath(dir_okay=False))
+def identity(file: Path) -> None:
+    """Print the IDENTITY of whoever signs requests to helpers with the key in FILE, for the helper's operator."""
+    from fedping.server_jobs.privacy.coins import read_key
+    from fedping.server_jobs.privacy.leader import leader_identity
+
+    click.echo(leader_identity(read_key(file)))
