@@ -1,10 +1,10 @@
-"""Arithmetic modulo p = 2^64 - 2^32 + 1, the draft's Field64, on arrays of uint64 of at least one axis.
+"""Arithmetic modulo p = 2^64 - 2^32 + 1, the draft's Field64, on uint64 arrays of at least one axis.
 
-Elements are below p, whatever function takes or returns them. 2^64 is 2^32 - 1 modulo p, and 2^96 is -1, so that a
-product of 128 bits is reduced without a division. Nothing here branches on a value.
+Every function takes and returns elements below p. Modulo p, 2^64 is 2^32 - 1 and 2^96 is -1, so a product of 128 bits
+is reduced without a division. Nothing branches on a value.
 
-A polynomial is an array of its values at 1, ω, ω^2, … along the first axis, ω being :func:`root` of as many as there are;
-as many is a power of two. It is how the draft sends polynomials (its "Lagrange basis").
+A polynomial is given by its values along the first axis, at 1, ω, ω², …, where the number of values is a power of two
+and ω is the :func:`root` of that order. The draft calls this the Lagrange basis, and sends polynomials in it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Elements: TypeAlias = NDArray[np.uint64]
 P = 2**64 - 2**32 + 1
 
 GENERATOR = pow(7, 2**32 - 1, P)
-"""Of the 2^32 roots of unity whose number is a power of two, one that generates all: the draft's choice."""
+"""Generates the roots of unity of order 2^32: the draft's choice."""
 
 LOW = np.uint64(2**32 - 1)
 _P = np.uint64(P)
 _32 = np.uint64(32)
 
 _BLOCK = 16384
-"""Elements that are computed with at a time: with what is made on the way, they stay in a cache of 1 MB."""
+"""Elements computed at a time: few enough that all intermediate arrays stay in the cache."""
 
 
 def add(a: Elements, b: Elements) -> Elements:
@@ -47,7 +47,7 @@ def mul(a: Elements, b: Elements) -> Elements:
 
 
 def _in_blocks(compute: Callable[[Elements, Elements, Elements], None], a: Elements, b: Elements) -> Elements:
-    """Return what a function writes into its last argument, block by block: it makes many arrays, all for the cache."""
+    """Return what a function writes into its last argument when it is given one block of a and b after another."""
     out = np.empty(np.broadcast_shapes(a.shape, b.shape), np.uint64)
 
     def fill(a: Elements, b: Elements, out: Elements) -> None:
@@ -92,8 +92,8 @@ def _mul(a: Elements, b: Elements, out: Elements) -> None:
 
 
 def _reduce(high: Elements, low: Elements) -> None:
-    """Write 2^64 high + low into low; what is in high is lost."""
-    top = high >> _32  # as a multiple of 2^96 it is taken away
+    """Write 2^64 high + low into low, and overwrite high."""
+    top = high >> _32  # counts multiples of 2^96, which is -1
     high &= LOW
     borrowed = low < top
     low -= top
@@ -106,7 +106,7 @@ def _reduce(high: Elements, low: Elements) -> None:
 
 
 def power(a: Elements, exponent: int) -> Elements:
-    """Return a to a whole number that is not negative; 0 to the 0 is 1."""
+    """Return a to the power of an exponent of at least 0; 0 to the power of 0 is 1."""
     result = np.ones_like(a)
     while exponent:
         if exponent & 1:
@@ -126,7 +126,7 @@ def powers(a: Elements, count: int) -> Elements:
 
 
 def total(elements: Elements, axis: int) -> Elements:
-    """Return the sum along an axis of at most 2^31 elements; at least one other axis is left."""
+    """Return the sum along an axis of at most 2^31 elements; at least one other axis must be left."""
     low = (elements & LOW).sum(axis=axis, dtype=np.uint64)
     high = (elements >> _32).sum(axis=axis, dtype=np.uint64)  # both are below 2^63
     upper = high << _32
@@ -135,15 +135,14 @@ def total(elements: Elements, axis: int) -> Elements:
 
 
 def root(count: int) -> int:
-    """Return the primitive root of unity of a power of two, up to 2^32, as the draft chooses it."""
+    """Return the root of unity of an order that is a power of two up to 2^32."""
     return pow(GENERATOR, 2**32 // count, P)
 
 
 def other_values(values: Elements) -> Elements:
-    """Return the values of polynomials at the odd powers of the root of twice as many; those at the even ones are given.
+    """Return the values of polynomials at the odd powers of the root of order 2n, from the n values at its even powers.
 
-    Args:
-        values: along the first axis, n values of a polynomial of a degree below n.
+    The degree is below n.
     """
     count = len(values)
     coefficients = _transformed(values, pow(root(count), -1, P))
@@ -152,20 +151,21 @@ def other_values(values: Elements) -> Elements:
 
 
 def evaluation(t: Elements, count: int) -> Elements:
-    """Return along a new first axis by what to multiply n values of a polynomial, so that their sum is its value at t.
+    """Return the weights, along a new first axis, with which the values of a polynomial add up to its value at t.
 
     Args:
-        t: any shape.
-        count: n, a power of two; the degree is below it.
+        t: where to evaluate, any shape.
+        count: number of values, a power of two; the degree is below it.
     """
     last = _down(np.full(1, pow(count, -1, P), np.uint64), t.ndim + 1)
     return mul(_transformed(powers(t, count), pow(root(count), -1, P)), last)
 
 
 def evaluation_without_last(t: Elements, count: int) -> Elements:
-    """Return the same for a polynomial whose degree is below n - 1, of which the first n - 1 values are known.
+    """Return the weights of the first n - 1 values of a polynomial whose degree is below n - 1.
 
-    Its coefficient of degree n - 1 is 0, and so Σ ω^k f(ω^k) is, from which f(ω^(n-1)) = -Σ ω^(k+1) f(ω^k) over k < n - 1.
+    Its coefficient of degree n - 1 is 0, hence Σ ω^k f(ω^k) = 0, which gives the last value from the others:
+    f(ω^(n-1)) = -Σ ω^(k+1) f(ω^k) over k < n - 1.
     """
     every = evaluation(t, count)
     shift = _geometric(root(count), root(count), count - 1)
@@ -173,7 +173,7 @@ def evaluation_without_last(t: Elements, count: int) -> Elements:
 
 
 def _transformed(values: Elements, omega: int) -> Elements:
-    """Return Σ_j values[j] ω^(jk) for every k, along the first axis, for an ω whose n-th power is the first that is 1."""
+    """Return Σ_j values[j] ω^(jk) for k = 0, 1, …, n - 1 along the first axis, for an ω of order n (an NTT)."""
     if len(values) == 1:
         return values
     half = len(values) // 2
@@ -189,5 +189,5 @@ def _geometric(ratio: int, first: int, count: int) -> Elements:
 
 
 def _down(constants: Elements, axes: int) -> Elements:
-    """Return constants along the first of so many axes."""
+    """Return constants along the first axis of an array with that many axes."""
     return constants.reshape(-1, *[1] * (axes - 1))

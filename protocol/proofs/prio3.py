@@ -1,22 +1,25 @@
-"""Prio3: what a client sends to two servers, what they tell each other, and whether its vector counts.
+"""Prio3: what a client sends to two servers, what they show each other, and which clients' vectors count.
 
-The instance is Prio3SumVecWithMultiproof of draft-irtf-cfrg-vdaf-18 over Field64 with XofTurboShake128, two shares, and three
-proofs; its bytes are the draft's. The leader's share is as long as vector and proofs together. The helper's is a seed from
-which it draws its own. Each also has a blind, from which, with its share of the vector, its half of the public share
-follows; both halves decide the r of the circuit, which a client cannot choose, therefore.
+The instance is Prio3SumVecWithMultiproof of draft-irtf-cfrg-vdaf-18 over Field64, with XofTurboShake128 and two shares,
+and all bytes are as in the draft. The leader's share is as long as the vector and its proofs. The helper's is a seed,
+which it expands. Each share comes with a blind; a hash of blind, nonce and share of the vector is that server's part of
+the joint randomness, from which the circuit's r follow, so that a client cannot choose them. The public share is both
+parts.
 
-A client's nonce is public, its own, and used once. The verify key is of both servers: clients do not know it, and no server
-changes it after it saw a share. A server shows what :func:`prepare` returns for the other once a nonce: what it shows of the
-same share under two keys, or in two contexts, tells of the vector.
+What callers must see to:
 
-Rows are clients, along the first axis. They are computed with in batches, so that memory grows with what is returned alone.
+- A client draws its nonce at random, and never uses one twice.
+- The verify key is known to both servers and to no client, and does not change once a share has arrived.
+- A server prepares each nonce once. What it shows of one share under two keys or contexts would reveal the vector.
+
+Clients are along the first axis of all arrays, and are taken in batches, so that memory grows only with the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +33,23 @@ NONCE_BYTES = 16
 KEY_BYTES = 32
 RAND_BYTES = 4 * SEED_BYTES
 
-_VERSION = 18  # of the draft
-_CLASS = 0  # of its algorithms, VDAF
-_ALGORITHM = 0xFFFFFFFF  # where the draft's vectors have several proofs
+_VERSION = 18
+_CLASS = 0  # a VDAF
+_ALGORITHM = 0xFFFFFFFF  # as in the test vectors: the draft gives no number to instances with several proofs
 
-_BATCH = 256
-"""Rows that are computed with at a time."""
+_BATCH = 512
+"""Clients that are computed at a time."""
 
 
 class Side(IntEnum):
-    """Whose share it is; the number is the draft's id of the server."""
+    """A server, by its number in the draft."""
 
     LEADER = 0
     HELPER = 1
 
 
 class Sizes(NamedTuple):
-    """Bytes a client."""
+    """Bytes per client."""
 
     leader: int
     public: int
@@ -55,7 +58,7 @@ class Sizes(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What clients send: to the leader, to both, to the helper."""
+    """What clients send: to the leader, to both servers, and to the helper."""
 
     leader: Rows
     public: Rows
@@ -63,7 +66,7 @@ class Shares(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What a server has of clients: shares of their numbers, what the other server is to see, which rows are well formed."""
+    """One server's shares of the numbers, what it shows the other server, and which clients' shares are well formed."""
 
     out_shares: Elements
     shown: Rows
@@ -81,24 +84,24 @@ class _Usage(IntEnum):
 
 
 def sizes(circuit: SumVec) -> Sizes:
-    """Return how long the messages of a client are."""
+    """Return how long each message of a client is."""
     leader = 8 * (circuit.coordinates + circuit.proofs * circuit.proof) + SEED_BYTES
     prepared = 8 * circuit.proofs * circuit.verifier + SEED_BYTES
     return Sizes(leader, SHARES * SEED_BYTES, 2 * SEED_BYTES, prepared)
 
 
-def shard(circuit: SumVec, coordinates: NDArray[np.integer], nonces: Rows, rand: Rows, context: Context) -> Shares:
+def shard(circuit: SumVec, coordinates: NDArray[np.integer[Any]], nonces: Rows, rand: Rows, context: Context) -> Shares:
     """Return what clients send.
 
     Args:
-        circuit: of which vectors.
-        coordinates: (k, coordinates), 0 or 1; of whole numbers of several bits the lowest bit first.
+        circuit: what to prove.
+        coordinates: bits, (k, coordinates); numbers of several bits have their lowest bit first.
         nonces: (k, 16).
-        rand: (k, 128), random bytes of a generator for secrets, used for nothing else.
-        context: what the shares are for; servers that are told something else refuse them.
+        rand: bytes from a cryptographic generator, used for nothing else, (k, 128).
+        context: what the shares are for; the servers must be given the same.
 
     Raises:
-        ValueError: Of arrays whose shapes do not fit.
+        ValueError: If shapes do not fit.
     """
     k = len(coordinates)
     _expect(coordinates=(coordinates, (k, circuit.coordinates)), nonces=(nonces, (k, NONCE_BYTES)))
@@ -136,25 +139,25 @@ def shard(circuit: SumVec, coordinates: NDArray[np.integer], nonces: Rows, rand:
 def prepare(
     circuit: SumVec, side: Side, verify_key: bytes, nonces: Rows, public: Rows, shares: Rows, context: Context
 ) -> Prepared:
-    """Return what a server computes of the shares that it was sent, before it hears of the other's.
+    """Return what a server computes of the shares that clients sent to it.
 
     Args:
-        circuit: of which vectors.
-        side: whose shares.
+        circuit: what is proven.
+        side: the server.
         verify_key: 32 bytes.
         nonces: (k, 16).
         public: (k, 64).
-        shares: (k, leader or helper of :func:`sizes`).
+        shares: (k, ``leader`` or ``helper`` of :func:`sizes`).
         context: what the shares are for.
 
     Returns:
-        The shares of the numbers, (k, length); what the other is to see, (k, prepared of :func:`sizes`); and which rows are
-        well formed, (k,). Of one that is not, nothing may be shown, and nothing counts; it has zeros.
+        The shares of the numbers, (k, length); what the other server is to see, (k, ``prepared`` of :func:`sizes`); and
+        which shares are well formed, (k,). For one that is not, the numbers are 0, and what is shown never is valid.
 
     Raises:
-        ValueError: Of arrays whose shapes do not fit, and of a key of another length.
+        ValueError: If shapes or the length of the key do not fit.
     """
-    k, size = len(nonces), sizes(circuit)
+    side, k, size = Side(side), len(nonces), sizes(circuit)
     _expect(nonces=(nonces, (k, NONCE_BYTES)), public=(public, (k, size.public)))
     _expect(shares=(shares, (k, size.leader if side is Side.LEADER else size.helper)))
     if len(verify_key) != KEY_BYTES:
@@ -176,26 +179,25 @@ def prepare(
         ok = canonical & may_be_shown
         shown = np.concatenate([_bytes(verifiers.reshape(circuit.proofs * circuit.verifier, -1)), part], axis=1)
         prepared.out_shares[rows] = np.where(ok[:, None], circuit.numbers(x).T, 0)
-        prepared.shown[rows] = np.where(ok[:, None], shown, 0)
+        prepared.shown[rows] = np.where(ok[:, None], shown, 0xFF)
         prepared.ok[rows] = ok
     return prepared
 
 
 def valid(circuit: SumVec, public: Rows, leader: Rows, helper: Rows) -> NDArray[np.bool_]:
-    """Return which clients' vectors have nothing but bits in them, (k,), for anybody who has what both servers show.
+    """Return which clients' vectors hold only bits, (k,), given what both servers show.
 
-    The draft lets a server compare a hash of both parts of the joint randomness, as shown, with one for which it took the
-    other's from the public share. That is to find out whether the client told the other its true part. Here all of it is
-    at hand, and the parts themselves are compared.
+    In the draft, each server checks that the other's part of the joint randomness is the one in the public share, by
+    hashes of both parts. Whoever calls this has all parts, and so both checks are made here, on the parts themselves.
 
     Args:
-        circuit: of which vectors.
+        circuit: what is proven.
         public: (k, 64).
-        leader: what the leader shows, (k, prepared of :func:`sizes`).
-        helper: what the helper shows.
+        leader: what the leader shows, (k, ``prepared`` of :func:`sizes`).
+        helper: what the helper shows, of the same shape.
 
     Raises:
-        ValueError: Of arrays whose shapes do not fit.
+        ValueError: If shapes do not fit.
     """
     k, size = len(public), sizes(circuit)
     _expect(public=(public, (k, size.public)), leader=(leader, (k, size.prepared)), helper=(helper, (k, size.prepared)))
@@ -212,7 +214,7 @@ def valid(circuit: SumVec, public: Rows, leader: Rows, helper: Rows) -> NDArray[
 
 
 def messages(leader: Rows, helper: Rows, context: Context) -> Rows:
-    """Return the draft's verifier messages, (k, 32), of what both servers show: the seeds of the joint randomness."""
+    """Return the draft's verifier messages, (k, 32): the seeds of the joint randomness, from what both servers show."""
     parts = np.concatenate([leader[:, -SEED_BYTES:], helper[:, -SEED_BYTES:]], axis=1)
     return _joint_seeds(parts, context)
 
@@ -220,7 +222,7 @@ def messages(leader: Rows, helper: Rows, context: Context) -> Rows:
 def _share(
     circuit: SumVec, side: Side, shares: Rows, context: Context
 ) -> tuple[Elements, Elements, Rows, NDArray[np.bool_]]:
-    """Return shares of vectors, of proofs, the blinds, and which rows have elements of the field alone."""
+    """Return shares of vectors and of proofs, the blinds, and which rows hold only elements of the field."""
     blind = shares[:, -SEED_BYTES:]
     if side is Side.HELPER:
         return *_expanded(circuit, shares[:, :SEED_BYTES], context), blind, np.ones(len(shares), np.bool_)
@@ -258,7 +260,7 @@ def _tag(usage: _Usage) -> bytes:
 
 
 def _bound(seeds: Rows, *binders: bytes | Rows) -> Rows:
-    """Return seeds, and after them what binds them, of all rows or of each."""
+    """Return seeds, each followed by its binders; a binder of type bytes is that of all rows."""
     k = len(seeds)
     rows = (np.broadcast_to(np.frombuffer(b, np.uint8), (k, len(b))) if isinstance(b, bytes) else b for b in binders)
     return np.concatenate([seeds, *rows], axis=1)
@@ -270,10 +272,11 @@ def _bytes(elements: Elements) -> Rows:
 
 
 def _elements(rows: Rows) -> tuple[Elements, NDArray[np.bool_]]:
-    """Return bytes of shape (k, 8 n) as elements of shape (n, k), and which rows have none beyond the field, now zeros."""
+    """Return bytes of shape (k, 8 n) as elements, (n, k), and which rows hold only such; all others become zeros."""
     numbers = np.ascontiguousarray(np.ascontiguousarray(rows).view("<u8").T.astype(np.uint64))
-    canonical = (numbers < np.uint64(P)).all(axis=0)
-    return np.where(canonical, numbers, np.uint64(0)), canonical
+    canonical = np.logical_and.reduce(numbers < np.uint64(P), axis=0)
+    numbers[:, ~canonical] = 0
+    return numbers, canonical
 
 
 def _batches(k: int, context: Context) -> Iterator[tuple[slice, Context]]:
@@ -285,7 +288,7 @@ def _batches(k: int, context: Context) -> Iterator[tuple[slice, Context]]:
         yield rows, context if isinstance(context, bytes) else context[rows]
 
 
-def _expect(**arrays: tuple[NDArray[np.generic], tuple[int, int]]) -> None:
+def _expect(**arrays: tuple[NDArray[Any], tuple[int, int]]) -> None:
     for name, (array, shape) in arrays.items():
         if array.shape != shape:
             raise ValueError(f"{name} have the shape {array.shape}, not {shape}")

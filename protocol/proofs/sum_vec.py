@@ -1,15 +1,18 @@
-"""The draft's circuit SumVec, and the proof that a vector satisfies it: every coordinate is 0 or 1.
+"""The draft's circuit SumVec, and the proof that a vector satisfies it, that is, that every coordinate is 0 or 1.
 
-The circuit takes the coordinates chunk by chunk. Chunk i with the random r_i adds Σ_j r_i^(j+1) x_ij (x_ij - 1) to the
-output, which is 0 for every r if all x are bits, and otherwise for hardly any. A sum of products of pairs is the draft's
-gadget ParallelSum(Mul). Its inputs are the wires, of which w of call i is the value of a polynomial W_w at α^i; at 1 it is
-random, so that nothing of it tells of x. The gadget of these polynomials is one polynomial G, which is what the proof
-says, with the random values. Servers have shares of x and of the proof, and what they compute of them is linear: the output
-Σ_i G(α^i), and the W_w and G at a random t. From the sums of both, anybody sees whether the output is 0, and whether G(t)
-is the gadget of the W_w(t), without which G would be one that the client made up.
+**Circuit.** The coordinates are cut into chunks. Chunk i has a random r_i, and adds Σ_j r_i^(j+1) x_ij (x_ij - 1) to
+the output. The output is 0 whatever the r are if all coordinates are bits, and otherwise for hardly any r.
 
-Arrays have rows, one a client, along the last axis. Wires come as (2, …, chunk, …): the first inputs of all pairs, r^(j+1) x,
-then the second ones, x - 1.
+**Proof.** Each chunk is one call of a gadget, which adds up products of pairs of inputs, r_i^(j+1) x_ij and x_ij - 1.
+An input, over all calls, is a wire: the values of a polynomial W at α, α², …, where α is a root of unity. At 1 it has a
+random value, so that W(t) at another point t tells nothing of x. The gadget applied to the polynomials of all wires is
+a polynomial G. The proof is the random values and G.
+
+**Check.** Servers hold shares of x and of the proof, and compute from them what is linear in both: the output
+Σ_i G(α^i), and all W and G at a random point t. The sums of their shares show whether the output is 0, and whether G(t)
+is the gadget applied to the W(t), as it would hardly ever be if the client had made up G.
+
+Clients are along the last axis of all arrays. Wires come in pairs: (2, …), first the r^(j+1) x, then the x - 1.
 """
 
 from __future__ import annotations
@@ -41,78 +44,75 @@ _ONE = np.ones(1, np.uint64)
 
 @dataclass(frozen=True)
 class SumVec:
-    """Which vectors are proven: ``length`` whole numbers of ``bits`` bits, and in what chunks they are.
-
-    A longer chunk makes for fewer calls; :meth:`shortest` has the length with the shortest proof.
-    """
+    """Vectors of ``length`` whole numbers of ``bits`` bits each, proven in chunks of ``chunk`` coordinates."""
 
     length: int
     bits: int
     chunk: int
     proofs: int = 3
-    """For as many r and t a proof is made. In a field of 64 bits the draft wants three."""
+    """Independent proofs, each with its own r and t. The draft asks for three in a field of 64 bits."""
 
     @classmethod
     def shortest(cls, length: int, bits: int = 1) -> SumVec:
-        """Return the circuit with the shortest proof; of several, the one with the fewest wires, which cost most time."""
+        """Return the circuit whose chunk makes the shortest proof, with the fewest wires if several do."""
         candidates = (cls(length, bits, chunk) for chunk in range(1, length * bits + 1))
         return min(candidates, key=lambda each: (each.proof, each.wires))
 
     @property
     def coordinates(self) -> int:
-        """Elements of a vector, each of which is a bit."""
+        """Elements of a vector: its bits."""
         return self.length * self.bits
 
     @property
     def calls(self) -> int:
-        """Chunks, the last of which is filled up with zeros."""
+        """Calls of the gadget: one for each chunk, the last of which is filled up with zeros."""
         return -(-self.coordinates // self.chunk)
 
     @property
     def points(self) -> int:
-        """Values of the polynomial of a wire: the power of two with room for all calls and the random one."""
+        """Values that a wire's polynomial is given by: a power of two, at least one more than the calls."""
         return 1 << self.calls.bit_length()
 
     @property
     def wires(self) -> int:
-        """Inputs of the gadget."""
+        """Inputs of the gadget: two for each coordinate of a chunk."""
         return 2 * self.chunk
 
     @property
     def proof(self) -> int:
-        """Elements of a proof: a random one a wire, and the values of the gadget's polynomial of degree 2 (points - 1)."""
+        """Elements of a proof: a random value for each wire, and the values of G, of degree 2 (points - 1)."""
         return self.wires + 2 * self.points - 1
 
     @property
     def verifier(self) -> int:
-        """Elements of what is computed of a proof: the output, the polynomials of the wires at t, the gadget's there."""
+        """Elements that a server computes of a proof: the output, each W(t), and G(t)."""
         return 1 + self.wires + 1
 
     def numbers(self, coordinates: Elements) -> Elements:
-        """Return (shares of) the whole numbers of (shares of) vectors, shape (length, k) of (coordinates, k)."""
+        """Return the whole numbers, (length, k), of coordinates, (coordinates, k); given shares, shares of them."""
         if self.bits == 1:
             return coordinates
         weights = np.array([1 << bit for bit in range(self.bits)], np.uint64)
         return total(mul(coordinates.reshape(self.length, self.bits, -1), weights[:, None]), 1)
 
     def _chunks(self, coordinates: Elements) -> Elements:
-        """Return coordinates in their chunks, shape (calls, chunk, k)."""
+        """Return the coordinates by chunk, shape (calls, chunk, k)."""
         filled = np.zeros((self.calls * self.chunk, coordinates.shape[1]), np.uint64)
         filled[: self.coordinates] = coordinates
         return filled.reshape(self.calls, self.chunk, -1)
 
     def _factors(self, joint_rand: Elements) -> Elements:
-        """Return the r, r^2, … of chunks, shape (calls, proofs, chunk, k) of (proofs, calls, k)."""
+        """Return r, r², … for the coordinates of each chunk, (calls, proofs, chunk, k), given r, (proofs, calls, k)."""
         return powers(joint_rand, self.chunk + 1)[1:].transpose(2, 1, 0, 3)
 
 
 def prove(circuit: SumVec, coordinates: Elements, prove_rand: Elements, joint_rand: Elements) -> Elements:
-    """Return the proofs that vectors satisfy the circuit; of vectors that do not, proofs that will be refused.
+    """Return proofs that vectors satisfy the circuit. Vectors that do not get proofs that will be refused.
 
     Args:
-        circuit: what is to be proven.
-        coordinates: (coordinates, k).
-        prove_rand: the random values of wires, (proofs, wires, k).
+        circuit: what to prove.
+        coordinates: the vectors, (coordinates, k).
+        prove_rand: the random values of the wires, (proofs, wires, k).
         joint_rand: r, (proofs, calls, k).
 
     Returns:
@@ -133,18 +133,18 @@ def prove(circuit: SumVec, coordinates: Elements, prove_rand: Elements, joint_ra
 def query(
     circuit: SumVec, coordinates: Elements, proofs: Elements, query_rand: Elements, joint_rand: Elements
 ) -> tuple[Elements, NDArray[np.bool_]]:
-    """Return shares of what decides whether vectors satisfy the circuit, from shares of them and of their proofs.
+    """Return one server's share of what decides whether vectors satisfy the circuit.
 
     Args:
-        circuit: what was proven.
-        coordinates: (coordinates, k).
-        proofs: (proofs, proof, k).
+        circuit: what is proven.
+        coordinates: shares of the vectors, (coordinates, k).
+        proofs: shares of the proofs, (proofs, proof, k).
         query_rand: t, (proofs, k).
         joint_rand: r, (proofs, calls, k).
 
     Returns:
-        The shares, (proofs, verifier, k), and of which rows they may be shown, (k,): not if t is one of the points where
-        a wire has its inputs, as a row in 2^60 has it.
+        The shares, (proofs, verifier, k); and which of the k clients' shares may be shown, (k,). Those of one client
+        in 2^59 may not, because its t is a point at which a wire has an input.
     """
     k = coordinates.shape[1]
     x = circuit._chunks(coordinates)[:, None]
@@ -163,10 +163,12 @@ def query(
 
 
 def decide(circuit: SumVec, verifiers: Elements) -> NDArray[np.bool_]:
-    """Return which rows satisfy the circuit, (k,), from the sums of the shares, (proofs, verifier, k).
+    """Return which vectors satisfy the circuit, (k,), given the sums of both servers' shares, (proofs, verifier, k).
 
-    One that does not is taken with a chance of about (wires / 2^63)^proofs, unless it could try many r.
+    One that does not passes with probability at most ((chunk + 2 points) / 2^64)^proofs, for 52 bits 2^-178. A client
+    may try out many r before it sends anything; Q tries add at most Q (chunk / 2^64)^proofs, 2^-103 for Q = 2^80.
     """
     pairs = verifiers[:, 1:-1].reshape(circuit.proofs, circuit.chunk, 2, -1)
     gadget = total(mul(pairs[:, :, 0], pairs[:, :, 1]), 1)
-    return ((verifiers[:, 0] == 0) & (gadget == verifiers[:, -1])).all(axis=0)
+    passed: NDArray[np.bool_] = ((verifiers[:, 0] == 0) & (gadget == verifiers[:, -1])).all(axis=0)
+    return passed

@@ -1,8 +1,7 @@
-"""XofTurboShake128: what seeds are expanded to, and hashed to (section "XofTurboShake128" of the draft).
+"""XofTurboShake128, the draft's random oracle: expands a seed into field elements, or derives another seed.
 
-The message of a row is the length of its domain separation tag in two bytes, the tag, the length of its seed in one byte,
-the seed, and what binds it; TurboSHAKE128 with the domain byte 1 expands it. The tag ends with the context, bytes of the
-application's own.
+Its input is the length of the domain separation tag (2 bytes), the tag, the length of the seed (1 byte), the seed, and
+a binder. The tag ends with the context, a byte string of the application. TurboSHAKE128 runs with the domain byte 1.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 from fedping.protocol.proofs.field import Elements, P
 
 Rows: TypeAlias = NDArray[np.uint8]
-"""Bytes of k clients, shape (k, bytes)."""
+"""Byte strings of k clients, shape (k, bytes)."""
 
 Context: TypeAlias = bytes | Sequence[bytes]
-"""The application's bytes: of all rows, or a byte string a row."""
+"""The application's byte string: one for all rows, or one for each."""
 
 SEED_BYTES = 32
 
@@ -28,26 +27,26 @@ _ELEMENT_BYTES = 8
 
 
 def seeds(tag: bytes, context: Context, rows: Rows) -> Rows:
-    """Return a seed a row, shape (k, 32).
+    """Return a derived seed for each row, shape (k, 32).
 
     Args:
-        tag: what the draft puts before the context, 8 bytes.
-        context: see :data:`Context`; at most 65,527 bytes each.
-        rows: a seed of 32 bytes, and after it what binds it; shape (k, bytes).
+        tag: the tag without the context, 8 bytes.
+        context: at most 65,527 bytes each.
+        rows: seeds of 32 bytes, each followed by its binder; shape (k, bytes).
     """
     drawn = b"".join(read(SEED_BYTES) for read in _streams(tag, context, rows))
     return np.frombuffer(drawn, np.uint8).reshape(-1, SEED_BYTES)
 
 
 def elements(tag: bytes, context: Context, rows: Rows, count: int) -> Elements:
-    """Return random elements of the field, shape (k, count); arguments as of :func:`seeds`."""
+    """Return pseudorandom field elements for each row, shape (k, count); other arguments as in :func:`seeds`."""
     return uniform(_streams(tag, context, rows), count)
 
 
 def uniform(streams: Iterable[Callable[[int], bytes]], count: int) -> Elements:
-    """Return the first numbers of 64 bits that are below p of each of k streams of bytes, shape (k, count).
+    """Return the first 64-bit numbers below p of each of k byte streams, shape (k, count).
 
-    One number in 2^32 is not, and is left out.
+    One number in 2^32 is p or above, and is skipped.
     """
     reads = list(streams)
     first = b"".join(read(_ELEMENT_BYTES * count) for read in reads)
@@ -66,7 +65,7 @@ def _streams(tag: bytes, context: Context, rows: Rows) -> Iterator[Callable[[int
 
     width, data = rows.shape[1], np.ascontiguousarray(rows).tobytes()
     prefixes = repeat(_prefix(tag, context)) if isinstance(context, bytes) else (_prefix(tag, each) for each in context)
-    for start, prefix in zip(range(0, len(data), width), prefixes):
+    for start, prefix in zip(range(0, len(data), width), prefixes, strict=False):
         yield TurboSHAKE128.new(domain=1, data=prefix + data[start : start + width]).read
 
 
