@@ -60,7 +60,7 @@ import { personalTrouble } from "./personal/personal.js";
 import { PING_TYPE, PRIVATE_TYPE } from "./ping.js";
 import { privacyTrouble } from "./privacy/guarantee.js";
 import { ENCODING } from "./privacy/vectors.js";
-import { SHARED } from "./sharing/shares.js";
+import { SHARED, completed } from "./sharing/shares.js";
 import { uploadTrouble } from "./upload.js";
 
 /** The version of a client that has not fetched any yet. */
@@ -192,11 +192,12 @@ function checkLine(line) {
 /** @param {any} line */
 function privateTrouble({ upload, privacy, spec }) {
   const [link, ...more] = Array.isArray(upload) ? upload : [];
-  const shared = privacy?.shared ?? null;
+  const shared = privacy?.shared ? completed(privacy.shared) : null;
   if (link?.link !== (shared === null ? ENCODING : SHARED) || more.length > 0) {
     return shared === null ? "it is private, and does not send vectors" : "it has two servers, and does not send shares";
   }
-  const agree = shared === null || (link.seal === shared.seal && link.proofs === shared.proofs);
+  const asked = completed(link);
+  const agree = shared === null || (asked.seal === shared.seal && asked.proofs === shared.proofs);
   return privacyTrouble(privacy, spec) ?? (agree ? null : "its upload link and its privacy disagree on how shares are made");
 }
 

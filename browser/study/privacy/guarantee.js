@@ -8,6 +8,7 @@
 
 import { isHex } from "../bytes.js";
 import { KEY_BYTES, SEALS } from "../sharing/sealing.js";
+import { completed } from "../sharing/shares.js";
 
 const KEYS = ["central", "contribution", "contributions", "delay_minutes", "left_out", "local", "loss", "shared"];
 const SHARED_KEYS = ["helper", "min_batch", "proofs", "seal"];
@@ -33,7 +34,7 @@ const DAY_MINUTES = 1440;
  */
 export function privacyTrouble(privacy, spec) {
   const { central, local, contribution, contributions, delay_minutes: delay, left_out: leftOut, loss } = privacy ?? {};
-  const { shared = null } = privacy ?? {}; // which older servers do not know
+  const shared = privacy?.shared ? completed(privacy.shared) : null;
   const unknown = Object.keys(privacy ?? {}).find((key) => !KEYS.includes(key));
   if (unknown !== undefined) {
     return `its privacy has '${unknown}', which this client does not know`;
@@ -74,7 +75,7 @@ export function privacyTrouble(privacy, spec) {
  * @param {Privacy} privacy
  * @returns {string[]}
  */
-export function guaranteeInWords({ central, local, shared = null, contributions, delay_minutes: delay }) {
+export function guaranteeInWords({ central, local, shared, contributions, delay_minutes: delay }) {
   const said = [];
   if (local !== null) {
     said.push(
@@ -83,12 +84,12 @@ export function guaranteeInWords({ central, local, shared = null, contributions,
         : `Your browser adds noise to each number before it sends it. Whatever you did, a message is at most ${times(local.epsilon)} times as likely as if you had done something else, but for a chance of ${local.delta} (ε = ${local.epsilon}, δ = ${local.delta} a message). You need not trust anybody for this.`,
     );
   }
-  if (shared !== null) {
-    said.push(...sharedInWords(shared, local !== null));
+  if (shared) {
+    said.push(...sharedInWords(completed(shared), local !== null));
   }
   if (central !== null) {
     const [who, trust] =
-      shared === null
+      !shared
         ? [
             "The study's operator promises to add noise to the sum of all messages and to delete them after each round.",
             "For this you trust the operator, who sees the messages until then.",
@@ -100,7 +101,7 @@ export function guaranteeInWords({ central, local, shared = null, contributions,
     said.push(
       `${who} Whatever is published after all ${central.rounds} rounds is at most ${times(central.epsilon)} times as likely as if you had not taken part, but for a chance of ${central.delta} (ε = ${central.epsilon}, δ = ${central.delta}). ${trust}`,
     );
-  } else if (shared !== null && local === null) {
+  } else if (shared && local === null) {
     said.push("No noise is added: the two servers learn the exact sums, and publish what follows from them.");
   }
   said.push(

@@ -19,8 +19,8 @@
 import { fromHex, isHex, joined, utf8 } from "../bytes.js";
 import { frameOf, lengthOf, sensitivityOf } from "../privacy/vectors.js";
 import { sha256Bytes } from "../sha256.js";
-import { KEY_BYTES } from "./sealing.js";
-import { OFFER_ID_BYTES } from "./shares.js";
+import { KEY_BYTES, seal } from "./sealing.js";
+import { OFFER_ID_BYTES, completed } from "./shares.js";
 
 const SIGNED_AS = "fedping offer v1";
 const LONGEST = 65_536;
@@ -40,14 +40,13 @@ export async function agreedTerms(study, line) {
   if (offer === undefined) {
     return null;
   }
-  const { shared } = /** @type {Privacy} */ (line.privacy);
-  const helper = String(shared?.helper);
+  const helper = String(/** @type {Privacy} */ (line.privacy).shared?.helper);
   const signed = typeof offer?.terms === "string" && offer.terms.length <= LONGEST && isHex(offer.signature, 64);
   if (!signed || !(await isSigned(helper, offer))) {
     throw new TypeError(`the offer for line '${line.name}' is not signed by the helper ${helper.slice(0, 16)}…, which the study names`);
   }
   const terms = readTerms(offer.terms);
-  const different = apart(terms, study, line);
+  const different = apart(terms, study, line) ?? ((await isKey(terms.key)) ? null : "nothing can be sealed for its key");
   if (different !== null) {
     throw new TypeError(`the helper's offer is not for line '${line.name}' of study '${study.name}' as it is: ${different}`);
   }
@@ -69,6 +68,16 @@ async function isSigned(helper, { terms, signature }) {
   }
 }
 
+/** @param {string} key */
+async function isKey(key) {
+  try {
+    await seal(fromHex(key), new Uint8Array(0), new Uint8Array(0)); // refuses points that give away what is sealed
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** @param {string} text @returns {any} */
 function readTerms(text) {
   try {
@@ -86,23 +95,22 @@ function readTerms(text) {
  * @param {Line} line
  */
 function apart(terms, study, { name, privacy, spec }) {
-  const { shared, central } = /** @type {Privacy} */ (privacy);
-  const noise = central === null ? 0 : Number(central.noise_multiplier) * sensitivityOf(frameOf(/** @type {Privacy} */ (privacy), spec));
+  const { central } = /** @type {Privacy} */ (privacy);
+  const shared = completed(privacy?.shared);
+  const norm = sensitivityOf(frameOf(/** @type {Privacy} */ (privacy), spec));
+  const noise = central === null ? 0 : Number(central.noise_multiplier) * norm;
   const arms = study.arms.filter((arm) => arm.line === name).map((arm) => arm.name);
   const checks = /** @type {[boolean, string][]} */ ([
     [(terms.format ?? 1) === 1, "it is of another format"],
-    [terms.helper === shared?.helper, "it names another helper"],
+    [terms.helper === shared.helper, "it names another helper"],
     [terms.study === study.name, "it is for another study"],
     [terms.line === name, "it is for another line"],
     [Array.isArray(terms.arms) && sameNames(terms.arms, arms), "it is for other arms"],
     [terms.numbers === lengthOf(spec.weights.length), "it is for another number of weights"],
-    [terms.proofs === shared?.proofs, "it differs in whether clients prove what they send"],
-    [terms.seal === shared?.seal && isHex(terms.key, KEY_BYTES), "its key is of another kind"],
+    [terms.proofs === shared.proofs, "it differs in whether clients prove what they send"],
+    [terms.seal === shared.seal && isHex(terms.key, KEY_BYTES), "its key is of another kind"],
     [Number.isFinite(terms.sigma) && terms.sigma >= noise * LAST_DIGITS, "it offers less noise than the study promises"],
-    [
-      Number.isInteger(terms.min_batch) && terms.min_batch >= Number(shared?.min_batch),
-      "it gives sums of fewer clients than the study promises",
-    ],
+    [Number.isInteger(terms.min_batch) && terms.min_batch >= shared.min_batch, "it gives sums of fewer clients than are promised"],
   ]);
   return checks.find(([holds]) => !holds)?.[1] ?? null;
 }
