@@ -173,7 +173,7 @@ export class Membership {
   /** @param {string | null} trouble */
   #say(trouble) {
     if (trouble !== null && trouble !== this.trouble) {
-      this.notice(trouble);
+      this.notice(`nothing is sent: ${trouble}`);
     }
     this.trouble = trouble;
   }

@@ -53,7 +53,7 @@ export class Sharing {
       const terms = await agreedTerms(study, line);
       if (terms === null) {
         this.clear();
-        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet, so nothing is sent; it is looked for with the next model`;
+        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet; it is asked for again with the next model`;
       }
       const of = { line: line.name, arm: arm.name, offer: terms.id };
       this.#ready = this.#ready.filter((share) => same(share, { ...of, version: share.version }));
@@ -66,7 +66,7 @@ export class Sharing {
       return null;
     } catch (error) {
       this.clear();
-      return `nothing is sent: ${/** @type {any} */ (error)?.message ?? error}`;
+      return /** @type {any} */ (error)?.message ?? String(error);
     }
   }
 

@@ -186,7 +186,7 @@ test("without an offer nothing is sent until one comes with the study", async ()
   delete ingest.study.lines[0].offer;
   const made = await started({ ingest });
   assert.match(String(made.client.trouble), /line 'main' of study 'pings' has no offer of its helper yet/);
-  assert.deepEqual(made.noticed, [made.client.trouble]);
+  assert.deepEqual(made.noticed, [`nothing is sent: ${made.client.trouble}`]);
   assert.deepEqual((await contribution(made)).posts, []);
   assert.equal(made.client.arm !== null, true);
   ingest.study.lines[0].offer = offer;
