@@ -112,8 +112,7 @@ def draw_curves(
     for each in curves:
         colour = theme.of_arm(places[each.name])
         dashes = theme.dashes_of_arm(places[each.name])
-        low, high = _band(each, least, most)
-        axes.fill_between(each.at, low, high, color=colour, alpha=opacity, lw=0)
+        axes.fill_between(each.at, *_band(each, least, most), color=colour, alpha=opacity, lw=0)
         axes.plot(each.at, each.mean, color=colour, linestyle=dashes, linewidth=1.8)
         ends.append(LineEnd(each.at[-1], float(each.mean[-1]), as_it_is(each.name), colour, dashes))
     last = max((float(each.at[-1]) for each in curves), default=0.0)
