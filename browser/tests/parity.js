@@ -39,7 +39,7 @@ import { sha256Bytes } from "../study/sha256.js";
 import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
-export const TOPICS = ["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "personal", "retry"];
+export const TOPICS = ["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "personal", "retry"];
 
 /**
  * @typedef {{ name: string, got: unknown, expected: unknown }} Comparison
