@@ -42,12 +42,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers.environments import PEERS, python_of
+from fedping.client_sim.privacy.sharing import Sharer
 from fedping.helper.answering import Key, arms_answered
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.ping import Ping, PrivatePayload
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import METRICS, Privacy, Shared, frame_of, vectors_of
-from fedping.protocol.sharing.agreed import agreed_terms, terms_for
+from fedping.protocol.sharing.agreed import terms_for
 from fedping.protocol.sharing.exchange import (
     Answer,
     AskedArm,
@@ -59,8 +60,8 @@ from fedping.protocol.sharing.exchange import (
 )
 from fedping.protocol.sharing.offer import Offer, Seal, signed_offer
 from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import new_private_key, public_key, sealer
-from fedping.protocol.sharing.shares import info_of, layout, leader_shares, words_of
+from fedping.protocol.sharing.sealing import new_private_key, public_key
+from fedping.protocol.sharing.shares import layout, words_of
 from fedping.protocol.sharing.signing import identity_of, signing_key
 from fedping.protocol.spec import ModelSpec, Step
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_study
@@ -163,13 +164,8 @@ class Shares:
         [line], [arm] = study.lines, study.arms
         assert line.privacy is not None
         assert isinstance(line.offer, Offer)
-        terms = agreed_terms(study, line)
-        assert terms is not None
         vector = vectors_of(frame_of(line.privacy, line.spec), update[None], np.full(1, 0.5), np.ones(1), (0.0, 1.0))
-        seed, offer = os.urandom(32), line.offer.id
-        info = info_of(study.name, line.name, 0, arm.name, document, terms.numbers, offer)
-        sealed = sealer(terms.seal, bytes.fromhex(terms.key))(seed, info)
-        payload = offer + leader_shares(vector, [seed]).tobytes() + sealed
+        payload = Sharer(study, line, line.offer).payload(vector[0], document, 0, arm.name)
         told = PrivatePayload(model_version=0, study_variation=arm.name, update=EncodedUpdate("shared", payload))
         return msgspec.json.encode(Ping(client_id=UUID(bytes=os.urandom(16)), type=PRIVATE_UPDATE.name, payload=told))
 
