@@ -12,9 +12,9 @@ if one has one client more (central), or if they are any two (local).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import least_noise
@@ -218,6 +218,18 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """How many releases a client is in at most; None where nothing bounds them."""
         rounds = None if self.central is None else self.central.rounds
         return min((n for n in (rounds, self.contributions) if n is not None), default=None)
+
+
+def published_privacy(privacy: Privacy) -> dict[str, Any]:
+    """Return settings as clients read them.
+
+    ``shared`` is left out where there is none: clients that are older than it refuse a protection that they do not
+    know.
+    """
+    told: dict[str, Any] = to_builtins(privacy)
+    if privacy.shared is None:
+        del told["shared"]
+    return told
 
 
 class Frame(NamedTuple):

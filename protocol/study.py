@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from fedping.protocol.analysed import Segment, StudyMetric, check_analysed
@@ -25,7 +25,7 @@ from fedping.protocol.limits import Limits, UpdateLimits, check_limits, complete
 from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
 from fedping.protocol.personalization import Vector
 from fedping.protocol.pipeline import ClipByQuantile, Mean, NoClip, Pipeline, Quorum, Recluster, RProp
-from fedping.protocol.privacy import Privacy, frame_of
+from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec, Name
@@ -406,9 +406,9 @@ class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PublicStudy(Struct, frozen=True, kw_only=True):
     """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
-    While the study runs, its JSON reads as a :class:`Study` too, whose lines then have the default pipeline, of which a
-    client has no use. ``ended`` says since when the study has ended, and is there only then: a client that reads it
-    leaves, and ranks as the product does.
+    While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
+    default pipeline, of which a client has no use. ``ended`` says since when the study has ended, and is there only
+    then: a client that reads it leaves, and ranks as the product does.
     """
 
     name: Name
@@ -441,6 +441,15 @@ def public_study(
     )
     ended = declared.since if declared is not None and declared.state == "ended" else UNSET
     return PublicStudy(name=study.name, pings=study.pings, arms=study.arms, lines=lines, ended=ended)
+
+
+def public_json(study: PublicStudy) -> bytes:
+    """Return what clients fetch, as JSON."""
+    told = to_builtins(study)
+    for line, as_json in zip(study.lines, told["lines"], strict=True):
+        if line.privacy is not None:
+            as_json["privacy"] = published_privacy(line.privacy)
+    return json.encode(told)
 
 
 _ArmOrLine = TypeVar("_ArmOrLine", Arm, Line)

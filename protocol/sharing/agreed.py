@@ -89,7 +89,7 @@ def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) ->
     if set(terms.arms) != set(asked.arms):
         yield "'arms'", ", ".join(terms.arms), ", ".join(asked.arms)
     if terms.sigma < asked.sigma * _LAST_DIGITS:
-        yield "noise", f"{terms.sigma:.6g}", f"{asked.sigma:.6g}"
+        yield "noise", f"{terms.sigma:.12g}", f"{asked.sigma:.12g}"
     if terms.min_batch < asked.min_batch:
         yield "'min_batch'", terms.min_batch, asked.min_batch
 

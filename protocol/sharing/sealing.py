@@ -53,15 +53,17 @@ def sealer(seal: Seal, public: bytes) -> Sealer:
 
     suite = _suite(seal)
     key: X25519PublicKey | MLKEM768X25519PublicKey | None = None
+    fits = False
     try:
         classical = X25519PublicKey.from_public_bytes(public[-32:])
         if seal == "x25519" and len(public) == 32:
             key = classical
         elif seal != "x25519" and len(public) == _MLKEM_PUBLIC + 32:
             key = MLKEM768X25519PublicKey(MLKEM768PublicKey.from_public_bytes(public[:-32]), classical)
+        fits = key is not None and bool(suite.encrypt(b"", key))  # refuses points that give away what is sealed
     except ValueError:
         pass
-    if key is None:
+    if not fits:
         raise InvalidSettings(f"the helper's offer has a key of {len(public)} bytes that is none of '{seal}'")
     return lambda what, info: bytes(suite.encrypt(what, key, info=info))
 
