@@ -22,6 +22,7 @@ EXTRAS = {
     "cryptography": "privacy",
     "dp_accounting": "privacy",
     "opendp": "privacy",
+    "Crypto": "privacy",
 }
 """The smallest extra of pyproject.toml with a package, by the name that is imported."""
 

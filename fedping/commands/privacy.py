@@ -32,6 +32,7 @@ def privacy() -> None:
 )
 @click.option("--noise", type=click.FloatRange(0, min_open=True), help="The noise multiplier.")
 @click.option("--weights", type=click.IntRange(1), default=22, show_default=True, help="How many weights get noise.")
+@click.option("--shared", is_flag=True, help="The line is one of shares: each of two servers adds the noise.")
 @json_option
 def plan(
     clients: int,
@@ -42,6 +43,7 @@ def plan(
     delta: float | None,
     noise: float | None,
     weights: int,
+    shared: bool,
     as_json: bool,
 ) -> None:
     """PLAN a private line: two of --rounds, --epsilon and --noise give the third, and what learning keeps.
@@ -61,17 +63,19 @@ def plan(
             epsilon_=epsilon,
             delta=delta,
             noise_multiplier=noise,
+            shared=shared,
         )
     refuse_lost(made)
     if as_json:
         more = {"per_round": made.per_round, "ratio": made.ratio, "clients_needed": made.clients_needed}
         click.echo(msgspec.json.encode({**msgspec.to_builtins(made), **more, "outlook": made.outlook}).decode())
         return
+    by = " by each of two servers" if shared else ""
     often = "" if made.contributions is None else f", each in {made.contributions:,} at most"
     click.echo(
         f"{made.population:,} clients, about {made.per_round:,.0f} in each of {made.rounds:,} rounds{often}\n"
         f"guarantee         epsilon = {made.epsilon:.4g}, delta = {made.delta:.2g}, for all rounds together\n"
-        f"noise multiplier  {made.noise_multiplier:.4g}; over the clients of a round {made.ratio:.2g}\n"
+        f"noise multiplier  {made.noise_multiplier:.4g}{by}; over the clients of a round {made.ratio:.2g}\n"
         f"learning keeps    {made.outlook}\n"
         f"with this noise   {made.clients_needed:,} clients a round keep at least 95 %"
     )
