@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedping.model_store.store import ModelStore
-from fedping.protocol.privacy import frame_of
-from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.private_rounds import land_private
-from tests.support.rounds import FIRST_MS, WHEN, store_with
-from tests.support.shared_rounds import CENTRAL, KEY, shared_line
+from tests.support.rounds import WHEN, store_with
+from tests.support.shared_rounds import KEY, shared_line
 
 ENGINE = NumpyEngine()
 
