@@ -406,9 +406,9 @@ class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PublicStudy(Struct, frozen=True, kw_only=True):
     """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
-    While the study runs, its JSON reads as a :class:`Study` too, whose lines then have the default pipeline, of which a
-    client has no use. ``ended`` says since when the study has ended, and is there only then: a client that reads it
-    leaves, and ranks as the product does.
+    While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
+    default pipeline, of which a client has no use. ``ended`` says since when the study has ended, and is there only
+    then: a client that reads it leaves, and ranks as the product does.
     """
 
     name: Name

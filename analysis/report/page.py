@@ -15,6 +15,7 @@ from fedping.analysis.figures.canvas import css_variables
 from fedping.analysis.report.plates import OVER_TIME, Gap, Plate, plates
 from fedping.analysis.report.rows import (
     in_study_tables,
+    personal_note,
     report_tables,
     segment_sentences,
     segment_tables,
@@ -153,8 +154,8 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
     """Print a verdict as one sentence and one table, which come last.
 
     A warning about the arms' sizes comes right before them; ``caution``, what else to know before believing the verdict
-    (:func:`fedping.analysis.report.rows.training_note`), between sentence and table. With ``verbose``, all other
-    tables, sentences and notes come first.
+    (:func:`fedping.analysis.report.rows.training_note`), between sentence and table, as does what the loss of personal
+    arms is. With ``verbose``, all other tables, sentences and notes come first.
     """
     if verbose:
         _print_rest(verdict, console)
@@ -162,7 +163,7 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
         console.print(Text(verdict.ratio_sentence, style="bold red"))
         console.print()
     console.print(Text(verdict.headline, style="bold"))
-    for note in (caution, left_out_sentence(verdict.tally)):
+    for note in (caution, personal_note(verdict), left_out_sentence(verdict.tally)):
         if note:
             console.print(Text(note, style="yellow"))
     console.print()
@@ -179,6 +180,8 @@ def _print_rest(verdict: Verdict, console: Console) -> None:
         mark = Text(" - ", style="dim" if one.finding == "inconclusive" else "bold")
         console.print(mark + Text(said))
     console.print()
+    beside = personal_note(verdict)  # it stands beside the verdict
     for note in [*table_notes(verdict), *([] if verdict.ratio.mismatch else [verdict.ratio_sentence])]:
-        console.print(Text(note, style="dim"))
+        if note != beside:
+            console.print(Text(note, style="dim"))
     console.print()

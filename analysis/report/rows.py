@@ -165,7 +165,7 @@ def table_notes(verdict: Verdict) -> list[str]:
         "Superiority is how often a random client of the first arm has the larger value (0.5: no tendency); shift is "
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
-    notes.extend(_of_personal_arms(verdict))
+    notes.extend(note for note in [personal_note(verdict)] if note)
     if verdict.enrolled is None:
         notes.append("Pings do not tell how many clients were enrolled; --enrolled adds that number.")
     if verdict.tally.mixed:
@@ -201,18 +201,18 @@ def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None
     return None
 
 
-def _of_personal_arms(verdict: Verdict) -> list[str]:
-    """Return what the loss of personal arms is in a study of interactions, if it is compared."""
+def personal_note(verdict: Verdict) -> str | None:
+    """Return a caution about the loss of personal arms if it is compared in a study of interactions, else None."""
     personal = {arm.name for arm in verdict.study.arms if arm.personal}
     compared = [name for name in dict.fromkeys(chain(*verdict.plan.pairs)) if name in personal]
     asked = any(metric.of == "loss" for metric in verdict.plan.metrics)
     if not (compared and asked and verdict.study.document is FRECENCY_UPDATE):
-        return []
+        return None
     arms = f"Arm '{compared[0]}' is" if len(compared) == 1 else f"Arms {', '.join(map(repr, compared))} are"
-    return [
+    return (
         f"{arms} personal, but the loss in pings is that of the shared model, for the list that the client's own model "
         "has ordered: it tells nothing of that one. Compare num_chars_typed and rank_selected."
-    ]
+    )
 
 
 def _decided(verdict: Verdict) -> str:

@@ -38,7 +38,7 @@ from fedping.dashboard.watching.curves import Measured, measured, shown_first
 from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from fedping.dashboard.watching.sweep import Sweep, sweep_of
 from fedping.dashboard.watching.units import Unit, units_in
-from fedping.experiments.laboratory.results.standing import MEANINGS, shown_as
+from fedping.experiments.laboratory.results.standing import MEANINGS, NO_QUALITY, shown_as
 from fedping.experiments.laboratory.results.standing import told as told_band
 from fedping.experiments.run_folder import DamagedRun, read_whole
 from fedping.experiments.simulate.private_summary import PrivateSummary
@@ -222,6 +222,7 @@ def _compare_page(runs: Path, ones: list[One]) -> str:
         choices=[_choice(where) for where in places(runs) if where.kind == "laboratory"],
         most=MOST,
         quantiles=quantiles(max((len(one.units) for one in ones), default=1)),
+        no_quality=NO_QUALITY,
     )
 
 

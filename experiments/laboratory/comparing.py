@@ -11,6 +11,7 @@ from msgspec import Struct
 from fedping.experiments.laboratory.evaluation import higher_is_better
 from fedping.experiments.laboratory.results import Outcome, RunFolder
 from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, told_apart
+from fedping.experiments.laboratory.results.standing import NO_QUALITY
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
 
@@ -21,8 +22,9 @@ _ROUNDING = 1e-12
 class Difference(Struct, frozen=True, kw_only=True):
     """One metric of one split: the mean of each run, and of b - a over the paired seeds with its 95 % t interval.
 
-    ``better`` is "a" or "b" if the interval excludes 0, else null. ``percent`` is the mean difference in percent of
-    the mean of a; null if that is 0, if there is nothing between them but rounding, and of ``gain``, which is a
+    ``better`` is "a" or "b" if the interval excludes 0, else null; it is null too of what says nothing of how good a
+    model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in percent
+    of the mean of a; null if that is 0, if there is nothing between them but rounding, and of ``gain``, which is a
     difference itself. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
     `fetched` (:class:`Outcome`).
     """
@@ -92,7 +94,7 @@ def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Di
         a=a,
         b=sum(y for _, y in pairs) / len(pairs),
         difference=apart,
-        better=_better(split != "bytes" and higher_is_better(metric), apart),
+        better=None if split in NO_QUALITY else _better(split != "bytes" and higher_is_better(metric), apart),
         percent=None if split == "gain" else _percent(a, apart.mean),
     )
 

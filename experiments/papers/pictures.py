@@ -1,4 +1,4 @@
-"""The pictures of Fritsch et al. 2018, Rodríguez-Barroso et al. 2020 and SCAFFOLD's, from finished runs."""
+"""The pictures of the papers' experiments but the thesis', from finished runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from fedping.analysis.figures import LIGHT, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
+from fedping.experiments.laboratory.comparing import chosen
 from fedping.experiments.laboratory.results import Summary, VariantSummary
-from fedping.experiments.laboratory.results.paired import Band
+from fedping.experiments.laboratory.results.paired import Band, difference, paired_by_seed
 from fedping.experiments.papers.bands import POSITIVE, SHARE, draw_band, legend, noted
 from fedping.experiments.papers.gates import draw_gates
 from fedping.experiments.papers.hartmann.curves import Curve, curves
@@ -289,6 +290,46 @@ def draw_experts(results: Path) -> Figure:
     return titled(noted(figure, drawn), "With an expert of their own, and without (as figure 3)", theme=LIGHT)
 
 
+def draw_methods(results: Path) -> Figure:
+    """Draw by how much clients predict better with each method than with one model for all, by their examples."""
+    folder = results / "personal_methods"
+    one_for_all = "one model for all"
+    found: dict[str, dict[str, list[str]]] = {}  # by data and examples, in the file's order
+    for variant in _summary(folder).variants:
+        where, _, method = variant.partition(": ")
+        data, _, examples = where.partition(", ")
+        if method != one_for_all:
+            found.setdefault(data, {}).setdefault(examples, []).append(method)
+    figure, axes = panels(LIGHT, len(found), width=11.0, height=4.6)
+    drawn: list[Band] = []
+    for one, (data, sizes) in zip(axes, found.items(), strict=True):
+        for place, (examples, methods) in enumerate(sizes.items()):
+            shared = chosen(f"{folder}:{data}, {examples}: {one_for_all}").outcomes.values()
+            own = [chosen(f"{folder}:{data}, {examples}: {method}").outcomes.values() for method in methods]
+            bands = [difference(paired_by_seed(shared, each, "personal", "accuracy")) for each in own]
+            one.errorbar(
+                [np.nan if band.mean is None else band.mean for band in bands],
+                [row + 0.24 * (place - (len(sizes) - 1) / 2) for row in range(len(methods))],
+                xerr=[band.half or 0.0 for band in bands],
+                fmt="os^Dv"[place % 5],
+                color=LIGHT.of_arm(place),
+                markersize=5,
+                linewidth=1.6,
+                label=f"{examples} examples",
+            )
+            one.set_yticks(range(len(methods)), methods)
+            one.set_ylim(len(methods) - 0.5, -0.5)
+            drawn += bands
+        one.axvline(0, color=LIGHT.ink, linewidth=1.0)
+        one.set(title=data, xlabel="accuracy beyond that of one model for all")
+        one.title.set_fontsize(TEXT_SIZE)
+        one.grid(axis="x", linewidth=0.8, color=LIGHT.faint)
+    legend(axes[-1])
+    text = f"Points: mean differences over {max(band.seeds for band in drawn)} seeds. Lines: their 95 % t intervals."
+    figure.supxlabel(text, x=0.99, ha="right", fontsize=8.5, color=LIGHT.soft)
+    return titled(figure, "Methods that personalize, by the examples that a client has", theme=LIGHT)
+
+
 PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
     {
         "fritsch_2018_figure_6": lambda results: draw_by_size(
@@ -311,6 +352,7 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
         ),
         "karimireddy_2020_digits": draw_drift,
         "gossip": draw_gossip,
+        "personal_methods": draw_methods,
         "peterson_2019_classification": draw_experts,
         "peterson_2019_regression": draw_gates,
         "private": draw_private,

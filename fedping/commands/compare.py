@@ -40,6 +40,7 @@ def _print(comparison: Comparison) -> None:
     from rich.table import Table
 
     from fedping.commands.laboratory import wide_console
+    from fedping.experiments.laboratory.results.standing import NO_QUALITY
 
     console: Console = wide_console()
     table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
@@ -53,7 +54,8 @@ def _print(comparison: Comparison) -> None:
         apart = f"{each.difference.mean:+{digits}}" + ("" if half is None else f" ±{half:{digits}}")
         percent = "" if each.percent is None else f"{each.percent:+.3g}"
         numbers = (with_minus(number) for number in (f"{each.a:{digits}}", f"{each.b:{digits}}", apart, percent))
-        table.add_row(each.split, each.metric, *numbers, each.better or "not shown")
+        undecided = "" if each.split in NO_QUALITY else "not shown"
+        table.add_row(each.split, each.metric, *numbers, each.better or undecided)
     console.print(table)
     count = len(comparison.seeds)
     told = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"

@@ -1,5 +1,6 @@
 """A report draws what there is, and says what is missing; nothing on its page comes from elsewhere."""
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,15 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from fedping.analysis.curves import ArmCurve
 from fedping.analysis.report import write_figures, write_page
-from fedping.analysis.report.page import render_page
+from fedping.analysis.report.page import print_verdict, render_page
 from fedping.analysis.report.plates import Gap, Plate, plates
 from fedping.analysis.report.rows import report_tables, table_notes, training_note
 from fedping.analysis.rounds import RoundTraffic, Series
 from fedping.analysis.rounds.history import LineHistory, Missing
 from fedping.analysis.study import METRICS, Metric, Window
+from fedping.analysis.verdict import reach_verdict
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.training import OneGradient
@@ -164,6 +167,15 @@ def test_the_loss_of_a_personal_arm_is_said_to_be_that_of_the_shared_model(
         arms=(msgspec.structs.replace(first, applies=True, personal=personal), *others),
         lines=tuple(msgspec.structs.replace(line, training=training) for line in VERDICT.study.lines),
     )
-    found = replace(VERDICT, study=study, plan=replace(VERDICT.plan, metrics=metrics))
+    arms = {
+        name: replace(arm, metrics={**arm.metrics, "loss": arm.metrics["rank_selected"]})
+        for name, arm in VERDICT.tally.arms.items()
+    }
+    plan = replace(VERDICT.plan, metrics=metrics)
+    found = reach_verdict(study, plan, replace(VERDICT.tally, arms=arms))
     said = "Arm 'treatment' is personal, but the loss in pings is that of the shared model"
     assert any(said in note for note in table_notes(found)) == noted
+    for verbose in (False, True):
+        console = Console(width=400, record=True, file=io.StringIO())
+        print_verdict(found, console, verbose=verbose)
+        assert console.export_text().count(said) == noted, "on the terminal once, however much is asked for"

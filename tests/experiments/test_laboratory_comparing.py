@@ -66,6 +66,17 @@ def test_no_variant_is_the_best_by_what_it_gains(split: str) -> None:
     assert bool(standing(found, split, "loss").mark("a")) == (split == "test")
 
 
+@pytest.mark.parametrize("split", ["gain", "attack", "privacy", "graph", "test"])
+def test_neither_of_two_is_better_by_what_it_gains(split: str) -> None:
+    def runs(name: str, loss: float) -> Chosen:
+        finals = {seed: {split: {"loss": loss + seed / 100}} for seed in (1, 2, 3)}
+        each = {seed: msgspec.structs.replace(outcome(seed, None, 1.0), final=final) for seed, final in finals.items()}
+        return Chosen(name, {(seed, None): one for seed, one in each.items()})
+
+    found = compared(runs("a", 2.0), runs("b", 1.0))
+    assert [each.better for each in found.differences if each.split == split] == ["b" if split == "test" else None]
+
+
 @pytest.mark.parametrize(
     ("b", "said"),
     [

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedping.analysis.figures import LIGHT
 from fedping.client_sim.data import Target, table
 from fedping.experiments.laboratory.one_run import run_unit
-from fedping.experiments.laboratory.report.curves import Curve, draw_curves
-from fedping.experiments.laboratory.results import Outcome, Summary, summarised
+from fedping.experiments.laboratory.report.curves import Curve, draw_curves, draw_finals
+from fedping.experiments.laboratory.results import Outcome, Summary, VariantSummary, summarised
+from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.merging import with_grid
@@ -221,9 +223,43 @@ def test_a_sweep_over_tables_has_names_that_folders_can_have(tmp_path: Path) -> 
     ]
 
 
-def test_the_start_stays_in_the_picture_without_flattening_it() -> None:
-    from fedping.analysis.figures import LIGHT
+@pytest.mark.parametrize(
+    ("metric", "mean", "ends", "axis"),
+    [
+        ("accuracy", 0.99, (0.94, 1.0), (0.93, 1.001)),
+        ("recall_of_3", 0.02, (0.0, 0.07), (-0.001, 0.08)),
+        ("rmse", 0.02, (0.0, 0.07), (-0.001, 0.08)),
+        ("r2", 0.99, (0.94, 1.0), (0.93, 1.001)),
+        ("loss", 0.02, (-0.03, 0.07), (-0.04, 0.08)),
+    ],
+)
+def test_bands_end_where_the_metric_does_and_axes_hardly_later(
+    metric: str, mean: float, ends: tuple[float, float], axis: tuple[float, float]
+) -> None:
+    line = Curve("a", np.arange(5.0), np.full(5, mean), np.full(5, 0.05))
+    row = VariantSummary(runs=3, rounds=Band(1, 0, 3), metrics={"test": {metric: Band(mean, 0.05, 3)}})
+    [curves] = draw_curves([line], {}, {"a": 0}, metric, theme=LIGHT).axes
+    [finals] = draw_finals({"a": row}, {}, "test", metric, {"a": 0}, theme=LIGHT).axes
+    band = curves.collections[0].get_paths()[0].get_extents()
+    assert (band.y0, band.y1) == pytest.approx(ends)
+    assert list(finals.lines[0].get_xdata()) == pytest.approx(ends)
+    for low, high in (curves.get_ylim(), finals.get_xlim()):
+        assert axis[0] <= low <= ends[0]
+        assert ends[1] <= high <= axis[1]
 
+
+def test_where_colours_repeat_the_final_models_have_the_lines_of_their_curves() -> None:
+    row = VariantSummary(runs=3, rounds=Band(1, 0, 3), metrics={"test": {"loss": Band(1.0, 0.1, 3)}})
+    names = [f"v{number}" for number in range(9)]
+    places = {name: place for place, name in enumerate(names)}
+    [axes] = draw_finals(dict.fromkeys(names, row), {}, "test", "loss", places, theme=LIGHT).axes
+    intervals, means = axes.lines[::2], axes.lines[1::2]
+    looks = [(each.get_color(), str(each.get_linestyle())) for each in intervals]
+    assert len(set(looks)) == 9
+    assert [mean.get_markerfacecolor() == LIGHT.paper for mean in means] == [False] * 6 + [True] * 3
+
+
+def test_the_start_stays_in_the_picture_without_flattening_it() -> None:
     line = Curve("a $b$ [c]", np.arange(5.0), np.array([0.5, 0.9, 0.91, 0.92, 0.93]), np.full(5, 0.01))
     figure = draw_curves([line], {"start": 0.1, "centralised": 0.94}, {line.name: 0}, "accuracy", theme=LIGHT)
     figure.canvas.draw()

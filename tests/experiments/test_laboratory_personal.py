@@ -189,13 +189,17 @@ KILLED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+EXPERT: dict[str, Any] = {"by": "expert", "private_rate": 0.1, "gate_rate": 0.1, "clip": 1.0, "noise": 2.0}
+WITH_EXPERTS: dict[str, Any] = {**KILLED, "training": {"algorithm": "gradient", "batch": 8, "personal": EXPERT}}
+
+
+@pytest.mark.parametrize(("threads", "asked"), [*((threads, KILLED) for threads in (1, 2, 4)), (2, WITH_EXPERTS)])
 def test_a_killed_run_goes_on_to_the_same_bits_with_what_clients_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, asked: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(resuming, "MOST_OF_THE_TIME", np.inf)
     monkeypatch.setattr("fedping.client_sim.learning.updates.MOST_BYTES", 20_000)  # several blocks a round
-    run(tmp_path / "whole", **KILLED)
+    run(tmp_path / "whole", **asked)
     for last in (5, 6, 14):
 
         def on_round(done: int, rows: object, last: int = last) -> None:
@@ -203,9 +207,9 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_what_clients_had(
                 raise Killed
 
         with pytest.raises(Killed):
-            run(tmp_path / "killed", threads, on_round, **KILLED)
+            run(tmp_path / "killed", threads, on_round, **asked)
     told: list[int] = []
-    run(tmp_path / "killed", threads, lambda done, _: told.append(done), **KILLED)
+    run(tmp_path / "killed", threads, lambda done, _: told.append(done), **asked)
     assert told[0] == 14
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert not list((tmp_path / "killed").rglob("states*"))
@@ -245,7 +249,8 @@ def test_a_run_whose_clients_states_are_damaged_begins_again_and_says_so_once(
 
 def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    own = 'training = { algorithm = "gradient", personal = { by = "fine_tune", rate = 0.1 } }\n'
+    expert = '{ by = "expert", private_rate = 0.1, gate_rate = 0.1 }'
+    own = f'training = {{ algorithm = "gradient", personal = {expert} }}\n'
     file.write_text(own + SMALL.partition("[[variants]]")[0])
     options = ("rounds=200", "evaluation.every=50", "seeds=1", "evaluation.baselines=[]", "partition.clients=50")
     command = [sys.executable, "-m", "fedping", "simulate", str(file), "--jobs", "1"]

@@ -1,5 +1,6 @@
 """Every file of a paper's experiment can be run as it is, here for two rounds."""
 
+import tomllib
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from fedping.analysis.figures.canvas import panels
 from fedping.experiments.laboratory.results import MetricLog
 from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml
+from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
 from fedping.experiments.papers.bands import POSITIVE, SHARE, draw_band, noted
 from fedping.experiments.papers.hartmann.pictures import PICTURES as HARTMANN
 from fedping.experiments.papers.pictures import PICTURES
@@ -71,6 +72,36 @@ def test_pictures_are_drawn_of_what_runs_leave(tmp_path: Path) -> None:
     assert axes.lines[0].get_label() == "each alone"
     assert [len(line.get_xdata()) for line in axes.lines] == [8, 8, 8]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "5", "10", "20", "50", "100", "200"]
+
+
+def test_all_methods_that_personalize_are_of_the_same_data_and_drawn_beside_one_model_for_all(tmp_path: Path) -> None:
+    name = "personal_methods"
+    file = PAPERS.parent / f"{name}.toml"
+    methods: dict[str, list[str]] = {}
+    for variant in experiment_from_toml(file).variants:
+        where, _, method = variant.partition(": ")
+        methods.setdefault(where, []).append(method)
+    assert list(methods) == [f"{data}, {most}" for data in ("genres", "topics") for most in (10, 50, 200)]
+    [same] = {tuple(each) for each in methods.values()}
+
+    tables = tomllib.loads(file.read_text())
+    tables |= {"rounds": 2, "seeds": 1, "evaluation": {**tables["evaluation"], "every": 2}}
+    tables["variants"] = [variant for variant in tables["variants"] if ", 10: " in variant["name"]]
+    for variant in tables["variants"]:
+        if "from_version" in variant.get("training", {}).get("personal", {}):
+            variant["training"]["personal"]["from_version"] = 1  # of the last of the two
+    experiment = experiment_of(tables, name="tiny", folder=PAPERS.parent)
+    summary = run_experiment(experiment, tmp_path / name, jobs=1)
+    left, right = PICTURES[name](tmp_path).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == list(same[1:])
+    for axes, data in zip((left, right), ("genres", "topics"), strict=True):
+        found = {
+            method: summary.variants[f"{data}, 10: {method}"].metrics["personal"]["accuracy"].mean for method in same
+        }
+        apart = [found[method] - found[same[0]] for method in same[1:]]  # type: ignore[operator]
+        [points] = (line for line in axes.lines if line.get_marker() == "o")
+        assert list(points.get_xdata()) == pytest.approx(apart)  # type: ignore[arg-type]
+        assert any(apart)
 
 
 def test_a_band_ends_where_the_metric_does() -> None:

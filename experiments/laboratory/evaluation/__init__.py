@@ -16,6 +16,7 @@ from fedping.experiments.laboratory.evaluation.tallies import (
     Regression,
     Tally,
     better,
+    bounds,
     higher_is_better,
 )
 
@@ -28,5 +29,6 @@ __all__ = [
     "Regression",
     "Tally",
     "better",
+    "bounds",
     "higher_is_better",
 ]

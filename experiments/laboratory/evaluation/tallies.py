@@ -59,6 +59,16 @@ def higher_is_better(metric: str) -> bool:
     return extension is not None and bool(getattr(extension.make, "higher_is_better", False))
 
 
+def bounds(metric: str) -> tuple[float, float]:
+    """Return the least and the greatest value that a metric can have; infinite where there is no bound."""
+    of_all = metric.partition("_of_")[0]
+    if of_all == "r2":
+        return -np.inf, 1.0
+    if of_all in HIGHER_IS_BETTER:
+        return 0.0, 1.0
+    return (0.0 if of_all in LOWER_IS_BETTER - {"loss"} else -np.inf), np.inf  # a loss of one's own may be negative
+
+
 def better(metric: str, a: float, b: float) -> bool:
     """Return whether ``a`` is strictly better than ``b``; NaN is never better, and anything is better than NaN."""
     if np.isnan(a) or np.isnan(b):

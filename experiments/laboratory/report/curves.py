@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from fedping.analysis.figures.canvas import HEIGHT, TEXT_SIZE, Dashes, LineEnd, Theme, grid_across, label_ends, panels
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.laboratory.evaluation import bounds
 from fedping.experiments.laboratory.results import VariantSummary
 from fedping.experiments.laboratory.results.paired import band
 from fedping.experiments.laboratory.results.standing import shown_as
@@ -94,28 +95,30 @@ def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
 def draw_curves(
     curves: Sequence[Curve], baselines: dict[str, float], places: dict[str, int], metric: str, *, theme: Theme
 ) -> Figure:
-    """Return the picture: a line and a band per variant, a dashed line per baseline.
+    """Return the picture: a line and a band per variant, a dashed line per baseline; bands end where the metric does.
 
     Args:
         curves: those of the variants.
         baselines: the metric of each; one that would flatten the rest, as the start may, is drawn at the edge.
         places: the position of each variant among all, which determines its colour in every picture.
-        metric: the label of the axis.
+        metric: what is drawn.
         theme: the colours.
     """
     figure, [axes] = panels(theme)
+    least, most = bounds(metric)
     grid_across(axes, theme)
     ends = []
     opacity = min(0.15, 0.36 / max(1, len(curves)))  # so that many overlapping bands do not hide the lines
     for each in curves:
         colour = theme.of_arm(places[each.name])
         dashes = theme.dashes_of_arm(places[each.name])
-        axes.fill_between(each.at, each.mean - each.half, each.mean + each.half, color=colour, alpha=opacity, lw=0)
+        axes.fill_between(each.at, *_band(each, least, most), color=colour, alpha=opacity, lw=0)
         axes.plot(each.at, each.mean, color=colour, linestyle=dashes, linewidth=1.8)
         ends.append(LineEnd(each.at[-1], float(each.mean[-1]), as_it_is(each.name), colour, dashes))
     last = max((float(each.at[-1]) for each in curves), default=0.0)
     of_bytes = any(each.megabytes is not None for each in curves)
-    low, high = _limits(curves, {name: value for name, value in baselines.items() if not name.startswith(START)})
+    levels = {name: value for name, value in baselines.items() if not name.startswith(START)}
+    low, high = _limits(curves, levels, least, most)
     for place, (name, value) in enumerate(baselines.items()):
         dashes = _BASELINES[place % len(_BASELINES)]
         if low <= value <= high:
@@ -146,17 +149,29 @@ def _beyond(value: float, low: float, high: float) -> str:
     return "" if low <= value <= high else f" {value:.4g} {'↓' if value < low else '↑'}"
 
 
-def _limits(curves: Sequence[Curve], baselines: dict[str, float]) -> tuple[float, float]:
+def _band(one: Curve, least: float, most: float) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of a curve's band within the bounds of its metric, of which a t interval knows nothing."""
+    return np.maximum(one.mean - one.half, least), np.minimum(one.mean + one.half, most)
+
+
+def _limits(curves: Sequence[Curve], baselines: dict[str, float], least: float, most: float) -> tuple[float, float]:
     """Return limits that contain all but the first tenth of the rounds, whose start would flatten the rest.
 
     At least one of the values must be finite.
     """
     late = [each.rounds >= each.rounds[-1] / 10 for each in curves]
-    low = [value for each, some in zip(curves, late, strict=True) for value in (each.mean - each.half)[some]]
-    high = [value for each, some in zip(curves, late, strict=True) for value in (each.mean + each.half)[some]]
-    least, most = np.nanmin([*low, *baselines.values()]), np.nanmax([*high, *baselines.values()])
-    margin = 0.06 * (most - least) or 0.5
-    return float(least - margin), float(most + margin)
+    bands = [_band(each, least, most) for each in curves]
+    low = [value for (lows, _), some in zip(bands, late, strict=True) for value in lows[some]]
+    high = [value for (_, highs), some in zip(bands, late, strict=True) for value in highs[some]]
+    return _with_margin(
+        float(np.nanmin([*low, *baselines.values()])), float(np.nanmax([*high, *baselines.values()])), least, most
+    )
+
+
+def _with_margin(low: float, high: float, least: float, most: float) -> tuple[float, float]:
+    """Return limits around two values that leave a margin, but beyond a bound no more than half a line is wide."""
+    margin = 0.06 * (high - low) or 0.5
+    return max(low - margin, least - margin / 6), min(high + margin, most + margin / 6)
 
 
 def draw_finals(
@@ -164,20 +179,36 @@ def draw_finals(
     baselines: Mapping[str, VariantSummary],
     split: str,
     metric: str,
+    places: dict[str, int],
     *,
     theme: Theme,
 ) -> Figure:
-    """Return the picture: variants in order from the top, then the baselines, in grey."""
-    rows = [(name, row, theme.of_arm(place)) for place, (name, row) in enumerate(variants.items())]
-    rows += [(name, row, theme.soft) for name, row in baselines.items()]
+    """Return the picture: variants in order from the top, then the baselines, in grey.
+
+    Where colours repeat, a variant's interval has the dashes that its curve has, and its mean is hollow. Intervals end
+    where the metric does. Arguments are those of :func:`draw_curves`.
+    """
+    rows = [
+        (name, row, theme.of_arm(places[name]), theme.dashes_of_arm(places[name])) for name, row in variants.items()
+    ]
+    rows += [(name, row, theme.soft, "solid") for name, row in baselines.items()]
+    least, most = bounds(metric)
+    ends: list[float] = []
     figure, [axes] = panels(theme, height=max(HEIGHT / 2, 0.9 + 0.32 * len(rows)))
     axes.grid(axis="x", linewidth=0.8, color=theme.faint)
-    for height, (_, row, colour) in enumerate(rows):
+    for height, (_, row, colour, dashes) in enumerate(rows):
         found = row.metrics.get(split, {}).get(metric)
         if found is None or found.mean is None:
             continue
-        axes.errorbar(found.mean, height, xerr=found.half, fmt="o", color=colour, markersize=6, linewidth=1.8)
-    axes.set_yticks(range(len(rows)), [as_it_is(name) for name, _, _ in rows], fontsize=TEXT_SIZE)
+        half = found.half or 0.0
+        low, high = max(found.mean - half, least), min(found.mean + half, most)
+        axes.plot([low, high], [height, height], color=colour, linestyle=dashes, linewidth=1.8)
+        inside = colour if dashes == "solid" else theme.paper
+        axes.plot(found.mean, height, "o", color=colour, markerfacecolor=inside, markersize=6)
+        ends += [low, high]
+    if ends:
+        axes.set_xlim(_with_margin(min(ends), max(ends), least, most))
+    axes.set_yticks(range(len(rows)), [as_it_is(name) for name, *_ in rows], fontsize=TEXT_SIZE)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel(shown_as(metric))
     return figure

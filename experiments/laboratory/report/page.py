@@ -287,9 +287,10 @@ def counted(things: Sized, name: str) -> str:
 
 def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure, str]]:
     names = list(summary.variants)
-    places = {name: place for place, name in enumerate(names)}
     best = sorted(names, key=lambda name: _order(summary, name))
     drawn = [names[0], *(name for name in best if name != names[0])][:MOST_CURVES]
+    first = sorted(names, key=lambda name: name not in drawn)  # theirs are the colours before these repeat
+    places = {name: place for place, name in enumerate(first)}
     split = summary.split
     repeated = f"mean and 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     whose = "The clients' own models" if split == "personal" else f"On the {split} examples of all clients"
@@ -308,7 +309,7 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
                 title = f"{shown_as(metric)} over the megabytes posted"
                 yield title, draw_curves(at_bytes, levels, places, metric, theme=PAGE), f"{note} {_OF_BYTES}"
     yield from _own(summary, metrics, drawn, repeated)
-    finals = draw_finals(summary.variants, summary.baselines, split, summary.metric, theme=PAGE)
+    finals = draw_finals(summary.variants, summary.baselines, split, summary.metric, places, theme=PAGE)
     note = f"{whose.removesuffix(' of all clients')}; {repeated}."
     yield f"{shown_as(summary.metric)} of the final models", finals, note
 

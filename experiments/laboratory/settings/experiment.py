@@ -114,7 +114,7 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
 
 
 def _setup(tables: Raw) -> Setup:
-    return converted(with_code(tables, ""), Setup, "")
+    return converted(with_code(tables), Setup, "")
 
 
 def _trouble(tables: Raw) -> str | None:

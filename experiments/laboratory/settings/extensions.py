@@ -18,14 +18,13 @@ OF_EVERY_RANKING_MODEL = ("gradient", CODE)
 """The settings of a ranking model that are not the extension's own."""
 
 
-def with_code(tables: Raw, where: str) -> Raw:
+def with_code(tables: Raw) -> Raw:
     """Return an experiment's tables with the code's hash in [model] and [data] if they name extensions.
 
     Their settings are checked and completed. An existing hash is kept: it is checked where the code is used.
 
     Args:
         tables: not yet validated.
-        where: their place, at the beginning of the error's sentence.
 
     Raises:
         InvalidSettings: an extension cannot be imported, or does not have these settings.
@@ -38,7 +37,7 @@ def with_code(tables: Raw, where: str) -> Raw:
             settings = checked_at(extension, data.get("settings", {}), ("data", "settings"))
             tables = {**tables, "data": {CODE: extension.code, **data, "settings": settings}}
     except OddSettings as odd:
-        raise InvalidSettings(f"{where}{told(odd.error, tables, odd.kind, odd.place)}") from odd
+        raise InvalidSettings(told(odd.error, tables, odd.kind, odd.place)) from odd
     return tables
 
 

@@ -105,7 +105,8 @@ def blueprint(services: Services) -> Blueprint:
     @views.get("/models/<study>/study.json")
     def study_json(study: str) -> Response:
         found = services.catalogue.found(study).study
-        return _static(tagged(public_json(public_study(found, services.catalogue.declared(study)))), REVALIDATE)
+        told = public_study(found, services.catalogue.declared(study), services.catalogue.offers(study))
+        return _static(tagged(public_json(told)), REVALIDATE)
 
     @views.get("/models/<study>/<line>/latest.json")
     def latest_json(study: str, line: str) -> Response:
