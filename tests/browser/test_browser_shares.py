@@ -67,7 +67,7 @@ class Running:
         return signed_offer(self.terms, HELPER)
 
     def publish(self, offer: Offer | None) -> None:
-        """Show clients an offer; none, if there is none."""
+        """Show clients another offer than that which is published; none, if there is none."""
         offers = {} if offer is None else {"main": offer}
         self.web.instead[f"/models/{self.study.name}/study.json"] = public_json(public_study(self.study, offers=offers))
 
@@ -105,10 +105,9 @@ def running(folder: Path, study: Study) -> Iterator[Running]:
     terms = terms_for(study, line, LEADER, public_key(seal, private), WHEN)
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    store.publish_offer(study.name, line.name, signed_offer(terms, HELPER))
     with running_ingest(folder / "store", folder / "landing") as server, serving(server.url) as web:
-        made = Running(study, server, web, terms, private, folder / "landing")
-        made.publish(made.offer)
-        yield made
+        yield Running(study, server, web, terms, private, folder / "landing")
 
 
 def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path) -> None:
