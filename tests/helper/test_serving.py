@@ -43,7 +43,18 @@ class Running(NamedTuple):
 @contextlib.contextmanager
 def running(folder: Path, *options: str) -> Iterator[Running]:
     port, log = free_port(), folder.parent / "log"
-    command = [sys.executable, "-m", "fedping", "helper", "serve", "--folder", str(folder), "--port", str(port), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "fedping",
+        "helper",
+        "serve",
+        "--folder",
+        str(folder),
+        "--port",
+        str(port),
+        *options,
+    ]
     with open(log, "ab") as sink:
         process = subprocess.Popen(command, cwd=ROOT, stdout=sink, stderr=sink)
     made = Running(f"http://127.0.0.1:{port}", process, log)
