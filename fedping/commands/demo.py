@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     help="An empty or new folder for everything it makes.  [default: demo-out/<date and time>]",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
-@click.option(
-    "--secure", is_flag=True, help="Split what clients send between two servers; neither can read it."
-)
+@click.option("--secure", is_flag=True, help="Split what clients send between two servers; neither can read it.")
 @click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
