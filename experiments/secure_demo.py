@@ -11,7 +11,6 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow.parquet as pq
-from fedping.server_jobs.privacy.leader import leader_identity
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -29,6 +28,7 @@ from fedping.protocol.sharing.sealing import opener
 from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
 from fedping.protocol.study import Line, Study, public_study
 from fedping.server_jobs.privacy.budget import with_noise
+from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.round import HttpHelper
 
 MIN_BATCH = 20

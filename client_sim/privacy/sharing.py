@@ -30,6 +30,9 @@ def system_seeds(count: int) -> list[bytes]:
     return [drawn[at : at + SEED_BYTES] for at in range(0, len(drawn), SEED_BYTES)]
 
 
+_BYTES_AT_A_TIME = 2**24
+"""Of masks: those of many clients at once, of which several copies are made."""
+
 FARTHEST = 2.0**52
 """How far from zero the numbers of hostile clients are at most, so that the sum of many can still be told."""
 
@@ -95,14 +98,15 @@ class Sharer:
             seeds: where the helper's shares are from.
         """
         terms, offer, drawn = self._terms, self.offer.id, seeds(len(vectors))
-        sealed = [
-            self._seal(seed, info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer))
-            for seed, version, document in zip(drawn, versions, documents, strict=True)
-        ]
-        k = len(vectors)
-        parts = (offer * k, leader_shares(vectors, list(drawn)).tobytes(), b"".join(sealed))
-        rows = [np.frombuffer(part, np.uint8).reshape(k, len(part) // k) for part in parts] if k else []
-        made = np.concatenate(rows, axis=1) if k else np.zeros((0, self.size), np.uint8)
+        made = np.empty((len(vectors), self.size), np.uint8)
+        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal).parts(made)
+        of_offer[:] = np.frombuffer(offer, np.uint8)
+        step = max(1, _BYTES_AT_A_TIME // of_leader.shape[1])
+        for at in range(0, len(vectors), step):
+            of_leader[at : at + step] = leader_shares(vectors[at : at + step], list(drawn[at : at + step]))
+        for row, seed, version, document in zip(of_helper, drawn, versions, documents, strict=True):
+            info = info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer)
+            row[:] = np.frombuffer(self._seal(seed, info), np.uint8)
         return Payloads("shared", fixed_payloads(made))
 
     def payload(self, vector: NDArray[np.int64], document: UUID, version: int, arm: str) -> bytes:
