@@ -289,9 +289,16 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     show_default=True,
     help="Largest request; about five times as much memory is used. 1 MiB is about 10,000 clients.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(0, 3600),
+    default=20.0,
+    show_default=True,
+    help="Seconds after which whoever waits for an answer is told to ask again (202).",
+)
 @threads_option
 @folder_option
-def serve(host: str, port: int, max_request_mib: int, threads: int | None, folder: Path) -> None:
+def serve(host: str, port: int, max_request_mib: int, patience: float, threads: int | None, folder: Path) -> None:
     """Answer the requests of leaders over HTTP.
 
     An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops: what is worked on then is given up, and the
@@ -300,7 +307,7 @@ def serve(host: str, port: int, max_request_mib: int, threads: int | None, folde
     from fedping.helper.serving import ServeSettings
     from fedping.helper.serving import serve as serving
 
-    settings = ServeSettings(folder, host, port, threads or _cores(), max_request_mib * _MIB)
+    settings = ServeSettings(folder, host, port, threads or _cores(), max_request_mib * _MIB, patience)
     serving(settings, lambda: click.echo(f"Answering requests on http://{host}:{port}; Ctrl-C stops."))
 
 

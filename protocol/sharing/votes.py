@@ -54,4 +54,3 @@ def numbers_from(frame: Frame, shares: Elements, clients: int) -> Elements:
     votes = [SIGN * (up - down) % p for up, down in zip(ups, downs, strict=True)]
     loss = sum(weight * bit for weight, bit in zip(loss_weights(frame.metric), told[:-1], strict=True)) % p
     return np.array([*votes, frame.metric * clients % p, loss, frame.metric * told[-1] % p], np.uint64)
-

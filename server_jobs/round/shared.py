@@ -35,7 +35,7 @@ from fedping.protocol.sharing.exchange import (
 from fedping.protocol.sharing.ring import Elements
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.privacy.leader import leader_key
+from fedping.server_jobs.privacy.leader import leader_identity, leader_key
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.asking import Helper, NoAnswer
 from fedping.server_jobs.round.engine import Engine
@@ -71,6 +71,7 @@ class SharedSums:
         landing, study, line, head: of what.
         key: the leader's secret.
         helper: the way to the helper; None if there is none but by hand.
+        offered: whether what the helper offers is published, without which clients send nothing.
     """
 
     asked: AskedOf
@@ -80,6 +81,7 @@ class SharedSums:
     head: Version
     key: bytes = field(repr=False, compare=False)
     helper: Helper | None = None
+    offered: bool = True
 
     def sums(
         self,
@@ -103,6 +105,8 @@ class SharedSums:
             on_step("summed")
             made = self.asked.keep(request, self.head)
             on_step("asked")
+        elif not is_from(made.request, Request, leader_identity(self.key)):  # of a round that was given another key
+            made = self.asked.sign_again(made, signed(made.read, leader_key(self.key)))
         try:
             answered, data = self._answered(made)
         except NoAnswer as error:
@@ -134,7 +138,12 @@ class SharedSums:
         shares = self._shares(manifest.inputs, engine)
         if len(repeated := repeated_documents(shares)):
             shares = without(self.line, shares, self._shares(manifest.inputs, engine, repeated.tobytes()))
-        if short := self._short(shares):
+        if (short := self._short(shares)) and not self.offered:
+            return (
+                f"{short}; no offer of the helper is published, and clients send nothing before: 'fedping study offer "
+                f"{self.study.name} {self.line.name} FILE' publishes it"
+            )
+        if short:
             return short
         request = Request(
             study=self.study.name,

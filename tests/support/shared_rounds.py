@@ -1,4 +1,4 @@
-"""A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers begin with."""
+"""A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers need."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class NoNoise:
 
 @dataclass
 class ByHand:
-    """A way to a helper in this process; ``seen`` are the requests that reached it, ``spoil`` what becomes of answers."""
+    """A way to a helper in this process; ``seen`` are the requests that reached it, ``spoil`` changes answers."""
 
     folder: HelperFolder
     now: datetime = NOW
@@ -91,9 +91,8 @@ class SharedLine:
     ) -> list[PrivatePing]:
         """Return the pings of clients with these vectors, each with its document."""
         k, line = len(vectors), self.study.lines[0]
-        numbers = [
-            1_000_000 * seed + 100_000 * version + (50_000 if arm == "control" else 0) + first + i for i in range(k)
-        ]
+        begin = 1_000_000 * seed + 100_000 * version + (50_000 if arm == "control" else 0) + first
+        numbers = list(range(begin, begin + k))
         documents = [id_of("document", number) for number in numbers]
         sharer = Sharer(self.study, line, self.offer)
         ids = [UUID(bytes=each) for each in documents]
