@@ -30,6 +30,9 @@ def system_seeds(count: int) -> list[bytes]:
     return [drawn[at : at + SEED_BYTES] for at in range(0, len(drawn), SEED_BYTES)]
 
 
+_BYTES_AT_A_TIME = 2**24
+"""Of masks: those of many clients at once, of which several copies are made."""
+
 FARTHEST = 2.0**52
 """How far from zero the numbers of hostile clients are at most, so that the sum of many can still be told."""
 
@@ -89,16 +92,19 @@ class Sharer:
             arm: the arm that they name.
             seeds: where the helper's shares are from.
         """
-        terms, offer = self._terms, self.offer.id
-        leaders, helpers = self._split(vectors, documents, versions, arm, seeds(len(vectors)))
-        sealed = [
-            self._seal(mine, info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer))
-            for mine, version, document in zip(helpers, versions, documents, strict=True)
-        ]
-        k = len(vectors)
-        parts = (offer * k, leaders.tobytes(), b"".join(sealed))
-        rows = [np.frombuffer(part, np.uint8).reshape(k, len(part) // k) for part in parts] if k else []
-        made = np.concatenate(rows, axis=1) if k else np.zeros((0, self.size), np.uint8)
+        terms, offer, drawn = self._terms, self.offer.id, seeds(len(vectors))
+        made = np.empty((len(vectors), self.size), np.uint8)
+        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal, terms.metric).parts(made)
+        of_offer[:] = np.frombuffer(offer, np.uint8)
+        step = max(1, _BYTES_AT_A_TIME // of_leader.shape[1])
+        for at in range(0, len(vectors), step):
+            some = slice(at, at + step)
+            leaders, helpers = self._split(vectors[some], documents[some], versions[some], arm, drawn[some])
+            of_leader[some] = leaders
+            pings = zip(of_helper[some], helpers, versions[some], documents[some], strict=True)
+            for row, share, version, document in pings:
+                info = info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer)
+                row[:] = np.frombuffer(self._seal(share, info), np.uint8)
         return Payloads("shared", fixed_payloads(made))
 
     def _split(
