@@ -32,7 +32,10 @@
  *   know, such as that a personal model begins afresh. Nothing in it is a user's.
  * @property {Environment} [environment] What the browser offers; tests give their own.
  *
- * @typedef {{ documentId: string, ping: Ping }} Composed A ping that is ready to be sent.
+ * @typedef {object} Composed A ping that is ready to be sent.
+ * @property {string} documentId
+ * @property {Ping} ping
+ * @property {readonly number[]} [vector] In a private line, the numbers that the ping tells, or that its two shares hide.
  *
  * @typedef {object} Staying What stays on this device, of a client in a personal arm.
  * @property {number} trained How often its model was trained; before that it is the shared one.
@@ -54,9 +57,10 @@ import { SYSTEM } from "./study/privacy/chance.js";
 import { guaranteeInWords } from "./study/privacy/guarantee.js";
 import { hasTurn, rotatingId } from "./study/privacy/ids.js";
 import { ENCODING, frameOf, payloadOf, vectorOf } from "./study/privacy/vectors.js";
+import { SHARED, leaderShare, sharedPayload } from "./study/sharing/shares.js";
 import { base64, sentUpdate } from "./study/upload.js";
 
-/** @import { Arm } from "./study/study.js" @import { Privacy } from "./study/privacy/vectors.js" */
+/** @import { SealedShare } from "./delivery/sharing.js" @import { Arm } from "./study/study.js" @import { Privacy } from "./study/privacy/vectors.js" */
 
 const MINUTE = 60_000;
 const DAY = 86_400_000;
@@ -82,7 +86,7 @@ export class Client {
   #mostContributions;
   /** @type {() => string | null} */
   #ticket;
-  /** @type {WeakMap<Ping, { line: string, privacy: Privacy }>} Pings of private lines, as they were composed. */
+  /** @type {WeakMap<Ping, { line: string, privacy: Privacy, share: SealedShare | null }>} Pings of private lines, as they were composed. */
   #private = new WeakMap();
   /** @type {Promise<unknown>} What is being counted before it waits to be sent. */
   #contributing = Promise.resolve();
@@ -108,8 +112,9 @@ export class Client {
     this.#clientVersion = settings.clientVersion;
     this.#mostContributions = settings.mostContributions ?? Infinity;
     this.#ticket = settings.ticket ?? (() => null);
-    this.#membership = new Membership({ ...shared, ingest, study });
-    this.#own = new OwnModel({ ...shared, draw: () => uniform(environment), notice: settings.notice ?? (() => {}) });
+    const { notice = () => {} } = settings;
+    this.#membership = new Membership({ ...shared, ingest, study, notice });
+    this.#own = new OwnModel({ ...shared, draw: () => uniform(environment), notice });
     this.#outbox = new Outbox({
       ...shared,
       sender: new Sender({ address, privateAddress, mode, beacon, environment }),
@@ -129,6 +134,15 @@ export class Client {
   get guarantee() {
     const { privacy } = this.#membership.role;
     return privacy === null ? [] : guaranteeInWords(privacy);
+  }
+
+  /**
+   * Why this client takes no part in the study, or sends nothing although it does, in a sentence for whoever set the study up:
+   * the study asks for what this browser does not have, or its helper's offer is missing or does not fit. Null if it knows of
+   * nothing.
+   */
+  get trouble() {
+    return this.#membership.trouble;
   }
 
   /** The client's id, for which a product makes a ticket; null if it is not enrolled, or not yet. */
@@ -305,10 +319,14 @@ export class Client {
     }
     const learnt = update ?? role.spec.weights.map(() => 0);
     const vector = vectorOf(privacy, frameOf(privacy, role.spec), learnt, loss, chosen === 0, SYSTEM);
-    const sent = { encoding: ENCODING, payload: base64(payloadOf(vector)) };
+    const share = privacy.shared ? this.#membership.sharing.find(line, arm.name, held.version) : null;
+    if (privacy.shared && share === null) {
+      return null; // no offer yet, or one that does not fit
+    }
+    const sent = share === null ? plain(vector) : split(vector, share);
     const ping = privatePingOf(rotatingId(study, secret, arm, held.version), arm.name, held.version, sent);
-    this.#private.set(ping, { line, privacy });
-    return { documentId: uuid(this.#environment), ping };
+    this.#private.set(ping, { line, privacy, share });
+    return { documentId: share?.documentId ?? uuid(this.#environment), ping, vector };
   }
 
   /** @param {Privacy} privacy */
@@ -343,6 +361,9 @@ export class Client {
       return false;
     }
     const to = this.#private.get(ping);
+    if (to?.share && !this.#membership.sharing.use(to.share)) {
+      return false; // two vectors under one mask would tell how they differ
+    }
     if (to !== undefined) {
       this.#contributing = Promise.all([this.#contributing, this.#contribute({ documentId, ping }, to)]);
       return true;
@@ -442,4 +463,14 @@ export class Client {
     const back = () => void this.#outbox.deliver();
     this.#stopListening = this.#environment.onLeaving(() => this.#outbox.leave(), back);
   }
+}
+
+/** @param {readonly number[]} vector */
+function plain(vector) {
+  return { encoding: ENCODING, payload: base64(payloadOf(vector)) };
+}
+
+/** @param {readonly number[]} vector @param {SealedShare} share */
+function split(vector, { offer, seed, sealed }) {
+  return { encoding: SHARED, payload: base64(sharedPayload(offer, leaderShare(vector, seed), sealed)) };
 }

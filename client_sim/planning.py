@@ -132,8 +132,9 @@ def plan_upload(line: Line, seed: int = 0) -> UploadPlan:
         InvalidSettings: it is a private line, whose vectors have an encoding of their own.
     """
     if line.privacy is not None:
+        what = "vectors of whole numbers, 4" if line.privacy.shared is None else "shares of whole numbers, 8"
         raise InvalidSettings(
-            f"line '{line.name}' is private: its clients send vectors of whole numbers, 4 bytes a weight, which no "
+            f"line '{line.name}' is private: its clients send {what} bytes a weight, which no "
             "link can make smaller; plan a line without [lines.privacy]"
         )
     updates, learned = _updates(line, seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.experiments.demo_rounds import playground
 from fedping.experiments.ingest_process import RunningIngest, ingest_process
+from fedping.experiments.secure_demo import Seen, TwoServers, helper_beside, secured, seen_by
+from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
@@ -25,6 +27,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.privacy.coins import make_key, read_key
 from fedping.server_jobs.round import Engine, engine_named, run_round
 
 STUDY = Path(__file__).with_name("demo.toml")
@@ -32,6 +35,7 @@ STUDY = Path(__file__).with_name("demo.toml")
 ROUND_STEPS = {
     "repaired": "Spark round: listing the landed pings",
     "listed": "Spark round: averaging the updates",
+    "summed": "Spark round: asking the helper",
     "aggregated": "Spark round: stepping the optimizer",
     "stepped": "Spark round: publishing the next version",
 }
@@ -42,10 +46,12 @@ ROUND_STEPS = {
 class DemoSettings:
     """What to run, and the folder for all of it.
 
-    ``page`` has ingest serve the demo page, on ``port`` (None: a free one), and makes a study to try on it.
+    ``page`` has ingest serve the demo page, on ``port`` (None: a free one), and makes a study to try on it. ``secure``
+    has clients split what they send between two servers (`fedping.experiments.secure_demo`).
 
     Raises:
-        InvalidSettings: fewer than one client or iteration, or a folder that holds something already.
+        InvalidSettings: fewer than one client or iteration, or a folder that holds something already; or a page, which
+            shows what clients send, for clients that split it.
     """
 
     out: Path
@@ -56,12 +62,15 @@ class DemoSettings:
     study_file: Path = STUDY
     page: bool = False
     port: int | None = None
+    secure: bool = False
 
     def __post_init__(self) -> None:
         if min(self.clients, self.iterations) < 1:
             raise InvalidSettings("a demo needs at least one client and one iteration; correct --clients, --iterations")
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise InvalidSettings(f"{self.out} exists and is not an empty folder; give another --out")
+        if self.page and self.secure:
+            raise InvalidSettings("the demo page shows what its clients send in full; leave out --stay or --secure")
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOutcome:
-    """What came of it, and where everything lies."""
+    """What came of it, and where everything lies; with two servers, what each saw in the last iteration."""
 
     study: Study
     line: str
@@ -105,6 +114,8 @@ class DemoOutcome:
     store: Path
     landing: Path
     ingest_log: Path
+    seen: Seen | None = None
+    helper: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,40 +148,43 @@ def running_demo(
     Raises:
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
     """
-    study = study_from_toml(settings.study_file, new=True)
-    line = study.lines[0].name
     store_path, landing, log = settings.out / "store", settings.out / "landing", settings.out / "ingest.log"
     store = open_store(store_path, create=True)
     landing.mkdir(parents=True, exist_ok=True)
-    for each in (study, playground(study)) if settings.page else (study,):
-        store.create_study(each, first_versions(each, created=utc_now(), code_version=__version__))
-    progress.stage = "starting ingest"
-    options = ("--demo-page",) if settings.page else ()
-    with (
-        ingest_process(store_path, landing, log, *options, port=settings.port) as ingest,
-        engine_named(settings.engine) as engine,
-    ):
+    with ExitStack() as stack:
+        study, servers = _created(settings, store, stack)
+        line = study.lines[0]
+        progress.stage = "starting ingest"
+        options = ("--demo-page",) if settings.page else ()
+        ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
+        engine = stack.enter_context(engine_named(settings.engine))
+        seen = None
         with asyncio.Runner() as runner:
             fleet = _joined(runner, ingest, study, settings)
             progress.fleet = fleet
             try:
-                for _ in range(settings.iterations):
-                    row = _iteration(runner, fleet, ingest, store, landing, engine, study.name, line, progress)
+                for number in range(settings.iterations):
+                    pings = _sent(runner, fleet, ingest, progress)
+                    if servers is not None and number == settings.iterations - 1:
+                        seen = seen_by(servers, landing, study, line, number)
+                    row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
                     progress.done.append(row)
                     on_iteration(row)
             finally:
                 runner.run(fleet.close())
         progress.stage = "drawing the loss"
-        curves = arm_curves(store, study.name, line)
+        curves = arm_curves(store, study.name, line.name)
         outcome = DemoOutcome(
             study=study,
-            line=line,
+            line=line.name,
             iterations=tuple(progress.done),
             curves=curves,
             figure=_drawn(curves, study, settings.out / "loss.png"),
             store=store_path,
             landing=landing,
             ingest_log=log,
+            seen=seen,
+            helper=servers.helper.path if servers else None,
         )
         yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
         progress.stage = "stopping Spark and ingest"
@@ -183,32 +197,63 @@ def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, setting
     return runner.run(join_study(HttpTransport(ingest.address), study.name, fleet))
 
 
-def _iteration(
-    runner: asyncio.Runner,
-    fleet: Fleet,
-    ingest: RunningIngest,
+def _created(settings: DemoSettings, store: ModelStore, stack: ExitStack) -> tuple[Study, TwoServers | None]:
+    """Create the study, and one for the page; where two servers take part, start the helper, which the stack stops."""
+    study, servers = study_from_toml(settings.study_file, new=True), None
+    if settings.secure:
+        helper = make_helper(settings.out / "helper")
+        study = secured(study, helper.identity, settings.clients, settings.iterations)
+    for each in (study, playground(study)) if settings.page else (study,):
+        store.create_study(each, first_versions(each, created=utc_now(), code_version=__version__))
+    if settings.secure:
+        make_key(settings.out / "leader.key")
+        key = read_key(settings.out / "leader.key")
+        beside = helper_beside(helper, key, store, study, settings.out / "helper.log")
+        servers = stack.enter_context(beside)
+    return study, servers
+
+
+def _sent(runner: asyncio.Runner, fleet: Fleet, ingest: RunningIngest, progress: Progress) -> int:
+    """Let everyone fetch, search and send, land it, and return how many pings were accepted."""
+    progress.iteration, progress.stage = progress.iteration + 1, ""
+    summary = runner.run(fleet.run_iteration())
+    progress.stage = "ingest: landing the pings in Parquet"
+    ingest.flush()
+    return summary.pings.accepted
+
+
+def _round(
     store: ModelStore,
     landing: Path,
     engine: Engine,
     study: str,
     line: str,
     progress: Progress,
+    pings: int,
+    servers: TwoServers | None,
 ) -> DemoIteration:
-    """Let everyone fetch, search and send; land it; run a round."""
-    progress.iteration, progress.stage = progress.iteration + 1, ""
-    summary = runner.run(fleet.run_iteration())
-    progress.stage = "ingest: landing the pings in Parquet"
-    ingest.flush()
+    """Run a round on what has landed, of so many pings."""
 
     def on_step(step: str) -> None:
         progress.stage = ROUND_STEPS.get(step, progress.stage)
         if step == "listed" and not progress.done:
             progress.stage = "Spark round: starting Spark (once), then averaging the updates"
 
-    result = run_round(store, landing, study, line, engine, clock=utc_now, code_version=__version__, on_step=on_step)
+    result = run_round(
+        store,
+        landing,
+        study,
+        line,
+        engine,
+        clock=utc_now,
+        code_version=__version__,
+        on_step=on_step,
+        privacy_key=servers.key if servers else None,
+        helper=servers.way if servers else None,
+    )
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
-    return DemoIteration(result.iteration, summary.pings.accepted, result.arms)
+    return DemoIteration(result.iteration, pings, result.arms)
 
 
 def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:

@@ -22,6 +22,7 @@ EXTRAS = {
     "cryptography": "privacy",
     "dp_accounting": "privacy",
     "opendp": "privacy",
+    "Crypto": "privacy",
 }
 """The smallest extra of pyproject.toml with a package, by the name that is imported."""
 
@@ -37,6 +38,7 @@ OF_COMMANDS = {
     "export": "laboratory",
     "audit": "laboratory",
     "privacy": "privacy",
+    "helper": "privacy",
 }
 """The extra with all that a command may need, so that its user is sent to install something once; of `ingest` that is
 only with ``--dashboard``."""

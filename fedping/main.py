@@ -36,6 +36,7 @@ SUBCOMMANDS = {
         "Versions: history, differences, rollback, recomputation; continue after a restored backup.",
     ),
     "privacy": ("fedping.commands.privacy", "privacy", "Private lines: plan a guarantee, see what is spent of it."),
+    "helper": ("fedping.commands.helper", "helper", "Be the second server of a line of shares: give away sums alone."),
     "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here: is what they promise kept?"),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),
 }

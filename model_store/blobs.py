@@ -1,6 +1,7 @@
-"""The five operations that a model store needs from its storage, and a local folder that provides them.
+"""The six operations that a model store needs from its storage, and a local folder that provides them.
 
-An object store provides the same five: a conditional put (``If-None-Match: *``), a put, a get, a head and a listing.
+An object store provides the same: a conditional put (``If-None-Match: *``), a put, a get, a head, a listing and a
+delete, which versions never need.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Blobs(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder, in no particular order; empty if there is no such folder."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete a blob, if there is one."""
         ...
 
 
@@ -123,6 +128,12 @@ class LocalBlobs:
             raise _odd(
                 self.root / folder, f"cannot be listed ({error.strerror})", "correct its permissions, or "
             ) from error
+
+    def delete(self, key: str) -> None:
+        """See :meth:`Blobs.delete`."""
+        path = self.root / key
+        with _told(path):
+            path.unlink(missing_ok=True)
 
 
 def _without_waiting(path: str, flags: int) -> int:

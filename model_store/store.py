@@ -2,11 +2,14 @@
 
     <study>/study.json                     the study, as created
     <study>/state.json                     whether it runs, is paused or has ended; running if there is none
+    <study>/<line>/offer.json              what the helper of a line of shares offers now; clients send nothing before
     <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth
     <study>/<line>/fences/<n>.json         there is a fence in the place of version n
     <study>/<line>/held/<n>.json           a version that a round has not published, but held back for people to decide,
                                            or until a stage has shown enough; or what is to be published in its place
     <study>/<line>/held/<n>.heard.json     what the last round has heard of that stage; not the truth, but told
+    <study>/<line>/asked/                  what the helper of a line of shares is asked for, and has answered
+                                           (:mod:`fedping.model_store.asked`)
     <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived from the above
     <study>/<line>/public/latest.json      the same of the head
     <study>/<line>/public/staged-<n>.json  the same of a held version that a share of the clients gets first
@@ -22,12 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
 from fedping.model_store.seal import is_whole, sealed, unsealed
@@ -43,9 +48,12 @@ from fedping.model_store.version import (
     staged_by,
 )
 from fedping.protocol.digest import canonical_json
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, with_format, without_format
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
+from fedping.protocol.sharing.agreed import agreed
+from fedping.protocol.sharing.offer import Offer, Terms
+from fedping.protocol.sharing.sealing import sealer
 from fedping.protocol.study import Declared, Line, Study
 
 _T = TypeVar("_T")
@@ -179,6 +187,50 @@ class ModelStore:
         """Declare the state of a study, whatever it was; raises :class:`StoreError` if there is no such study."""
         self.study(study)
         self._blobs.replace(f"{study}/state.json", sealed(with_format(msgspec.json.encode(declared))))
+
+    def offer(self, study: str, line: str) -> Offer | None:
+        """Return what the helper of a line of shares offers, as published; None if nothing was.
+
+        Raises:
+            StoreError: it cannot be read, or was written by a later version; publishing it again repairs this.
+        """
+        key = _offer_key(study, line)
+        data = self._read(key)
+        return None if data is None else self._decode(self._without_format(unsealed(data), key), Offer, key)
+
+    def offers(self, study: Study) -> dict[str, Offer]:
+        """Return the published offers of a study's lines of shares, by line; raises as :meth:`offer` does."""
+        shared = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
+        found = {name: self.offer(study.name, name) for name in shared}
+        return {name: offer for name, offer in found.items() if offer is not None}
+
+    def publish_offer(self, study: str, line: str, offer: Offer) -> Offer | None:
+        """Publish what the helper of a line offers, in the place of what it offered before, which is returned.
+
+        Clients verify it again, and so the bytes here need not be trusted, but one that does not fit would silence
+        them.
+
+        Raises:
+            InvalidSettings: it does not fit the line, its key cannot be sealed for, or it is older than the present
+                one.
+            StoreError: there is no such study.
+        """
+        of = self.study(study)
+        terms = agreed(offer, of, of.line(line))
+        sealer(terms.seal, bytes.fromhex(terms.key))
+        try:
+            before = self.offer(study, line)
+        except StoreError:
+            before = None
+        if before == offer:
+            return before
+        if before is not None and _made_at(terms) < _made_at(agreed(before, of, of.line(line))):
+            raise InvalidSettings(
+                f"the offer of {terms.made} is older than the one that line '{line}' of study '{study}' has; its key "
+                "may be one that the helper no longer opens with: ask the helper for its present offer"
+            )
+        self._blobs.replace(_offer_key(study, line), sealed(with_format(msgspec.json.encode(offer))))
+        return before
 
     def outcome(self, study: str, line: str, iteration: int) -> Outcome:
         """Return the outcome of a version's round, without its weights; raises as :meth:`version` does."""
@@ -467,6 +519,10 @@ class ModelStore:
             return None if data is None else msgspec.json.decode(unsealed(data), type=StageSeen)
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
+
+    def asked(self, study: str, line: str) -> AskedOf:
+        """Return what the helper of a line of shares is asked for."""
+        return AskedOf(self._blobs, self.where, study, line)
 
     def staged_after(self, study: str, line: str, newest: int) -> Staged | None:
         """Return which version a share of the clients is to take instead of the newest; None if there is none.
@@ -819,6 +875,19 @@ def _heard_key(study: str, line: str, iteration: int) -> str:
 
 def _marker_key(study: str, line: str, slot: int) -> str:
     return f"{study}/{line}/fences/{slot}.json"
+
+
+def _offer_key(study: str, line: str) -> str:
+    return f"{study}/{line}/offer.json"
+
+
+def _made_at(terms: Terms) -> datetime:
+    """Return when an offer was made; long ago where that cannot be read."""
+    try:
+        made = datetime.fromisoformat(terms.made)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return made if made.tzinfo else made.replace(tzinfo=UTC)
 
 
 def _version_key(version: Version) -> str:

@@ -183,6 +183,21 @@ class Watch(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.stage is not None and self.decision in ("withdrawn", "discarded")
 
 
+class Answered(Struct, frozen=True, kw_only=True):
+    """With whom a round of a line of shares has added up (`fedping.protocol.sharing`).
+
+    Attributes:
+        helper: the identity of the second server.
+        request, answer: what stands for what it was asked, and for what it has answered.
+        refused: of how many clients it could not use the share: sealed for something else, or twice sent.
+    """
+
+    helper: str
+    request: str
+    answer: str
+    refused: int = 0
+
+
 class PrivacyEvent(Struct, frozen=True, kw_only=True):
     """What a round of a private line released, and what it cost; there is nothing exact in it.
 
@@ -191,12 +206,14 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
             numbers (`fedping.protocol.privacy`).
         sigma: the standard deviation of the noise on each of these, of the discrete Gaussian; 0 where clients add all
             the noise themselves. What no client can move has none.
-        sensitivity: the Euclidean norm of a client's vector at most; ``sigma`` is ``noise_multiplier`` times it.
+        sensitivity: the Euclidean norm of a client's vector at most; ``sigma`` is ``noise_multiplier`` times it, and of
+            a line of shares the root of two times that, for both servers add so much.
         sampling: the share of the clients that counted.
         releases: the line's so far, this one included.
         epsilon, delta: the guarantee of all of them together, by ``accountant``; None where the operator gives none.
-        key_digest: SHA-256 of the key of the coins; empty without sampling.
+        key_digest: SHA-256 of the privacy key, by which coins are tossed or helpers asked; empty where neither is.
         stepped: whether the weights moved: not if too few clients were seen, or the step led to impossible weights.
+        shared: with whom the sums were made, of a line of shares; None of others.
     """
 
     released: dict[str, tuple[int, ...]]
@@ -210,6 +227,7 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
     accountant: str
     key_digest: str = ""
     stepped: bool = True
+    shared: Answered | None = None
 
 
 class Lineage(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec.structs import fields
 
 from fedping.protocol.errors import UnfitTable
 from fedping.protocol.extensions import OWN, Own
+from fedping.protocol.sharing.offer import Seal
 from fedping.protocol.spec import Positive
 from fedping.protocol.update import DENSE
 
@@ -150,6 +151,16 @@ class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """
 
 
+class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="shared"):
+    """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
+
+    It is the one link of a private line with ``shared``, whose settings these are.
+    """
+
+    seal: Seal = "x25519"
+    proofs: bool = False
+
+
 class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
     """An upload link of somebody's own package (:mod:`fedping.protocol.extensions`)."""
 
@@ -157,7 +168,19 @@ class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
 
 
 UploadLink: TypeAlias = (
-    Dense | Float32 | Sign | Signs | Mask | Rotation | Levels | Steps | Eden | LowRank | PrivateVector | OwnLink
+    Dense
+    | Float32
+    | Sign
+    | Signs
+    | Mask
+    | Rotation
+    | Levels
+    | Steps
+    | Eden
+    | LowRank
+    | PrivateVector
+    | SharedVector
+    | OwnLink
 )
 Upload: TypeAlias = tuple[UploadLink, ...]
 

@@ -69,7 +69,10 @@ class PrivatePayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_
     model_version: Annotated[int, Meta(ge=0, le=_LARGEST, description="the version known to the client")]
     update: Annotated[
         EncodedUpdate,
-        Meta(description="with the tag `private`: the line's vector, little-endian int32 numbers"),
+        Meta(
+            description="with the tag `private`: the line's vector, little-endian int32 numbers; with the tag "
+            "`shared`: its two shares"
+        ),
     ]
 
 

@@ -12,12 +12,14 @@ if one has one client more (central), or if they are any two (local).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import least_noise
+from fedping.protocol.sharing.offer import Seal
+from fedping.protocol.sharing.signing import Identity
 from fedping.protocol.weights import Finite, Kind, Positive
 
 if TYPE_CHECKING:
@@ -120,12 +122,33 @@ Local: TypeAlias = OneSign | LocalGaussian
 """A guarantee that a client gives itself, by noise on what it sends; it sends no metrics."""
 
 
+class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Clients split their vectors into two shares, so that no server sees any (`fedping.protocol.sharing`).
+
+    With a central guarantee both servers add its noise: it holds against each of them, and all the more against others.
+
+    Attributes:
+        helper: the identity of the second server, run by somebody else ('fedping helper identity' prints it).
+        min_batch: of how many clients of an arm it gives a sum at least.
+        seal: how shares are sealed for it.
+        proofs: whether clients prove that they send votes, so that none of them counts as more than one.
+    """
+
+    helper: Identity
+    min_batch: Annotated[int, Meta(ge=2, le=2**31 - 1)] = 100
+    seal: Seal = "x25519"
+    proofs: bool = False
+
+
 class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a line is private: ``central``, ``local``, or both. It is published with the line, for clients need it.
+    """How a line is private: ``central``, ``local``, ``shared``, or several of them.
+
+    It is published with the line, for clients need it.
 
     Attributes:
         central: what the operator does; None if it does nothing.
         local: what a client does; None if it sends its bounded vector as it is.
+        shared: by which second server no vector is seen by anybody; None if the operator sees them.
         contribution: what of an update is in the vector, and its bound.
         loss: the least and the greatest loss that a vector can tell; others are moved to the nearest.
         left_out: names of weights that no client can move. They are no part of the sum, and get no noise.
@@ -134,11 +157,13 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         delay_minutes: a client waits before it sends, up to so long, by lot.
 
     Raises:
-        InvalidSettings: neither kind is there, the losses are the wrong way round, or single signs are to be clipped.
+        InvalidSettings: none of the kinds is there, the losses are the wrong way round, single signs are to be clipped,
+            or shares are to be sampled, or proven to be what they are not.
     """
 
     central: Central | None = None
     local: Local | None = None
+    shared: Shared | None = None
     contribution: Contribution = Signs()
     loss: tuple[Finite, Finite] = (0.0, 1.0)
     left_out: tuple[str, ...] = ()
@@ -146,11 +171,13 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     delay_minutes: Annotated[float, Meta(ge=0, le=1440)] = 10.0
 
     def __post_init__(self) -> None:
-        if self.central is None and self.local is None:
+        if self.central is None and self.local is None and self.shared is None:
             raise InvalidSettings(
                 "'privacy' says neither how the operator protects clients nor how they protect themselves; give "
-                "'central', 'local', or both"
+                "'central', 'local', 'shared', or several of them"
             )
+        if self.shared is not None:
+            self._check_shared(self.shared)
         if isinstance(self.local, OneSign) and not isinstance(self.contribution, Signs):
             raise InvalidSettings(
                 "clients that send one sign have nothing to clip; leave 'contribution' of 'privacy' out, or set "
@@ -162,6 +189,18 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 f"delta = {self.central.delta:g} would let a round of {self.central.population:,} clients give one of "
                 f"them away outright; give less than {1 / self.central.population:.2g}"
+            )
+
+    def _check_shared(self, shared: Shared) -> None:
+        if self.central is not None and self.central.sampling < 1:
+            raise InvalidSettings(
+                "both servers of 'shared' see which clients count, so 'sampling' would protect nobody from them; leave "
+                "it out, and the noise is that which its absence takes"
+            )
+        if shared.proofs and (self.local is not None or not isinstance(self.contribution, Signs)):
+            raise InvalidSettings(
+                "clients can prove votes alone: leave 'local' and 'contribution' of 'privacy' out, or 'proofs' of "
+                "'shared'"
             )
 
     @property
@@ -179,6 +218,18 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """How many releases a client is in at most; None where nothing bounds them."""
         rounds = None if self.central is None else self.central.rounds
         return min((n for n in (rounds, self.contributions) if n is not None), default=None)
+
+
+def published_privacy(privacy: Privacy) -> dict[str, Any]:
+    """Return settings as clients read them.
+
+    ``shared`` is left out where there is none: clients that are older than it refuse a protection that they do not
+    know.
+    """
+    told: dict[str, Any] = to_builtins(privacy)
+    if privacy.shared is None:
+        del told["shared"]
+    return told
 
 
 class Frame(NamedTuple):

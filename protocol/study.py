@@ -6,10 +6,11 @@ says which line its clients follow and what they do with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from fedping.protocol.analysed import Segment, StudyMetric, check_analysed
@@ -21,11 +22,12 @@ from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.landing import NO_LINE
 from fedping.protocol.limits import Limits, UpdateLimits, check_limits, completed
-from fedping.protocol.links import PrivateVector, Sign, Upload
+from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
 from fedping.protocol.personalization import Vector
 from fedping.protocol.pipeline import ClipByQuantile, Mean, NoClip, Pipeline, Quorum, Recluster, RProp
-from fedping.protocol.privacy import Privacy, frame_of
+from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec, Name
 from fedping.protocol.training import OneGradient, OwnTraining, Training
 from fedping.protocol.upload import check_links, receiving
@@ -94,7 +96,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not self.upload:
-            force_setattr(self, "upload", (PrivateVector(),))
+            force_setattr(self, "upload", (_private_link(self.privacy),))
         check_links(self.upload, self.name)
         _check_private(self)
         if isinstance(self.pipeline.aggregate, Recluster):
@@ -113,16 +115,22 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
 
 
+def _private_link(privacy: Privacy) -> PrivateVector | SharedVector:
+    """Return the one link of a private line."""
+    shared = privacy.shared
+    return PrivateVector() if shared is None else SharedVector(seal=shared.seal, proofs=shared.proofs)
+
+
 def _check_private(line: Line) -> None:
     """Raise :class:`InvalidSettings` if a private line has what no private line can have, or another one its link."""
-    linked = line.upload == (PrivateVector(),)
     if line.privacy is None:
-        if any(isinstance(link, PrivateVector) for link in line.upload):
+        if any(isinstance(link, PrivateVector | SharedVector) for link in line.upload):
             raise InvalidSettings(
                 f"line '{line.name}' sends private vectors, but has no 'privacy'; say which, or leave the link out"
             )
         return
     frame_of(line.privacy, line.spec)
+    linked = line.upload == (_private_link(line.privacy),)
     pipeline = line.pipeline
     for wrong, why in (
         (not linked, "a client sends one bounded vector and nothing else, so leave 'upload' out"),
@@ -382,21 +390,25 @@ class Declared(Struct, frozen=True, kw_only=True):
 
 
 class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client may know of a line: the model, how to learn and what to send; not how the server steps it."""
+    """What a client may know of a line: the model, how to learn and what to send; not how the server steps it.
+
+    ``offer`` is that of the helper of a line of shares, without which its clients send nothing.
+    """
 
     name: Name
     spec: ModelSpec
     training: Training
     upload: Upload = ()
     privacy: Privacy | None = None
+    offer: Offer | UnsetType = UNSET
 
 
 class PublicStudy(Struct, frozen=True, kw_only=True):
     """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
-    While the study runs, its JSON reads as a :class:`Study` too, whose lines then have the default pipeline, of which a
-    client has no use. ``ended`` says since when the study has ended, and is there only then: a client that reads it
-    leaves, and ranks as the product does.
+    While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
+    default pipeline, of which a client has no use. ``ended`` says since when the study has ended, and is there only
+    then: a client that reads it leaves, and ranks as the product does.
     """
 
     name: Name
@@ -406,14 +418,38 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
     ended: str | UnsetType = UNSET
 
 
-def public_study(study: Study, declared: Declared | None = None) -> PublicStudy:
-    """Return the part of a study that clients may see; of one of which nothing was declared if that is None."""
+def public_study(
+    study: Study, declared: Declared | None = None, offers: Mapping[str, Offer] | None = None
+) -> PublicStudy:
+    """Return the part of a study that clients may see.
+
+    Args:
+        study: the whole of it.
+        declared: what was declared of it; None for nothing.
+        offers: by line what its helper offers; lines without shares have none.
+    """
     lines = tuple(
-        PublicLine(name=line.name, spec=line.spec, training=line.training, upload=line.upload, privacy=line.privacy)
+        PublicLine(
+            name=line.name,
+            spec=line.spec,
+            training=line.training,
+            upload=line.upload,
+            privacy=line.privacy,
+            offer=(offers or {}).get(line.name, UNSET),
+        )
         for line in study.lines
     )
     ended = declared.since if declared is not None and declared.state == "ended" else UNSET
     return PublicStudy(name=study.name, pings=study.pings, arms=study.arms, lines=lines, ended=ended)
+
+
+def public_json(study: PublicStudy) -> bytes:
+    """Return what clients fetch, as JSON."""
+    told = to_builtins(study)
+    for line, as_json in zip(study.lines, told["lines"], strict=True):
+        if line.privacy is not None:
+            as_json["privacy"] = published_privacy(line.privacy)
+    return json.encode(told)
 
 
 _ArmOrLine = TypeVar("_ArmOrLine", Arm, Line)

@@ -47,6 +47,7 @@ from fedping.protocol.links import (
     OwnLink,
     PrivateVector,
     Rotation,
+    SharedVector,
     Sign,
     Signs,
     Steps,
@@ -381,6 +382,12 @@ def _private(link: PrivateVector, spec: ModelSpec) -> Ends:
     return vector.ends()
 
 
+def _shared(link: SharedVector, spec: ModelSpec) -> Ends:
+    from fedping.protocol.encodings import shared
+
+    return shared.ends(link)
+
+
 def _mask(link: Mask, spec: ModelSpec, values: UploadLink | None) -> Ends:
     from fedping.protocol.encodings import mask
 
@@ -544,6 +551,7 @@ _ENDS: dict[type[Struct], Callable[[Any, ModelSpec], Ends]] = {
     Eden: _eden,
     LowRank: _low_rank,
     PrivateVector: _private,
+    SharedVector: _shared,
     OwnLink: _own,
 }
 """What makes the two ends of a link of which settings; each loads its encoding only then."""

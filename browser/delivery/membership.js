@@ -8,14 +8,17 @@
  * @import { ClientStorage } from "./storage.js"
  */
 
+import { fromHex, toHex } from "../study/bytes.js";
 import { enrol, stagedFor } from "../study/enrolment.js";
 import { roleIn } from "../study/learning.js";
 import { PRIVATE_TYPE } from "../study/ping.js";
-import { SECRET_BYTES } from "../study/privacy/ids.js";
+import { SECRET_BYTES, hasTurn } from "../study/privacy/ids.js";
+import { canShare } from "../study/sharing/sealing.js";
 import { NO_VERSION, readModel, readStudy, stagedIn, startWeights } from "../study/study.js";
 import { Contributions } from "./contributions.js";
 import { uuid } from "./environment.js";
 import { fetchJson } from "./fetching.js";
+import { Sharing } from "./sharing.js";
 
 export class Membership {
   /** @type {PublicStudy | null} */
@@ -32,8 +35,9 @@ export class Membership {
    * @param {ClientStorage} settings.storage One that does not fail.
    * @param {string} settings.prefix Of the keys in the storage.
    * @param {Environment} settings.environment
+   * @param {(what: string) => void} settings.notice Told why nothing is sent, once.
    */
-  constructor({ ingest, study, storage, prefix, environment }) {
+  constructor({ ingest, study, storage, prefix, environment, notice }) {
     this.models = `${ingest}/models/${study}`;
     this.name = study;
     this.storage = storage;
@@ -44,6 +48,10 @@ export class Membership {
     /** @type {Uint8Array | null} What the ids for versions of private lines are made of; of other studies null. */
     this.secret = null;
     this.contributions = new Contributions({ storage, prefix });
+    this.sharing = new Sharing({ environment });
+    this.notice = notice;
+    /** @type {string | null} Why this client takes no part, or sends nothing, in words for whoever set up the study. */
+    this.trouble = null;
   }
 
   /** The study, as far as it is known. */
@@ -73,6 +81,7 @@ export class Membership {
       if (kept.model !== null && kept.line === this.#arm?.line) {
         this.#hold(kept.model);
       }
+      await this.#prepare();
       return Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
     } catch {
       return -Infinity; // nothing is kept, or not by this version of the module
@@ -86,13 +95,14 @@ export class Membership {
    */
   async refresh() {
     const study = await fetchJson(this.environment, `${this.models}/study.json`);
-    if (!(await this.#reads(() => this.#join(readStudy(study.value, this.name))))) {
+    if (!(await this.#reads(() => this.#join(readStudy(study.value, this.name)), study.value))) {
       return { ok: false, retryAfter: study.retryAfter };
     }
     const model = this.#arm?.line ? await fetchJson(this.environment, `${this.models}/${this.#arm.line}/latest.json`) : null;
     const holds = model === null || (await this.#reads(() => this.#hold(model.value)));
     if (holds) {
       const first = await this.#staged(model?.value);
+      await this.#prepare();
       await this.#keep(study.value, first ?? (model && pruned(model.value)));
     }
     return holds ? { ok: true } : { ok: false, retryAfter: model.retryAfter };
@@ -117,12 +127,19 @@ export class Membership {
 
   /** Forget everything, the client's id too; but not how often it has contributed, which holds for good. */
   async forget() {
+    this.sharing.clear();
+    this.trouble = null;
     this.#study = this.#arm = this.#fetched = this.clientId = this.secret = null;
     await Promise.all(["membership", "client", "secret"].map((key) => this.storage.remove(this.prefix + key)));
   }
 
   /** @param {PublicStudy} study */
   async #join(study) {
+    if (study.lines.some((line) => line.privacy?.shared) && !(await canShare())) {
+      throw new TypeError(
+        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser does not have, or not on a page that was loaded without HTTPS`,
+      );
+    }
     const clientId = this.clientId ?? (await this.#clientId());
     const arm = study.ended === undefined ? enrol(study, clientId) : null; // nobody takes part any more
     if (arm?.line !== this.#arm?.line) {
@@ -137,6 +154,30 @@ export class Membership {
     this.#arm = arm;
   }
 
+  /** In a line of shares, have one ready for the version that is held, as long as there is anything to send of it. */
+  async #prepare() {
+    const [study, arm] = [this.#study, this.#arm];
+    const line = study?.lines.find((each) => each.name === arm?.line);
+    if (study === null || arm === null || !line?.privacy?.shared) {
+      this.sharing.clear();
+      this.#say(null);
+      return;
+    }
+    const { version } = this.held;
+    const { privacy } = line;
+    const may = version >= 0 && this.contributions.may(line.name, version, privacy.contributions ?? Infinity);
+    const sends = may && this.secret !== null && hasTurn(study.name, this.secret, line.name, version, privacy);
+    this.#say(await this.sharing.prepare(study, line, arm, sends ? version : null));
+  }
+
+  /** @param {string | null} trouble */
+  #say(trouble) {
+    if (trouble !== null && trouble !== this.trouble) {
+      this.notice(`nothing is sent: ${trouble}`);
+    }
+    this.trouble = trouble;
+  }
+
   /** @param {any} document */
   #hold(document) {
     this.#fetched = readModel(document, this.role.spec);
@@ -148,10 +189,8 @@ export class Membership {
   }
 
   async #secret() {
-    const text = await this.#drawn("secret", () =>
-      Array.from(crypto.getRandomValues(new Uint8Array(SECRET_BYTES)), (byte) => byte.toString(16).padStart(2, "0")).join(""),
-    );
-    return Uint8Array.from({ length: SECRET_BYTES }, (_, i) => Number.parseInt(text.slice(2 * i, 2 * i + 2), 16));
+    const text = await this.#drawn("secret", () => toHex(crypto.getRandomValues(new Uint8Array(SECRET_BYTES))));
+    return fromHex(text);
   }
 
   /**
@@ -182,12 +221,16 @@ export class Membership {
    * Whether something that was fetched can be read; one that cannot is as good as none.
    *
    * @param {() => void | Promise<void>} read
+   * @param {any} [study] The study that came, if that is what is read.
    */
-  async #reads(read) {
+  async #reads(read, study) {
     try {
       await read();
       return true;
-    } catch {
+    } catch (error) {
+      if (study !== undefined) {
+        this.#say(/** @type {any} */ (error)?.message ?? String(error));
+      }
       return false;
     }
   }

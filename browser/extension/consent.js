@@ -40,10 +40,19 @@ export function outcome(state) {
   if (state.lacksPermission) {
     return LACKS_PERMISSION;
   }
-  return state.arm === null ? `Thank you. ${NOT_REACHED}` : `Thank you. You take part in the study “${state.study}”.`;
+  return state.arm === null ? `Thank you. ${notReached(state)}` : `Thank you. You take part in the study “${state.study}”.`;
 }
 
-export const NOT_REACHED =
+/**
+ * Why the user is in no group of a study that they agreed to.
+ *
+ * @param {{ trouble: string | null }} state
+ */
+export function notReached({ trouble }) {
+  return trouble === null ? NOT_REACHED : `This browser takes no part for now: ${trouble}. Until then pages are ranked by the start values.`;
+}
+
+const NOT_REACHED =
   "The server has not answered with such a study, or it does not take this browser; it will be asked again. Until then pages are ranked by the start values.";
 
 export const LACKS_PERMISSION =

@@ -209,6 +209,7 @@ export class Worker {
       lacksPermission,
       arm: client?.arm ?? null,
       version: client?.version ?? -1,
+      trouble: client?.trouble ?? null,
       personal: client?.personal ?? null,
       waiting: (await this.participation.waiting()).length,
       pages: this.library.size,

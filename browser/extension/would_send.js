@@ -3,13 +3,13 @@
 
 import { ask, byId, element } from "./ask.js";
 import { PRIVATE_TYPE } from "./fedping.js";
-import { FIELDS, NEVER, PRIVATE_FIELDS, SEEN_ON_THE_WAY, inShort } from "./taking_part/fields.js";
+import { FIELDS, NEVER, PRIVATE_FIELDS, SEEN_ON_THE_WAY, SHARED_FIELDS, inShort } from "./taking_part/fields.js";
 
 /** Draw it anew. */
 export async function drawWouldSend() {
-  const { ping, address, drawn, guarantee } = await ask({ ask: "preview" });
+  const { ping, address, drawn, guarantee, trouble, told: secret } = await ask({ ask: "preview" });
   const promised = guarantee.map((/** @type {string} */ sentence) => element("p", {}, sentence));
-  const told = ping === null ? [element("p", {}, NOTHING_NOW)] : inWords(ping, drawn);
+  const told = ping === null ? [element("p", {}, nothingNow(trouble))] : inWords(ping, drawn, secret);
   byId("would-send").replaceChildren(...promised, ...told);
   byId("would-send-address").textContent = ping === null ? "" : address;
   byId("would-send-json").textContent = ping === null ? "" : inJson(ping);
@@ -18,13 +18,17 @@ export async function drawWouldSend() {
 /**
  * @param {any} ping
  * @param {boolean} drawn
+ * @param {import("./taking_part/preview.js").Told | null} told
  */
-function inWords({ payload, ...outer }, drawn) {
+function inWords({ payload, ...outer }, drawn, told) {
   const values = { ...outer, ...payload };
   if (outer.type === PRIVATE_TYPE) {
+    const isShared = payload.update?.encoding === "shared";
+    const fields = isShared ? SHARED_FIELDS : PRIVATE_FIELDS;
     return [
       element("p", {}, EXAMPLE_OF_PRIVATE),
-      element("dl", { className: "fields" }, ...PRIVATE_FIELDS.flatMap((field) => described(field, values))),
+      element("dl", { className: "fields" }, ...fields.flatMap((field) => described(field, values))),
+      ...(told === null ? [] : [element("p", {}, element("strong", {}, isShared ? INSIDE_SHARED : INSIDE), saysOf(told))]),
       element("p", {}, element("strong", {}, "Never sent: "), `${NEVER.join("; ")}.`),
       element("p", {}, SEEN_ON_THE_WAY),
     ];
@@ -51,6 +55,24 @@ function described([name, meaning], values) {
   ];
 }
 
+/** @param {import("./taking_part/preview.js").Told} told */
+function saysOf({ up, down, choice }) {
+  const some = (/** @type {string[]} */ names) => names.join(", ") || "none";
+  const weights = `should rise: ${some(up)}; should fall: ${some(down)}`;
+  if (choice === null) {
+    return `${weights}.`;
+  }
+  const far = `${Math.round(100 * choice.loss)} % of the farthest that can be told`;
+  return `${weights}; your choice was ${choice.top ? "" : "not "}at the top, and its distance ${far}.`;
+}
+
+/** @param {string | null} trouble */
+function nothingNow(trouble) {
+  return trouble === null ? NOTHING_NOW : `At this moment nothing would be sent: ${trouble}.`;
+}
+
+const INSIDE = "What its update says: ";
+const INSIDE_SHARED = "What its update says, which only this browser knows, and the two servers could read only together: ";
 const EXAMPLE_OF_PRIVATE =
   "One message for each version of the ranking, of the first page you choose from a list with it. This is the message for your own pages as they are now, had you chosen the second page shown.";
 const NOTHING_NOW =

@@ -4,6 +4,7 @@
  *
  * @import { Personal } from "./personal/personal.js"
  * @import { Privacy } from "./privacy/vectors.js"
+ * @import { Offer } from "./sharing/offer.js"
  * @import { UploadLink } from "./upload.js"
  *
  * @typedef {object} Arm
@@ -35,6 +36,7 @@
  * @property {{ algorithm: string, sign?: boolean, personal?: Personal | null }} training
  * @property {readonly UploadLink[]} [upload] What is done to an update before it is sent; nothing if there is none.
  * @property {Privacy} [privacy] Of a private line, whose clients send vectors.
+ * @property {Offer} [offer] Of a line of shares, as soon as its helper has made one.
  *
  * @typedef {object} PublicStudy
  * @property {string} name
@@ -58,6 +60,7 @@ import { personalTrouble } from "./personal/personal.js";
 import { PING_TYPE, PRIVATE_TYPE } from "./ping.js";
 import { privacyTrouble } from "./privacy/guarantee.js";
 import { ENCODING } from "./privacy/vectors.js";
+import { SHARED, completed } from "./sharing/shares.js";
 import { uploadTrouble } from "./upload.js";
 
 /** The version of a client that has not fetched any yet. */
@@ -188,8 +191,14 @@ function checkLine(line) {
 
 /** @param {any} line */
 function privateTrouble({ upload, privacy, spec }) {
-  const linked = Array.isArray(upload) && upload.length === 1 && upload[0]?.link === ENCODING;
-  return linked ? privacyTrouble(privacy, spec) : "it is private, and does not send vectors";
+  const [link, ...more] = Array.isArray(upload) ? upload : [];
+  const shared = privacy?.shared ? completed(privacy.shared) : null;
+  if (link?.link !== (shared === null ? ENCODING : SHARED) || more.length > 0) {
+    return shared === null ? "it is private, and does not send vectors" : "it has two servers, and does not send shares";
+  }
+  const asked = completed(link);
+  const agree = shared === null || (asked.seal === shared.seal && asked.proofs === shared.proofs);
+  return privacyTrouble(privacy, spec) ?? (agree ? null : "its upload link and its privacy disagree on how shares are made");
 }
 
 /** @param {unknown} value */

@@ -26,6 +26,7 @@ async function takePart(seed) {
     const reported = client.report(shown, { chosen, charactersTyped: draw.whole(1, 9), enter: chosen === 0 });
     sent.push(reported && { ...reported, learned: learned(shown, chosen).update });
   }
+  await client.deliver(); // what belongs to a private line is counted before it waits
   await untilDelivered(client);
   client.stop();
   return { arm: client.arm, counts: client.counts, sent: sent.filter((each) => each !== null) };

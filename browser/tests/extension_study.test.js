@@ -3,9 +3,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { outcome } from "../extension/consent.js";
+import { notReached, outcome } from "../extension/consent.js";
 import { Interaction } from "../extension/interaction.js";
-import { FIELDS, PRIVATE_FIELDS, inShort } from "../extension/taking_part/fields.js";
+import { FIELDS, PRIVATE_FIELDS, SHARED_FIELDS, inShort } from "../extension/taking_part/fields.js";
 import {
   hostPattern,
   readSettings,
@@ -16,7 +16,7 @@ import {
   withStudy,
 } from "../extension/taking_part/settings.js";
 import { installed } from "./extension_support.js";
-import { atMost, fakeIngest, privateIngest, settled } from "./support.js";
+import { atMost, fakeIngest, helperOf, privateIngest, settled, sharedIngest } from "./support.js";
 
 const HOUR = 3_600_000;
 const INGEST = "https://ingest.example.org";
@@ -465,6 +465,52 @@ test("a private study is promised in words, shown as it is sent, and contributed
   await extension.takePart();
   await choose(extension, 1);
   assert.equal((await extension.worker.participation.waiting()).length, 0);
+});
+
+test("a study of two servers is promised in words, shown with what it hides, and sent as it was shown", async () => {
+  const helper = await helperOf();
+  const ingest = sharedIngest(helper);
+  const extension = await withPages({ ingest });
+  await extension.takePart();
+  const waiting = await extension.ask({ ask: "preview" });
+  assert.equal(waiting.ping, null);
+  assert.match(waiting.trouble, /no offer of its helper yet/);
+  assert.match((await extension.ask({ ask: "state" })).trouble, /no offer of its helper yet/);
+  ingest.study.lines[0].offer = await helper.offer();
+  assert.equal((await extension.ask({ ask: "fetch" })).trouble, null);
+  const { guarantee, ping, address, told } = await extension.ask({ ask: "preview" });
+  assert.match(guarantee.join(" "), /second server.*the helper, which somebody else runs/);
+  assert.equal(ping.payload.update.encoding, "shared");
+  assert.match(inShort(ping.payload.update), /^288 bytes, in two parts, of which either alone is noise$/);
+  const { payload, ...outer } = ping;
+  assert.deepEqual(SHARED_FIELDS.map(([name]) => name), [...Object.keys(outer), ...Object.keys(payload)]);
+  const names = ingest.study.lines[0].spec.weights.map((/** @type {any} */ weight) => weight.name);
+  assert.ok([...told.up, ...told.down].every((name) => names.includes(name)));
+  assert.ok(told.choice.loss >= 0 && told.choice.loss <= 1);
+  extension.reborn();
+  await choose(extension, 1);
+  assert.equal((await extension.ask({ ask: "preview" })).ping, null, "once a version");
+  extension.reborn();
+  await extension.worker.ready();
+  await extension.browser.pass(HOUR);
+  await extension.worker.alarm({ name: "deliver" });
+  await settled();
+  const [{ url, init }, ...others] = extension.browser.posts;
+  assert.equal(others.length, 0);
+  assert.match(url, /private-update/);
+  assert.notEqual(url, address, "another page of the background script seals anew");
+  assert.equal(JSON.parse(init.body).payload.update.encoding, "shared");
+  const [{ body }] = await extension.ask({ ask: "sent" });
+  assert.equal(body, init.body);
+});
+
+test("a study that this browser cannot take part in is told with the reason", async () => {
+  const extension = await withPages({ ingest: sharedIngest(await helperOf({ seal: "mlkem768-x25519" })) });
+  await extension.takePart();
+  const state = await extension.ask({ ask: "state" });
+  assert.equal(state.arm, null);
+  assert.match(notReached(state), /takes no part for now: .*sealed by 'mlkem768-x25519', which no browser can do yet/);
+  assert.match(notReached({ trouble: null }), /The server has not answered/);
 });
 
 test("in a personal arm the extension learns for itself, shows what, survives its end, and forgets on demand or on declining", async () => {

@@ -4,7 +4,7 @@
 import { Client, webStorage } from "../fedping.js";
 import { measure } from "../benchmarks/measure.js";
 import { sha256 } from "../study/sha256.js";
-import { TOPICS, checkParity, pageOf, same } from "./parity.js";
+import { TOPICS, checkParity, checkSharing, pageOf, same } from "./parity.js";
 
 const asked = new URLSearchParams(location.search);
 
@@ -25,7 +25,11 @@ async function vectors() {
 }
 
 async function parity() {
-  const comparisons = [...checkParity(await vectors())];
+  const given = await vectors();
+  const comparisons = [...checkParity(given)];
+  for await (const comparison of checkSharing(given)) {
+    comparisons.push(comparison);
+  }
   const wrong = comparisons.filter(({ got, expected }) => !same(got, expected)).map(({ name }) => name);
   return { compared: comparisons.length, wrong };
 }

@@ -28,6 +28,7 @@ import {
 } from "../fedping.js";
 import { descentOf } from "../study/learning.js";
 import { keptPlaces } from "../study/encodings/mask.js";
+import { fromHex, toHex } from "../study/bytes.js";
 import { childKeys, draws as draws64, keyOf } from "../study/encodings/splitmix.js";
 import { Chance } from "../study/privacy/chance.js";
 import { privacyTrouble } from "../study/privacy/guarantee.js";
@@ -36,10 +37,15 @@ import { personalTrouble, personalWeights, readKept, sends, trained } from "../s
 import { randomBasis } from "../study/personal/vector.js";
 import { frameOf, localSigma, payloadOf, vectorOf } from "../study/privacy/vectors.js";
 import { sha256Bytes } from "../study/sha256.js";
+import { agreedTerms } from "../study/sharing/offer.js";
+import { SEALS, seal } from "../study/sharing/sealing.js";
+import { infoOf, leaderShare, maskOf, sharedPayload } from "../study/sharing/shares.js";
 import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
-export const TOPICS = ["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "personal", "retry"];
+export const TOPICS = [
+  ...["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "personal", "retry"],
+];
 
 /**
  * @typedef {{ name: string, got: unknown, expected: unknown }} Comparison
@@ -64,7 +70,68 @@ export function* checkParity(vectors) {
   yield* rotatingIds(vectors.private);
   yield* turns(vectors.private);
   yield* draws(vectors.private);
+  yield* masks(vectors.shares);
   yield* trainings(vectors.personal, pages, now);
+}
+
+/**
+ * What takes the browser's own cryptography, which makes its caller wait.
+ *
+ * @param {any} vectors
+ * @returns {AsyncGenerator<Comparison>}
+ */
+export async function* checkSharing({ shares: { studies, offers, payloads } }) {
+  const does = (/** @type {number} */ study) => SEALS.includes(studies[study].lines[0].privacy.shared.seal);
+  for (const { study: place, what, offer, id, taken } of offers) {
+    const study = studies[place];
+    const got = await agreedTerms(study, { ...study.lines[0], offer }).catch((error) => error);
+    const name = `an offer: ${what}`;
+    if (!taken || !does(place)) {
+      yield { name, got: got instanceof TypeError, expected: true };
+    } else {
+      yield { name, got: got.id && toHex(got.id), expected: id };
+    }
+  }
+  for (const [i, { study: place, version, arm, document, vector, seed, ephemeral, info, payload }] of payloads.entries()) {
+    if (!does(place)) {
+      continue;
+    }
+    const study = studies[place];
+    const { offer } = offers.find((/** @type {any} */ each) => each.study === place);
+    const terms = /** @type {any} */ (await agreedTerms(study, { ...study.lines[0], offer }));
+    const to = { study: study.name, line: "main", version, arm, document, numbers: vector.length, offer: terms.id };
+    yield { name: `info ${i}`, got: new TextDecoder().decode(infoOf(to)), expected: info };
+    const expected = Uint8Array.from(atob(payload), (letter) => letter.charCodeAt(0));
+    const sent = expected.slice(8 + 8 * vector.length).slice(0, 32);
+    const pair = await pairOf(fromHex(ephemeral), sent);
+    const sealed = await seal(terms.key, fromHex(seed), infoOf(to), { pair });
+    const got = sharedPayload(terms.id, leaderShare(vector, fromHex(seed)), sealed);
+    yield { name: `payload of shares ${i}`, got: toHex(got), expected: toHex(expected) };
+  }
+}
+
+/**
+ * A key pair of X25519, of its bytes.
+ *
+ * @param {Uint8Array} secret @param {Uint8Array} known
+ * @returns {Promise<CryptoKeyPair>}
+ */
+export async function pairOf(secret, known) {
+  const inBase64 = (/** @type {Uint8Array} */ bytes) =>
+    btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  const jwk = { kty: "OKP", crv: "X25519", x: inBase64(known) };
+  const { subtle } = crypto;
+  const privateKey = await subtle.importKey("jwk", { ...jwk, d: inBase64(secret) }, "X25519", false, ["deriveBits"]);
+  return { privateKey, publicKey: await subtle.importKey("jwk", jwk, "X25519", true, []) };
+}
+
+/** @param {any} vectors */
+function* masks({ masks: cases }) {
+  for (const { seed, words } of cases) {
+    const made = new BigUint64Array(maskOf(fromHex(seed), words.length).buffer);
+    const got = Array.from(made, (word) => word.toString(16).padStart(16, "0"));
+    yield { name: `mask of ${words.length} words`, got, expected: words };
+  }
 }
 
 /**

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Sender } from "../delivery/sender.js";
-import { checkParity, same } from "./parity.js";
+import { checkParity, checkSharing, same } from "./parity.js";
 import { VECTORS, fakeBrowser } from "./support.js";
 
 test("every vector is computed to the last bit", () => {
@@ -15,6 +15,15 @@ test("every vector is computed to the last bit", () => {
     compared += 1;
   }
   assert.ok(compared > 300);
+});
+
+test("every offer is judged, and every share is sealed, to the last byte", async () => {
+  let compared = 0;
+  for await (const { name, got, expected } of checkSharing(VECTORS)) {
+    assert.deepEqual(got, expected, name);
+    compared += 1;
+  }
+  assert.ok(compared > 50);
 });
 
 test("an answer to a ping means what it means everywhere", async () => {

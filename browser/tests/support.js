@@ -3,6 +3,8 @@
 
 import { readFileSync } from "node:fs";
 import { memoryStorage } from "../fedping.js";
+import { joined, toHex, utf8 } from "../study/bytes.js";
+import { sha256Bytes } from "../study/sha256.js";
 import { TOPICS } from "./parity.js";
 
 /** What the files of docs/conformance say, by topic. */
@@ -221,5 +223,36 @@ export function privateIngest(privacy = {}) {
     ...{ name, share: 0.5, line: "main", applies: true, decays: false },
     submits: name === "treatment",
   }));
+  return ingest;
+}
+
+/** A helper of a line of shares, whose keys are drawn anew: what it says of itself, signed. */
+export async function helperOf(/** @type {any} */ privacy = {}) {
+  const signing = /** @type {CryptoKeyPair} */ (await crypto.subtle.generateKey("Ed25519", true, ["sign", "verify"]));
+  const sealing = /** @type {CryptoKeyPair} */ (await crypto.subtle.generateKey("X25519", true, ["deriveBits"]));
+  const raw = async (/** @type {CryptoKey} */ key) => toHex(new Uint8Array(await crypto.subtle.exportKey("raw", key)));
+  const [helper, key] = [await raw(signing.publicKey), await raw(sealing.publicKey)];
+  const shared = { helper, min_batch: 100, seal: "x25519", proofs: false, ...privacy };
+  const terms = {
+    ...{ helper, leader: "11".repeat(32), study: "pings", line: "main", arms: ["treatment", "control"], numbers: 25 },
+    ...{ sigma: SIGMA, min_batch: 100, proofs: false, seal: "x25519", key, made: "2026-07-01T00:00:00Z", format: 1 },
+  };
+  /** An offer of these terms, changed as is said. @param {any} [changed] */
+  const offer = async (changed = {}) => {
+    const text = JSON.stringify({ ...terms, ...changed });
+    const digest = sha256Bytes(utf8(text));
+    const signature = await crypto.subtle.sign("Ed25519", signing.privateKey, joined(utf8("fedping offer v1\n"), digest));
+    return { terms: text, signature: toHex(new Uint8Array(signature)) };
+  };
+  return { shared, offer };
+}
+
+/** The noise of {@link PRIVACY} for 22 signs: 4.2 times the norm of a vector, 64² · 22 + 3 · 75² in the square. */
+export const SIGMA = 4.2 * Math.sqrt(64 ** 2 * 22 + 3 * 75 ** 2);
+
+/** An ingest with a study of two servers. @param {Awaited<ReturnType<typeof helperOf>>} helper @param {any} [privacy] */
+export function sharedIngest({ shared }, privacy = {}) {
+  const ingest = privateIngest({ shared, ...privacy });
+  ingest.study.lines[0].upload = [{ link: "shared", seal: shared.seal, proofs: shared.proofs }];
   return ingest;
 }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks.examples import Spoilt, of_examples
-from fedping.client_sim.attacks.settings import Attack, OfExamples
+from fedping.client_sim.attacks.settings import Attack, Backdoor, OfExamples
 from fedping.client_sim.attacks.updates import Honest, Known, colludes, hostile_updates
 from fedping.client_sim.data.seeds import key
 from fedping.client_sim.learning.batch import ClientData, Floats
@@ -66,6 +66,11 @@ class Plot:
     def are_hostile(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these clients, by number, are hostile, shape (k,); those beyond all clients are invented."""
         return (clients >= len(self._hostile)) | self._hostile[np.minimum(clients, len(self._hostile) - 1)]
+
+    def forging(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these clients, by number, send updates that are not what they have learned, shape (k,)."""
+        boosted = isinstance(self.attack, Backdoor) and self.attack.boost != 1
+        return self.are_hostile(clients) & (boosted or not of_examples(self.attack))
 
     def data(
         self, data: ClientData[Any], clients: NDArray[np.int64], classes: int | None, hostile: NDArray[np.bool_]

@@ -17,7 +17,7 @@ from fedping.client_sim.fleet.examples import Source, examples_for, ranks_pages,
 from fedping.client_sim.fleet.fetching import FetchCounts, Fetcher, Shelf
 from fedping.client_sim.fleet.learning_round import LearningRound, SourceOf
 from fedping.client_sim.fleet.outbox import Counts, Outbox
-from fedping.client_sim.fleet.private_pings import private_pings
+from fedping.client_sim.fleet.private_pings import PrivatePings, private_pings
 from fedping.client_sim.fleet.roster import Attendance, Roster
 from fedping.client_sim.fleet.search_round import PopulationOf, SearchRound
 from fedping.client_sim.fleet.settings import FleetSettings
@@ -27,7 +27,7 @@ from fedping.client_sim.fleet.summary import (
     fetch_summary,
     ping_summary,
 )
-from fedping.client_sim.fleet.transport import Transport
+from fedping.client_sim.fleet.transport import Transport, TransportError
 from fedping.client_sim.fleet.waiting import Sleep
 from fedping.client_sim.learning.algorithm import State, bare
 from fedping.client_sim.learning.algorithms import algorithm_for
@@ -187,6 +187,8 @@ class Fleet:
         self._progress.save(_ITSELF, {"iterations": np.array([self.next_iteration])})
         attendance = self.roster.attend(iteration, self.settings.behaviour)
         self.live.stage = "fetching models"
+        if self._private is not None and self._private.needs_offers:
+            await self._look_for_offers(self._private)
         await self._fetcher.fetch(attendance.fetching.tolist(), self.settings.fetch_within)
         self.live.stage = "learning"
         for letters, share in self._round.letters(attendance.present, iteration):
@@ -199,6 +201,12 @@ class Fleet:
         self.live.stage = "waiting"
         summary = self._summary(iteration, time.monotonic() - began, before, attendance, self._round.summaries())
         return replace(summary, hostile=self._attackers.pings - hostile) if self._attackers else summary
+
+    async def _look_for_offers(self, private: PrivatePings) -> None:
+        try:
+            private.look_for_offers(await self._transport.fetch_study(self.study.name))
+        except TransportError:  # they go on with what they have, as with models
+            return
 
     async def deliver_what_is_left(self) -> None:
         """Try once more to hand over what nobody has taken."""
@@ -236,6 +244,7 @@ class Fleet:
             fetches=fetch_summary(self.fetch_counts, fetches, attendance.late, attendance.silent),
             pings=ping_summary(self.counts, pings, carried_over, self.undelivered),
             arms=arms,
+            waits=dict(self._private.waits) if self._private else {},
         )
 
 

@@ -183,7 +183,7 @@ class LearningRound:
             blocks = _attacked(self._attackers, plot, known, members, blocks)
         if self._private is not None:
             for block in blocks:
-                yield from self._privately(self._private, arm, version, members, block, keys)
+                yield from self._privately(self._private, arm, version, members, block, keys, plot)
             return
         for block in blocks:
             seen.see(block.losses, block.examples)
@@ -207,7 +207,14 @@ class LearningRound:
                 yield Letter(document, body, again)
 
     def _privately(
-        self, private: PrivatePings, arm: Arm, version: int, members: NDArray[np.int64], block: _Block, keys: Keys
+        self,
+        private: PrivatePings,
+        arm: Arm,
+        version: int,
+        members: NDArray[np.int64],
+        block: _Block,
+        keys: Keys,
+        plot: Plot | None,
     ) -> Iterator[Letter]:
         """Yield what some clients contribute to a private line; examples do not tell whether a choice was on top."""
         assert arm.line is not None
@@ -222,12 +229,14 @@ class LearningRound:
         )
         seen, who, keys = self._seen[arm.name], members[block.at], keys[block.at]
         seen.see(block.losses, block.examples)
-        no_tops = np.zeros(len(who))
-        sent = private.payloads(arm.line, block.updates, block.losses, no_tops, child_keys(keys, _UPLOAD))
-        seen.update_bytes += int(size_of_updates(sent).sum())
         documents = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        versions, no_tops, forging = versions[chosen], np.zeros(len(who)), plot.forging(who) if plot else None
+        drawing = child_keys(keys, _UPLOAD)
+        vectors = private.vectors(arm.line, block.updates, block.losses, no_tops, drawing, forging)
+        sent = private.payloads(arm, versions, documents, vectors, drawing)
+        seen.update_bytes += int(size_of_updates(sent).sum())
         twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
-        made = private.bodies(arm, np.full(len(who), version), self._roster.roots[who], sent)
+        made = private.bodies(arm, versions, self._roster.roots[who], sent)
         for document, (_, body), again in zip(documents, made, twice, strict=True):
             yield Letter(document, body, again)
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from uuid import UUID
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.states import ClientStates, StatesOf
-from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, has_turn, rotating_id
+from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, Sharer, has_turn, rotating_id
+from fedping.client_sim.privacy.sharing import unbounded
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.vector import vector_payloads
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import Ping, PrivatePayload
-from fedping.protocol.study import Arm, PublicStudy
+from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate, Payloads
 
 _COUNTED = {"times": np.array(NEVER.times), "last": np.array(NEVER.last)}
-_SECRETS = 16
+_SECRETS, _SEEDS = 16, 17
 
 _encoder = msgspec.json.Encoder()
 
@@ -29,16 +32,28 @@ class PrivatePings:
     """What the clients of a study with private lines send.
 
     A simulated client's secret, and the randomness of its noise, follow from the seed of the fleet: nothing that is
-    simulated needs protection, and it can be done again. A client of a product takes both from its platform.
+    simulated needs protection, and it can be done again. A client of a product takes both from its platform. So the
+    shares of simulated clients can be made again too, but not the bytes in which one of the two is sealed.
 
     Args:
         study: one whose lines are private.
         seed: part of the name under which clients keep how often they have contributed.
         states_of: where they keep it.
+
+    Raises:
+        InvalidSettings: the offer of a line's helper does not fit the line.
+
+    Attributes:
+        waits: by line of shares whose clients send nothing, why.
     """
 
     def __init__(self, study: PublicStudy, seed: int, states_of: StatesOf) -> None:
         self._study = study
+        self._sharers: dict[str, Sharer] = {}
+        self.waits: dict[str, str] = {}
+        self._shared = {line.name for line in study.lines if line.privacy and line.privacy.shared}
+        for line in study.lines:
+            self._take_offer(study, line)
         self._makers: dict[str, Contributor] = {}
         self._most: dict[str, int | None] = {}
         self._turns: dict[str, float] = {}
@@ -52,13 +67,42 @@ class PrivatePings:
             for name in self._makers
         }
 
+    @property
+    def needs_offers(self) -> bool:
+        """Whether clients look for an offer whenever they fetch: one may come, or follow another."""
+        return bool(self._shared)
+
+    def look_for_offers(self, study: PublicStudy) -> None:
+        """Take the offers of a study as it is published now; where one does not fit, clients wait for another."""
+        for line in study.lines:
+            try:
+                self._take_offer(study, line)
+            except InvalidSettings as error:
+                self._sharers.pop(line.name, None)
+                self.waits[line.name] = str(error)
+
+    def _take_offer(self, study: PublicStudy, line: PublicLine) -> None:
+        if line.name not in self._shared:
+            return
+        if isinstance(line.offer, UnsetType):
+            self._sharers.pop(line.name, None)
+            self.waits[line.name] = (
+                f"line '{line.name}' of study '{study.name}' has no offer of its helper yet; 'fedping study offer' "
+                "publishes one"
+            )
+            return
+        before = self._sharers.get(line.name)
+        if before is None or before.offer != line.offer:
+            self._sharers[line.name] = Sharer(study, line, line.offer)
+        self.waits.pop(line.name, None)
+
     def choose(
         self, line: str, who: NDArray[np.int64], versions: NDArray[np.int64], roots: Keys, useful: NDArray[np.bool_]
     ) -> NDArray[np.intp]:
         """Return which of S interactions their clients contribute, and let them count that they do.
 
         It is the first useful one of each client, if it has drawn the version that it holds, and has not contributed to
-        it.
+        it; none while the line waits for an offer.
 
         Args:
             line: the line's name.
@@ -67,6 +111,8 @@ class PrivatePings:
             roots: a key of each client that is always the same, shape (S,).
             useful: whether there is anything to learn from it, shape (S,).
         """
+        if line in self.waits:
+            return np.zeros(0, np.intp)
         rows = np.flatnonzero(useful & (versions >= 0))
         rows = rows[np.sort(np.unique(who[rows], return_index=True)[1])]
         rows = rows[self.willing(line, who[rows], versions[rows], roots[rows])]
@@ -95,10 +141,16 @@ class PrivatePings:
         kept = self._counts[line].load(who)
         return [Contributed(*each) for each in zip(kept["times"].tolist(), kept["last"].tolist(), strict=True)]
 
-    def payloads(
-        self, line: str, updates: NDArray[np.floating] | None, losses: FloatArray, tops: FloatArray, keys: Keys
-    ) -> Payloads:
-        """Return what k clients send as updates; zeros are in the place of those that they do not compute.
+    def vectors(
+        self,
+        line: str,
+        updates: NDArray[np.floating] | None,
+        losses: FloatArray,
+        tops: FloatArray,
+        keys: Keys,
+        forging: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.int64]:
+        """Return what k clients contribute, shape (k, d); zeros are in the place of updates that they do not compute.
 
         Args:
             line: the line's name.
@@ -106,11 +158,39 @@ class PrivatePings:
             losses: theirs, shape (k,).
             tops: 1 where what was chosen was on top, else 0, shape (k,).
             keys: of each, for noise of its own, shape (k,).
+            forging: which of them keep to no bound, shape (k,): in shares nobody can see it. In a vector everybody can,
+                so there it changes nothing.
         """
         maker = self._makers[line]
-        computed = np.zeros((len(losses), len(maker.frame.group))) if updates is None else updates
+        m = len(maker.frame.group)
+        computed = np.zeros((len(losses), m)) if updates is None else updates
         chances = (Chance(Random(key).randbytes) for key in keys.tolist())
-        return Payloads("private", vector_payloads(maker.vectors(computed, losses, tops, chances)))
+        made = maker.vectors(computed, losses, tops, chances)
+        if forging is not None and line in self._shared:
+            made[forging, :m] = unbounded(maker.frame, computed[forging])
+        return made
+
+    def payloads(
+        self,
+        arm: Arm,
+        versions: NDArray[np.int64],
+        documents: Sequence[UUID],
+        vectors: NDArray[np.int64],
+        keys: Keys,
+    ) -> Payloads:
+        """Return what k clients send as updates.
+
+        Args:
+            arm: the clients'.
+            versions: which each holds, shape (k,).
+            documents: the ids of their pings.
+            vectors: theirs, shape (k, d).
+            keys: of each, for shares of its own, shape (k,).
+        """
+        assert arm.line is not None
+        if (sharer := self._sharers.get(arm.line)) is None:
+            return Payloads("private", vector_payloads(vectors))
+        return sharer.payloads(vectors, documents, versions.tolist(), arm.name, lambda _: _secrets_of(keys, _SEEDS))
 
     def client_ids(self, arm: Arm, versions: NDArray[np.int64], roots: Keys) -> Iterator[UUID]:
         """Yield the ids under which k clients send; the arguments are those of :meth:`bodies`."""
@@ -139,9 +219,9 @@ class PrivatePings:
             yield client, _encoder.encode(Ping(client_id=client, type=PRIVATE_UPDATE.name, payload=told))
 
 
-def _secrets_of(roots: Keys) -> list[bytes]:
-    """Return the secrets of clients from their keys."""
-    return [secret.tobytes() for secret in bits(child_keys(roots, _SECRETS), 4)]
+def _secrets_of(keys: Keys, which: int = _SECRETS) -> list[bytes]:
+    """Return 32 bytes for each of some keys: a client's secret from its root, or a seed from that of a ping."""
+    return [secret.tobytes() for secret in bits(child_keys(keys, which), 4)]
 
 
 def private_pings(study: PublicStudy, seed: int, states_of: StatesOf) -> PrivatePings | None:

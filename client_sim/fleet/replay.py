@@ -281,11 +281,20 @@ class Replay:
         study: what pings are posted to, as the server gave it.
         recording: what is posted.
         settings: how.
+
+    Raises:
+        InvalidSettings: the study has a line of shares, and pings are to be other ones than those that were recorded.
     """
 
     def __init__(
         self, transport: Transport, study: PublicStudy, recording: Recording, settings: ReplaySettings
     ) -> None:
+        shared = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
+        if shared and (settings.to_current_version or not settings.same_ids):
+            raise InvalidSettings(
+                f"shares of line '{shared[0]}' of study '{study.name}' belong to the document and the version that "
+                "they were recorded with, and count with no other; give --same-ids, and leave --to-current-version out"
+            )
         self._study, self._recording, self._settings = study, recording, settings
         self._line = {arm.name: arm.line for arm in study.arms}
         self._timed = _Timed(transport)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,8 @@ class SearchRound:
                 if plot:
                     interactions = self._attacked(plot, group, interactions, who, sample.number[which])
                 if self._private is not None:
-                    interactions, who, keys = self._contributed(self._private, group.arm, interactions, who, keys)
+                    contributed = self._contributed(self._private, group.arm, interactions, who, keys, plot)
+                    interactions, who, keys = contributed
                 elif group.arm.line is not None:
                     links = self._upload[group.arm.line]
                     interactions = as_sent(interactions, links, child_keys(keys, _UPLOAD))
@@ -117,18 +119,29 @@ class SearchRound:
         return letters, tuple(self._summary(arm, seen.get(arm.name, [])) for arm in self._roster.arms)
 
     def _contributed(
-        self, private: PrivatePings, arm: Arm, seen: Interactions, who: NDArray[np.int64], keys: Keys
+        self,
+        private: PrivatePings,
+        arm: Arm,
+        seen: Interactions,
+        who: NDArray[np.int64],
+        keys: Keys,
+        plot: Plot | None,
     ) -> tuple[Interactions, NDArray[np.int64], Keys]:
         """Return the interactions that clients contribute to a private line, with the vectors that they send."""
         assert arm.line is not None
         rows = private.choose(arm.line, who, self._roster.version[who], self._roster.roots[who], seen.rank >= 0)
-        some, keys = seen.at(rows), keys[rows]
+        some, who, keys = seen.at(rows), who[rows], keys[rows]
         updates = None if some.update is None else np.asarray(some.update)
         if updates is not None and some.sends is not None:
             updates = np.where(some.sends[:, None], updates, 0)  # a vector of zeros: who sends none is not told
         tops = (some.rank == 0).astype(np.float64)
-        sent = private.payloads(arm.line, updates, some.loss, tops, child_keys(keys, _UPLOAD))
-        return replace(some, update=sent), who[rows], keys
+        drawing, forging = child_keys(keys, _UPLOAD), plot.forging(who) if plot else None
+        vectors = private.vectors(arm.line, updates, some.loss, tops, drawing, forging)
+        sent = private.payloads(arm, self._roster.version[who], self._documents(keys), vectors, drawing)
+        return replace(some, update=sent), who, keys
+
+    def _documents(self, keys: Keys) -> list[UUID]:
+        return uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
 
     def _groups(self, clients: NDArray[np.int64]) -> Mapping[str, list[_Group]]:
         """Return the clients by the ranking model that they evaluate, then by arm and by the version that they use."""
@@ -169,7 +182,7 @@ class SearchRound:
 
     def _letters(self, group: _Group, seen: Interactions, who: NDArray[np.int64], keys: Keys) -> list[Letter]:
         hands = keystrokes(child_keys(keys, _KEYSTROKES), seen.rank, self._settings.keystrokes)
-        ids = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        ids = self._documents(keys)
         twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
         if self._private is not None:
             assert isinstance(seen.update, Payloads)

@@ -69,7 +69,8 @@ class FetchSummary(Struct, frozen=True, kw_only=True):
 class IterationSummary(Struct, frozen=True, kw_only=True):
     """One iteration of a fleet; ``seconds`` is its wall time. ``versions`` is the newest version held, by line.
 
-    ``hostile`` is how many of the pings that were made are those of hostile clients.
+    ``hostile`` is how many of the pings that were made are those of hostile clients. ``waits`` says of a line of shares
+    why its clients send nothing, by line.
     """
 
     iteration: int
@@ -79,6 +80,7 @@ class IterationSummary(Struct, frozen=True, kw_only=True):
     pings: PingSummary
     arms: tuple[ArmSummary, ...]
     hostile: int = 0
+    waits: dict[str, str] = {}
 
 
 def arm_summary(

@@ -1,5 +1,7 @@
 """What a client of a private line does: its vector, noise of its own, an id for one version, and a count of it all.
 
+A client of a line of shares splits its vector in two, for which it needs the offer of the line's helper.
+
 The settings are those that are published with the line (`fedping.protocol.privacy`). The browser's module does the same
 (`browser/study/privacy/`), to the same numbers: docs/conformance has them.
 """
@@ -7,6 +9,17 @@ The settings are those that are published with the line (`fedping.protocol.priva
 from fedping.client_sim.privacy.chance import SYSTEM, Chance
 from fedping.client_sim.privacy.contributions import NEVER, Contributed
 from fedping.client_sim.privacy.ids import has_turn, rotating_id
+from fedping.client_sim.privacy.sharing import Sharer, system_seeds
 from fedping.client_sim.privacy.vectors import Contributor
 
-__all__ = ["NEVER", "SYSTEM", "Chance", "Contributed", "Contributor", "has_turn", "rotating_id"]
+__all__ = [
+    "NEVER",
+    "SYSTEM",
+    "Chance",
+    "Contributed",
+    "Contributor",
+    "Sharer",
+    "has_turn",
+    "rotating_id",
+    "system_seeds",
+]

@@ -22,6 +22,7 @@ from fedping.experiments.privacy.attribute_attack import ATTRIBUTES, Guessed, Se
 from fedping.experiments.privacy.audit_bounds import by_gaussian_dp, in_one_run
 from fedping.experiments.privacy.canaries import canary_scores, coins_of_canary, one_run
 from fedping.experiments.privacy.membership import membership
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, Study
@@ -123,8 +124,15 @@ def audit(
         watch: told what is done.
 
     Raises:
+        InvalidSettings: the line is one of shares.
         FedpingError: no noise was derived, or the line is of a model whose users cannot be made.
     """
+    if line.privacy is not None and line.privacy.shared is not None:
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' is one of shares, of which a single ping tells neither server "
+            "anything; leave [lines.privacy.shared] out of the file to attack what is released, with the noise of one "
+            "server instead of two"
+        )
     release = None
     if line.privacy is not None and line.privacy.central is not None:
         release = _release(study, line, runs, seed, noise or SystemNoise(), watch)

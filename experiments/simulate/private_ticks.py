@@ -28,8 +28,10 @@ from fedping.experiments.simulate.settings import Experiment
 from fedping.experiments.simulate.ticks import Finished, Models, Part, Searchers, TickSearches, document_ids, joined
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
+from fedping.protocol.encodings.vector import vector_payloads
 from fedping.protocol.landed import id_column, landed_table, text_column
 from fedping.protocol.study import Study, public_study
+from fedping.protocol.update import Payloads
 
 _NOISE, _DELAY = 0x40, 0x41
 
@@ -167,7 +169,7 @@ class PrivateTickMaker:
         contributed, keys = seen.at(rows), keys[rows]
         updates = None if contributed.update is None else np.asarray(contributed.update)
         tops = (contributed.rank == 0).astype(np.float64)
-        sent = self._pings.payloads(arm.line, updates, contributed.loss, tops, child_keys(keys, _NOISE))
+        vectors = self._pings.vectors(arm.line, updates, contributed.loss, tops, child_keys(keys, _NOISE))
         clients = b"".join(each.bytes for each in self._pings.client_ids(arm, held, roots))
         arrives = self._arrives(arm.line, tick, moment[rows], keys)
         names = tuple(each.name for each in self._study.arms)
@@ -178,7 +180,7 @@ class PrivateTickMaker:
             "model_version": pa.array(held),
             "study_variation": text_column(np.full(len(rows), some[0].arm), names),
         }
-        table = landed_table(PRIVATE_UPDATE, columns, sent)
+        table = landed_table(PRIVATE_UPDATE, columns, Payloads("private", vector_payloads(vectors)))
         for late, which in _by_tick(arrives // self._experiment.tick_ms):
             self._on_their_way.setdefault(late, []).append((arm.line, version, table.take(which)))
 

@@ -228,6 +228,12 @@ def _check_private(experiment: Experiment, study: Study) -> None:
             'set it to { by = "time", ticks = 1 }'
         )
     for line in study.lines:
+        if line.privacy is not None and line.privacy.shared is not None:
+            raise InvalidSettings(
+                f"line '{line.name}' of study '{study.name}' is one of shares, which nobody splits where there is no "
+                "second server; leave [lines.privacy.shared] out: the sums are of the same whole numbers, and have the "
+                "noise of one server, where the two have √2 times as much"
+            )
         if not is_ranking_model(line.spec.model):
             raise InvalidSettings(
                 f"{private}, and the model '{line.spec.model}' of its line '{line.name}' ranks no pages, which is all "

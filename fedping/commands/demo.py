@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedping.experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
+    from fedping.experiments.secure_demo import Seen
+    from fedping.protocol.sharing.ring import Elements
 
 
 @click.command()
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     help="An empty or new folder for everything it makes.  [default: demo-out/<date and time>]",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
+@click.option("--secure", is_flag=True, help="Split what clients send between two servers; neither can read it.")
 @click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
@@ -40,6 +43,7 @@ def demo(
     seed: int,
     out: Path | None,
     engine: str,
+    secure: bool,
     stay: bool,
     every: str,
     port: int | None,
@@ -57,7 +61,14 @@ def demo(
     interval = parse_every(every)
     folder = out or Path("demo-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
     settings = DemoSettings(
-        out=folder, clients=clients, iterations=iterations, seed=seed, engine=engine, page=stay, port=port
+        out=folder,
+        clients=clients,
+        iterations=iterations,
+        seed=seed,
+        engine=engine,
+        page=stay,
+        port=port,
+        secure=secure,
     )
     console = Console(**AS_IT_IS)
     console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}", highlight=False)
@@ -175,6 +186,8 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
         ends = (_number(before.rank_selected, 2), _number(after.rank_selected, 2))
         table.add_row(name, _number(before.loss, 1), _number(after.loss, 1), change, *ends)
     console.print(table)
+    if outcome.seen is not None:
+        _print_seen(outcome.seen, console)
     trained = " and ".join(arm.name for arm in outcome.study.arms if arm.applies)
     console.print(f"Only {trained} ranks with the trained model; the others rank with version 0.\n", highlight=False)
     line, store = f"{outcome.study.name} {outcome.line}", f"--store {outcome.store}"
@@ -184,6 +197,7 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
         "pings, in Parquet": outcome.landing,
         "versions, with state and lineage": outcome.store,
         "what ingest said": outcome.ingest_log,
+        **({"the helper's keys and records": outcome.helper} if outcome.helper else {}),
         "see the versions": f"{command} store history {line} {store}",
         "what was learned": f"{command} store diff {line} 0 {store}",
         "all of it on a page": f"{command} dashboard {store} --landing {outcome.landing}",
@@ -192,6 +206,29 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
         where["try it in a browser"] = f"{command} demo --stay"
     for what, path in where.items():
         console.print(f"{what:<34} {path}", highlight=False, soft_wrap=True)
+
+
+def _print_seen(seen: Seen, console: Console) -> None:
+    """Print what each of two servers saw of one client, and whether that is more than noise."""
+    shown = 12
+    votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:shown].tolist())
+    console.print(f"what the servers saw of one client, ping {seen.document}", highlight=False)
+    for who, what in (
+        ("the leader, in the ping", _first(seen.leader)),
+        ("the helper, from a sealed seed", _first(seen.helper)),
+        ("the sum of both: votes", f"{votes} …"),
+        ("even bytes, of all clients", f"χ²: p = {seen.leader_p:.2f} (leader), {seen.helper_p:.2f} (helper)"),
+    ):
+        console.print(f"  {who:<32} {what}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Each share alone is noise: the bytes of the {seen.clients:,} clients' are as uneven as random ones would be "
+        "by chance with probability p. Here one computer has both folders; of real servers neither has the other's.\n",
+        highlight=False,
+    )
+
+
+def _first(numbers: Elements) -> str:
+    return "  ".join(str(number) for number in numbers[:2].tolist()) + "  …"
 
 
 def _number(value: float | None, digits: int) -> str:

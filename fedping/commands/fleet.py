@@ -404,7 +404,8 @@ def _text_line(summary: IterationSummary) -> str:
         sizes = ", ".join(f"{arm.arm} {arm.update_bytes / arm.clients:,.0f}" for arm in learning)
         said += f"  updates: {sum(arm.update_bytes for arm in learning):,} bytes; a client's: {sizes}"
     said += f"  posted: {pings.posted_bytes:,} bytes, fetched: {summary.fetches.fetched_bytes:,}"
-    return said + "".join(f"\n    {reason}" for reason in reasons[:5])
+    reasons[5:] = [f"nothing is sent: {why}" for why in summary.waits.values()]
+    return said + "".join(f"\n    {reason}" for reason in reasons)
 
 
 def _total(fleet: Fleet) -> str:

@@ -32,6 +32,7 @@ def privacy() -> None:
 )
 @click.option("--noise", type=click.FloatRange(0, min_open=True), help="The noise multiplier.")
 @click.option("--weights", type=click.IntRange(1), default=22, show_default=True, help="How many weights get noise.")
+@click.option("--shared", is_flag=True, help="The line is one of shares: each of two servers adds the noise.")
 @json_option
 def plan(
     clients: int,
@@ -42,6 +43,7 @@ def plan(
     delta: float | None,
     noise: float | None,
     weights: int,
+    shared: bool,
     as_json: bool,
 ) -> None:
     """PLAN a private line: two of --rounds, --epsilon and --noise give the third, and what learning keeps.
@@ -61,17 +63,19 @@ def plan(
             epsilon_=epsilon,
             delta=delta,
             noise_multiplier=noise,
+            shared=shared,
         )
     refuse_lost(made)
     if as_json:
         more = {"per_round": made.per_round, "ratio": made.ratio, "clients_needed": made.clients_needed}
         click.echo(msgspec.json.encode({**msgspec.to_builtins(made), **more, "outlook": made.outlook}).decode())
         return
+    by = " by each of two servers" if shared else ""
     often = "" if made.contributions is None else f", each in {made.contributions:,} at most"
     click.echo(
         f"{made.population:,} clients, about {made.per_round:,.0f} in each of {made.rounds:,} rounds{often}\n"
         f"guarantee         epsilon = {made.epsilon:.4g}, delta = {made.delta:.2g}, for all rounds together\n"
-        f"noise multiplier  {made.noise_multiplier:.4g}; over the clients of a round {made.ratio:.2g}\n"
+        f"noise multiplier  {made.noise_multiplier:.4g}{by}; over the clients of a round {made.ratio:.2g}\n"
         f"learning keeps    {made.outlook}\n"
         f"with this noise   {made.clients_needed:,} clients a round keep at least 95 %"
     )
@@ -100,7 +104,9 @@ def spent(study: str | None, store_path: Path, as_json: bool) -> None:
     for each in lines:
         left = "" if each.rounds_left is None else f"{each.rounds_left:,}"
         row = f"{each.study:<24}  {each.line:<16}  {each.releases:>7,}  {left:>7}  "
-        if each.epsilon is None:
+        if each.epsilon is None and each.ping_epsilon is None:
+            click.echo(f"{row}{'none':>9}, for the sums of two servers have no noise")
+        elif each.epsilon is None:
             click.echo(f"{row}{each.ping_epsilon:>9.4g} a ping, by noise of the client's own")
         else:
             click.echo(f"{row}{each.epsilon:>9.4g}  {each.most:>7g}  {each.delta:>8.2g}")
@@ -128,10 +134,11 @@ def card(study: str, store_path: Path, as_json: bool) -> None:
 @privacy.command()
 @click.argument("file", type=LocalPath(dir_okay=False))
 def key(file: Path) -> None:
-    """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines whose 'privacy' has 'sampling'.
+    """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines with 'sampling', or a second server.
 
     The key decides by secret coins which clients count in a round. A line keeps the one that its first round had. Keep
-    it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key.
+    it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key. Where
+    there is a second server, the helper, requests to it are signed with what follows from the key.
     """
     from fedping.server_jobs.privacy.coins import make_key
 
@@ -139,3 +146,13 @@ def key(file: Path) -> None:
     click.echo(
         f"{file}: a new key, which only you can read; keep a copy, for a line takes no other after its first round"
     )
+
+
+@privacy.command()
+@click.argument("file", type=LocalPath(dir_okay=False))
+def identity(file: Path) -> None:
+    """Print the IDENTITY of whoever signs requests to helpers with the key in FILE, for the helper's operator."""
+    from fedping.server_jobs.privacy.coins import read_key
+    from fedping.server_jobs.privacy.leader import leader_identity
+
+    click.echo(leader_identity(read_key(file)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +13,15 @@ import click
 from fedping import __version__
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
-from fedping.protocol.errors import FedpingError, VersionHeld
+from fedping.protocol.errors import FedpingError, InvalidSettings, VersionHeld
 from fedping.protocol.numbers import with_minus
 from fedping.server_jobs.ending import TemporaryFailure
 from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
-    from fedping.server_jobs.round import Engine, RoundResult
+    from fedping.protocol.study import Study
+    from fedping.server_jobs.round import Engine, Helper, RoundResult
 
 engine_option = click.option(
     "--engine",
@@ -38,12 +39,21 @@ privacy_key_option = click.option(
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_PRIVACY_KEY",
     show_envvar=True,
-    help="File of the key by which private lines with sampling toss their coins; 'fedping privacy key' makes one.",
+    help="File of the key by which private lines with sampling toss their coins, and by which requests to helpers are "
+    "signed; 'fedping privacy key' makes one.",
 )
 keep_option = click.option(
     "--keep",
     is_flag=True,
     help="Keep the pings of private lines after their round, which breaks what their clients are promised.",
+)
+
+helper_option = click.option(
+    "--helper",
+    "helpers",
+    multiple=True,
+    metavar="[LINE=]URL",
+    help="Where the helper is whom a line with a second server asks; where lines have several, each with its LINE=.",
 )
 
 EXHAUSTED = 5
@@ -58,6 +68,9 @@ DOING = {
     "held": "showing it to the clients of the stage",
     "judged": "publishing",
     "intended": "publishing",
+    "summed": "keeping the request to the helper",
+    "asked": "waiting for the helper",
+    "answered": "adding up with the helper",
 }
 """What comes after each step of a round, for people."""
 
@@ -70,6 +83,12 @@ DOING = {
 @engine_option
 @master_option
 @privacy_key_option
+@helper_option
+@click.option(
+    "--answer",
+    type=LocalPath(dir_okay=False),
+    help="File that the helper of LINE has answered with, where no --helper can be asked.",
+)
 @keep_option
 @click.option(
     "--time-limit",
@@ -90,6 +109,8 @@ def round_(
     engine_name: str,
     master: str | None,
     privacy_key: Path | None,
+    helpers: tuple[str, ...],
+    answer: Path | None,
     keep: bool,
     time_limit: str,
     decision: str | None,
@@ -102,7 +123,8 @@ def round_(
     version is held back until somebody decides; with 5 if a private line has no round left; with 75 if Spark could not
     do it now, or not within the time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
 
-    A round of a private line is released and charged whoever has sent, and nothing can be taken back.
+    A round of a private line is released and charged whoever has sent, and nothing can be taken back. One of a line
+    with a second server asks this, and exits with 0 if there is no answer yet: the next round asks again.
     """
     from fedping.model_store.blobs import check_publishing
     from fedping.model_store.store import open_store
@@ -110,6 +132,8 @@ def round_(
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.schedule import parse_time_limit
 
+    if answer is not None and (line is None or helpers):
+        raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
     if decision is not None:
         return _decide(open_store(store_path), landing, study, line, decision, as_json)
     limit = parse_time_limit(time_limit)
@@ -122,7 +146,7 @@ def round_(
                 click.echo(f"fedping: {rests}", err=True)
                 return 0
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
-                given = private_settings(store, study, store_path, landing, privacy_key, keep)
+                given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
                 return _run_lines(store, landing, study, lines, engine, given, as_json)
     except EndedBySignal as ended:
         click.echo(f"fedping: {ended.sentence}", err=True)
@@ -157,20 +181,39 @@ def _decide(store: ModelStore, landing: Path, study: str, line: str | None, deci
 
 @dataclass(frozen=True, slots=True)
 class PrivateSettings:
-    """What rounds of private lines are given: the key of the coins, which is never shown, and whether pings stay."""
+    """What rounds of private lines are given.
+
+    Attributes:
+        key: the privacy key, which is never shown.
+        keep: whether pings stay.
+        helpers: the way to the helper, by line; that of "" is for all lines that are not there.
+    """
 
     key: bytes | None = field(default=None, repr=False)
     keep: bool = False
+    helpers: Mapping[str, Helper] = field(default_factory=dict)
+
+    def helper_of(self, line: str) -> Helper | None:
+        """Return the way to the helper of a line; None if its answers come by hand."""
+        return self.helpers.get(line, self.helpers.get(""))
 
 
 def private_settings(
-    store: ModelStore, study: str, store_path: Path, landing: Path, key: Path | None, keep: bool
+    store: ModelStore,
+    study: str,
+    store_path: Path,
+    landing: Path,
+    key: Path | None,
+    keep: bool,
+    helpers: Sequence[str] = (),
+    answer: Path | None = None,
 ) -> PrivateSettings:
     """Return what the private lines of a study are given; nothing if it has none. Warn of pings that are kept.
 
     Raises:
-        InvalidSettings: the key cannot be used.
+        InvalidSettings: the key cannot be used, or a helper is given that is none, or for a line that has none.
     """
+    ways = ways_to_helpers(store.study(study), helpers, answer)
     if not store.study(study).is_private:
         return PrivateSettings()
     from fedping.server_jobs.privacy.coins import read_key
@@ -181,7 +224,35 @@ def private_settings(
             "are deleted once their round is over; a later round without it deletes them",
             err=True,
         )
-    return PrivateSettings(None if key is None else read_key(key, apart_from=(store_path, landing)), keep)
+    return PrivateSettings(None if key is None else read_key(key, apart_from=(store_path, landing)), keep, ways)
+
+
+def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -> dict[str, Helper]:
+    """Return the way to the helper by line, as :class:`PrivateSettings` has it.
+
+    Raises:
+        InvalidSettings: one is none, or for a line that has no helper.
+    """
+    if not helpers and answer is None:
+        return {}
+    from fedping.server_jobs.round import AnswerFile, HttpHelper
+
+    lines = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
+    if not lines:
+        raise InvalidSettings(f"no line of study '{study.name}' has a second server; leave --helper and --answer out")
+    found: dict[str, Helper] = {} if answer is None else {"": AnswerFile(answer)}
+    for given in helpers:
+        first, _, rest = given.partition("=")
+        line, url = ("", given) if "://" in first or not rest else (first, rest)
+        if line and line not in lines:
+            raise InvalidSettings(
+                f"--helper {given} is for line '{line}', and of study '{study.name}' these have a second server: "
+                f"{', '.join(lines)}; correct the name"
+            )
+        if line in found:
+            raise InvalidSettings(f"--helper gives two addresses for {f'line {line!r}' if line else 'all lines'}")
+        found[line] = HttpHelper(url)
+    return found
 
 
 def _run_lines(
@@ -271,6 +342,7 @@ def run_line(
             on_step=on_step,
             privacy_key=given.key,
             keep=given.keep,
+            helper=given.helper_of(line),
         )
 
 

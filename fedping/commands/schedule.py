@@ -11,6 +11,7 @@ import click
 from fedping.commands.round import (
     PrivateSettings,
     engine_option,
+    helper_option,
     keep_option,
     lines_of,
     master_option,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @engine_option
 @master_option
 @privacy_key_option
+@helper_option
 @keep_option
 @json_option
 def schedule(
@@ -66,6 +68,7 @@ def schedule(
     engine_name: str,
     master: str | None,
     privacy_key: Path | None,
+    helpers: tuple[str, ...],
     keep: bool,
     as_json: bool,
 ) -> None:
@@ -97,7 +100,7 @@ def schedule(
             store = open_store(store_path)
             check_publishing(store_path)
             names = lines_of(store, study, lines)
-            given = private_settings(store, study, store_path, landing, privacy_key, keep)
+            given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers)
             with engine_named(engine_name, master) as engine:
                 run_schedule(
                     lambda: _run_all(store, landing, study, names, engine, given, as_json, ending, limit),

@@ -39,6 +39,7 @@ from fedping.protocol.study import Declared, Line, State, Study, study_from_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fedping.model_store import ModelStore
     from fedping.server_jobs.health.looking import Judgement, StudyWatch
     from fedping.server_jobs.ingest.settings import IngestSettings
 
@@ -88,6 +89,8 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Path, landing: P
         click.echo(f"study '{the_study.name}' is in {store_path}: version 0 of {lines}")
         if any(line.privacy and line.privacy.central and line.privacy.central.sampling < 1 for line in the_study.lines):
             click.echo("its rounds toss secret coins: 'fedping privacy key FILE' makes their key, once for the study")
+        for line in _of_shares(the_study):
+            click.echo(f"clients of line '{line.name}' wait for its helper's offer: 'fedping study offer' publishes it")
     else:
         click.echo(f"study '{the_study.name}' was in {store_path} already, with these settings; nothing changed")
 
@@ -112,8 +115,47 @@ def show(name: str, store_path: Path, as_json: bool) -> None:
     """Show the study NAME of a store."""
     from fedping.model_store.store import open_store
 
-    the_study = open_store(store_path).study(name)
-    click.echo(msgspec.json.format(msgspec.json.encode(the_study)).decode() if as_json else _described(the_study))
+    store = open_store(store_path)
+    the_study = store.study(name)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(the_study)).decode())
+        return
+    click.echo("\n".join([_described(the_study), *_offered(store, the_study)]))
+
+
+@study.command()
+@click.argument("name")
+@click.argument("line")
+@click.argument("offer", metavar="FILE_OR_URL")
+@store_option
+def offer(name: str, line: str, offer: str, store_path: Path) -> None:
+    """Publish what the helper of a LINE of shares of the study NAME offers, so that clients can send.
+
+    FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
+    serves. The offer has to be signed by the helper that the study names, and to fit the study. It takes the place of
+    an earlier one: clients seal for it from their next fetch of the study on, and the helper goes on to open what was
+    sealed for the earlier one, until its operator retires that.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.offering import read_offer
+    from fedping.protocol.sharing.agreed import agreed
+
+    store = open_store(store_path)
+    of = store.study(name).line(line)
+    if of.privacy is None or of.privacy.shared is None:
+        raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so no offer is for it")
+    found = read_offer(offer, name, line)
+    before = store.publish_offer(name, line, found)
+    if before == found:
+        click.echo(f"line '{line}' of study '{name}' has this offer already, {found.id.hex()}; nothing changed")
+        return
+    terms = agreed(found, store.study(name), of)
+    click.echo(
+        f"line '{line}' of study '{name}' has the offer {found.id.hex()} of helper {terms.helper[:16]}…, made "
+        f"{terms.made}, for the leader {terms.leader[:16]}…"
+        + (f"; it takes the place of {before.id.hex()}" if before is not None else "")
+    )
+    click.echo("clients seal for it from their next fetch of the study on; 'fedping privacy identity' tells the leader")
 
 
 @study.command(name="list")
@@ -377,6 +419,27 @@ def _with_noise(the_study: Study, store_path: Path | None) -> Study:
     return with_noise(the_study)
 
 
+def _of_shares(the_study: Study) -> list[Line]:
+    """Return the lines of shares of a study."""
+    return [line for line in the_study.lines if line.privacy is not None and line.privacy.shared is not None]
+
+
+def _offered(store: ModelStore, the_study: Study) -> Iterator[str]:
+    """Yield in words which offers the lines of shares of a stored study have."""
+    from fedping.protocol.sharing.agreed import agreed
+
+    for line in _of_shares(the_study):
+        found = store.offer(the_study.name, line.name)
+        if found is None:
+            yield f"  line {line.name} has no offer of its helper yet, so clients send nothing: 'fedping study offer'"
+        else:
+            terms = agreed(found, the_study, line)
+            yield (
+                f"  line {line.name} has the offer {found.id.hex()} of its helper, made {terms.made}, for the leader "
+                f"{terms.leader}"
+            )
+
+
 def _described(the_study: Study) -> str:
     rows = [f"study '{the_study.name}', {the_study.pings} pings"]
     for one in the_study.arms:
@@ -507,6 +570,13 @@ def _guarantee(line: Line) -> Iterator[str]:
             yield f"{100 * central.sampling:g} % of the clients count in a round, by a secret coin: rounds need the key"
     if (local := line.privacy.local) is not None:
         yield f"epsilon {local.epsilon:g} for each contribution, by noise that clients add"
+    if (shared := line.privacy.shared) is not None:
+        yield (
+            f"clients send shares, of which the helper {shared.helper[:16]}… sums those of at least "
+            f"{shared.min_batch:,} clients of an arm, sealed by {shared.seal}"
+        )
+        if not shared.proofs:
+            yield "nothing proves what is shared, so that one client can move the model as it likes"
 
 
 def _ending(line: Line) -> Iterator[str]:

@@ -86,7 +86,7 @@ def beyond_promise(privacy: Privacy, releases: int) -> float | None:
 
 
 def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes | None) -> bytes | None:
-    """Return the key of a round's coins; None where no coin is tossed.
+    """Return the key of a round, by which coins are tossed or the helper is asked; None where neither is.
 
     Raises:
         InvalidSettings: there is none, or it is not that of the line's earlier rounds.
@@ -94,9 +94,15 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
     from fedping.server_jobs.privacy.coins import digest_of_key
 
     central = privacy.central
-    if central is None or central.sampling == 1:
+    if privacy.shared is None and (central is None or central.sampling == 1):
         return None
+    if key is None and privacy.shared is not None:
+        raise InvalidSettings(
+            f"the helper of line '{line}' knows by a signature who asks it: give --privacy-key FILE, which 'fedping "
+            "privacy key FILE' makes and whose identity 'fedping privacy identity FILE' prints; nothing was read"
+        )
     if key is None:
+        assert central is not None
         raise InvalidSettings(
             f"line '{line}' is private, and a secret coin decides which {100 * central.sampling:g} % of its clients "
             "count: give --privacy-key FILE, which 'fedping privacy key FILE' makes; nothing was read"

@@ -34,6 +34,7 @@ class Plan:
         epsilon, delta: the guarantee of all rounds together.
         noise_multiplier: z, the noise's standard deviation over a vector's bound.
         weights: how many weights get noise.
+        shared: whether two servers add noise, each all of it.
     """
 
     population: int
@@ -44,6 +45,7 @@ class Plan:
     delta: float
     noise_multiplier: float
     weights: int
+    shared: bool = False
 
     @property
     def per_round(self) -> float:
@@ -56,7 +58,12 @@ class Plan:
     @property
     def ratio(self) -> float:
         """The noise on a weight over the number of votes, relative to that of 15 weights: z / n there."""
-        return self.noise_multiplier * _relative(self.weights) / self.per_round
+        return self._noise / self.per_round
+
+    @property
+    def _noise(self) -> float:
+        """That of all servers, relative to that on 15 weights."""
+        return self.noise_multiplier * _relative(self.weights) * (math.sqrt(2) if self.shared else 1.0)
 
     @property
     def outlook(self) -> str:
@@ -70,7 +77,7 @@ class Plan:
     @property
     def clients_needed(self) -> int:
         """How many clients have to count in a round, with this noise, to keep at least 95 % of the gain."""
-        return math.ceil(self.noise_multiplier * _relative(self.weights) / HARMLESS)
+        return math.ceil(self._noise / HARMLESS)
 
 
 def _relative(weights: int) -> float:
@@ -92,15 +99,21 @@ def planned(
     epsilon_: float | None = None,
     delta: float | None = None,
     noise_multiplier: float | None = None,
+    shared: bool = False,
 ) -> Plan:
     """Return a plan from two of rounds, ε and noise, which give the third.
 
     It takes seconds where there is sampling.
 
     Raises:
-        InvalidSettings: one or all of the three are given, δ is too large for so many clients, or the ε and the noise
-            do not allow a single round.
+        InvalidSettings: clients of a line of shares are to be sampled, one or all of the three are given, δ is too
+            large for so many clients, or the ε and the noise do not allow a single round.
     """
+    if shared and sampling < 1:
+        raise InvalidSettings(
+            "both servers of a line of shares see which clients count, so --sampling would protect nobody from them; "
+            "leave it out"
+        )
     delta = usual_delta(population) if delta is None else delta
     if delta >= 1 / population:
         raise InvalidSettings(
@@ -128,6 +141,7 @@ def planned(
         delta=delta,
         noise_multiplier=noise_multiplier,
         weights=weights,
+        shared=shared,
     )
 
 

@@ -6,6 +6,7 @@ other rooms may use is named here.
 """
 
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
+from fedping.server_jobs.round.asking import AnswerFile, Helper, HttpHelper
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import delete_pings, exact_sums
@@ -18,8 +19,11 @@ from fedping.server_jobs.round.step import ArrayRound, pieces_of
 from fedping.server_jobs.round.stopping import best_version, stop_if_over, validation_losses
 
 __all__ = [
+    "AnswerFile",
     "ArrayRound",
     "Engine",
+    "Helper",
+    "HttpHelper",
     "Moments",
     "NumpyEngine",
     "PrivateArrayRound",

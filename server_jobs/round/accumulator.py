@@ -54,7 +54,7 @@ Versions that left pings out are recomputed with it, so it may not change.
 
 A = TypeVar("A")
 
-Asked: TypeAlias = Literal["clients", "shares", "norms", "arms"]
+Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Accumulator(NamedTuple, Generic[A]):
         asks: what ``add`` is given besides, by keyword: ``clients``, the ids of who has sent each update, shape (k, 2);
             ``shares``, 1 / n of each, shape (k,), where n counts its client's used pings in the round; ``norms``, the
             Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``, the number of each
-            one's arm among those that follow the line, shape (k,).
+            one's arm among those that follow the line, shape (k,); ``documents``, the document ids of their pings as
+            bytes, shape (k, 16).
         add_few: takes in updates of which few weights are not zero, in the place of ``add``; None if it cannot. The
             mean comes to the same bits either way.
     """
@@ -436,8 +437,9 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
         raise FedpingError(f"there is no accumulator for {name} of line '{line.name}'; register one, or set another")
     if line.privacy is not None:
         from fedping.server_jobs.round.private_sums import private_sums  # which is made of what is here
+        from fedping.server_jobs.round.shared_sums import shared_sums
 
-        return private_sums(line)
+        return private_sums(line) if line.privacy.shared is None else shared_sums(line)
     with blamed(name):
         made = staged(line.pipeline, ACCUMULATORS[type(settings)](settings), bound)
 

@@ -17,14 +17,17 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import iterations, landed_at, landed_files, newest_noted, note_newest, partition
 from fedping.protocol.privacy import Privacy, frame_of
+from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import Spent, beyond_promise, check_key, epsilon_after, rounds_left, spent
 from fedping.server_jobs.privacy.coins import Coins
+from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise, has_its_size
 from fedping.server_jobs.round.aggregate import combined
+from fedping.server_jobs.round.asking import Helper
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.manifest import Manifest, list_landed, work_on
 from fedping.server_jobs.round.private_sums import Sums
@@ -38,6 +41,8 @@ from fedping.server_jobs.round.release import (
     sigma_of,
 )
 from fedping.server_jobs.round.run import PrivacySpent, RoundResult
+from fedping.server_jobs.round.shared import SharedSums, Together
+from fedping.server_jobs.round.shared_sums import summing
 from fedping.server_jobs.round.work import rules_for
 
 
@@ -52,6 +57,7 @@ class PrivateRound:
     before: Spent
     keep: bool
     key: bytes | None = field(repr=False, compare=False)
+    shared: SharedSums | None = None
     noise: Noise = field(default_factory=SystemNoise)
 
     @classmethod
@@ -65,6 +71,7 @@ class PrivateRound:
         key: bytes | None,
         keep: bool,
         noise: Noise | None = None,
+        helper: Helper | None = None,
     ) -> PrivateRound:
         """Return the round, having deleted what an earlier one was killed before it could.
 
@@ -78,6 +85,7 @@ class PrivateRound:
             _refuse_for_real_clients(store, study.name)
         before = spent(store, head)
         sigma_of(line)
+        key = check_key(line.privacy, line.name, before.last, key)
         made = cls(
             landing=landing,
             study=study,
@@ -85,9 +93,12 @@ class PrivateRound:
             head=head,
             before=before,
             keep=keep,
-            key=check_key(line.privacy, line.name, before.last, key),
+            key=key,
+            shared=_shared(store, landing, study, line, head, key, helper),
             noise=noise or SystemNoise(),
         )
+        if made.shared is not None:
+            made.shared.forget(head.iteration)
         if made.exhausted:
             made.delete(upto=None)
         else:
@@ -116,7 +127,7 @@ class PrivateRound:
     def made(
         self,
         result: RoundResult,
-        manifest: Manifest,
+        listed: Callable[[], Manifest],
         engine: Engine,
         created: str,
         code_version: str,
@@ -125,18 +136,27 @@ class PrivateRound:
         """Return what the round comes to, and the version to publish; None if there is none to be.
 
         Where clients alone add noise, nothing is to be hidden of how many have come, and without enough of them there
-        is no version.
+        is no version. Neither is there one of a line of shares before its helper has answered; then there always is,
+        for of that version it answers nothing else.
         """
-        if self._privacy.central is None and manifest.rows == 0:
-            return result, None
         refuse_broken(self.line, self.head)
         counted = epsilon_after(self._privacy, self.before.releases + 1)  # first: what it needs may not be installed
-        of = (self.head.iteration, self.head.digest)
-        sums = exact_sums(self.landing, self.study, self.line, *of, manifest, engine, self.key)
+        shared = None
+        if self.shared is not None:
+            found = self.shared.sums(result, listed, engine, created, on_step)
+            if not isinstance(found, Together):
+                return found, None
+            sums, shared = found.sums, found.told
+        else:
+            manifest = listed()
+            if self._privacy.central is None and manifest.rows == 0:
+                return result, None
+            of = (self.head.iteration, self.head.digest)
+            sums = exact_sums(self.landing, self.study, self.line, *of, manifest, engine, self.key)
         on_step("aggregated")
         noisy = released(self.study, self.line, sums, self.noise)
         del sums  # the exact ones go no further
-        event = event_of(self.line, noisy, self.before.releases + 1, self.key, counted)
+        event = event_of(self.line, noisy, self.before.releases + 1, self.key, counted, shared)
         on_step("drawn")
         version = next_private(self.study, self.line, self.head, event, created=created, code_version=code_version)
         on_step("stepped")
@@ -149,7 +169,7 @@ class PrivateRound:
             counts=lineage.counts,
             arms=lineage.arms,
         )
-        if self._privacy.central is None and not lineage.privacy.stepped:
+        if self._privacy.central is None and shared is None and not lineage.privacy.stepped:
             return replace(result, status="waiting"), None
         told = self._told(event.releases, event.epsilon)
         noise = noise_in_clients(event, self.line)
@@ -163,6 +183,7 @@ class PrivateRound:
             epsilon=epsilon,
             delta=central.delta if central else None,
             most=central.epsilon if central else None,
+            local=self._privacy.local is not None,
         )
 
     def note(self, version: Version) -> None:
@@ -173,6 +194,44 @@ class PrivateRound:
         """Delete the landed pings of all versions up to ``upto``, of every one if None; unless they are to be kept."""
         if not self.keep:
             delete_pings(self.landing, self.study.name, self.line.name, upto)
+
+    def forget(self) -> None:
+        """Delete what the helper was asked, once the version that its answer led to is published."""
+        if self.shared is not None:
+            self.shared.forget(self.head.iteration + 1)
+
+
+def _shared(
+    store: ModelStore, landing: Path, study: Study, line: Line, head: Version, key: bytes | None, helper: Helper | None
+) -> SharedSums | None:
+    """Return where the sums of a line of shares come from; None of another line.
+
+    Raises:
+        FedpingError: its clients prove what they send, or the key is not that which its helper knows.
+    """
+    assert line.privacy is not None
+    if line.privacy.shared is None:
+        return None
+    assert key is not None
+    summing(line)
+    offer = store.offer(study.name, line.name)
+    if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
+        raise InvalidSettings(
+            f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
+            "agreed; give that one, or give the helper the identity that 'fedping privacy identity FILE' prints, and "
+            "publish the offer that it then makes; nothing was read"
+        )
+    asked = store.asked(study.name, line.name)
+    return SharedSums(
+        asked=asked,
+        landing=landing,
+        study=study,
+        line=line,
+        head=head,
+        key=key,
+        helper=helper,
+        offered=offer is not None,
+    )
 
 
 def delete_pings(landing: Path, study: str, line: str, upto: int | None) -> None:
@@ -285,6 +344,8 @@ def noise_has_its_size(
     """
     event = version.lineage.privacy
     assert line.privacy is not None
+    if line.privacy.shared is not None:  # of which nobody knows the exact sums
+        return None
     if event is None or not event.sigma or (key is None and event.key_digest):
         return None
     if version.parent is None or version.parent_digest is None:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedping.model_store.version import FORMAT, ArmSummary, Lineage, PrivacyEvent, Version
+from fedping.model_store.version import FORMAT, Answered, ArmSummary, Lineage, PrivacyEvent, Version
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.model import out_of_range, spec_trouble
@@ -28,8 +28,20 @@ from fedping.server_jobs.round.private_sums import Released, Sums, private_sums
 from fedping.server_jobs.round.step import state_of, stepped
 
 
+def total_sigma_of(line: Line) -> float:
+    """Return the standard deviation of the noise on what a line releases; 0 if its clients alone add noise.
+
+    It is that of the round's own noise, and of a line of shares of the helper's too, which is as large.
+
+    Raises:
+        FedpingError: it was never derived.
+    """
+    privacy, _ = _of(line)
+    return sigma_of(line) * (1.0 if privacy.shared is None else sqrt(2))
+
+
 def sigma_of(line: Line) -> float:
-    """Return the standard deviation of the noise on a line's sums; 0 if its clients alone add noise.
+    """Return the standard deviation of the noise that a round adds to a line's sums; 0 if its clients alone add noise.
 
     Raises:
         FedpingError: it was never derived.
@@ -46,7 +58,7 @@ def sigma_of(line: Line) -> float:
 
 
 def released(study: Study, line: Line, sums: Sums, noise: Noise) -> dict[str, tuple[int, ...]]:
-    """Return a line's sums by arm, noise included; the noise is drawn here, and nowhere else.
+    """Return a line's sums by arm, noise included; the operator's noise is drawn here, and nowhere else.
 
     Of arms that do not submit, and of weights that no client can move, nothing is released: these are 0.
     """
@@ -70,17 +82,18 @@ def event_of(
     releases: int,
     key: bytes | None,
     counted: tuple[float | None, str],
+    shared: Answered | None = None,
 ) -> PrivacyEvent:
     """Return what a lineage says of a release, the line's ``releases``-th.
 
-    ``key`` is that of the coins; ``counted`` are ε and the accountant (`budget.epsilon_after`).
+    ``key`` is the privacy key; ``counted`` are ε and the accountant (`budget.epsilon_after`); ``shared`` is as there.
     """
     privacy, frame = _of(line)
     central = privacy.central
     epsilon, accountant = counted
     return PrivacyEvent(
         released=made,
-        sigma=sigma_of(line),
+        sigma=total_sigma_of(line),
         noise_multiplier=central.noise_multiplier or 0.0 if central else 0.0,
         sensitivity=frame.sensitivity,
         sampling=central.sampling if central else 1.0,
@@ -89,6 +102,7 @@ def event_of(
         delta=central.delta if central else None,
         accountant=accountant,
         key_digest=digest_of_key(key) if key is not None else "",
+        shared=shared,
     )
 
 
@@ -97,7 +111,8 @@ def again_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
 
     What was drawn, and by which key, cannot be; and the last digits of ε are those of the accountant's version.
     """
-    again = event_of(line, event.released, releases, None, counted=(event.epsilon, event.accountant))
+    counted = (event.epsilon, event.accountant)
+    again = event_of(line, event.released, releases, None, counted, event.shared)
     return replace(again, key_digest=event.key_digest)
 
 
@@ -231,7 +246,7 @@ def refuse_broken(line: Line, parent: Version) -> None:
         BrokenLink: a link fails, or returns what cannot be used.
         FedpingError: an extension is not here, or the state is that of other links.
     """
-    _stepped(line, parent, Released(np.zeros(line.spec.m, np.int64), sigma_of(line), 1.0))
+    _stepped(line, parent, Released(np.zeros(line.spec.m, np.int64), total_sigma_of(line), 1.0))
 
 
 def _stepped(line: Line, parent: Version, total: Released) -> tuple[Vector, States]:

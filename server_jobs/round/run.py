@@ -61,6 +61,7 @@ from fedping.server_jobs.round.work import Rules, rules_for
 
 if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise
+    from fedping.server_jobs.round.asking import Helper
 
 MINUTE_MS = 60_000
 
@@ -76,6 +77,7 @@ class PrivacySpent:
         most: the epsilon that the line may spend.
         noise: the standard deviation of the noise on an arm's number of clients; 0 where clients add it.
         stepped: whether the last round moved the weights.
+        local: whether clients add noise themselves.
     """
 
     releases: int
@@ -85,6 +87,7 @@ class PrivacySpent:
     most: float | None = None
     noise: float = 0.0
     stepped: bool = True
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +103,14 @@ class RoundResult:
             has landed; ``lost`` to another round, which published that version first; ``stopped``, for training turned
             out to be over, so that version ``restored`` was published again, after ``iteration + 1`` if the round made
             one; ``over``: so it was before, and nothing is done; ``exhausted``: a private line has spent what it may,
-            and nothing was read.
+            and nothing was read; ``asked``: a line of shares waits for its helper, and its request is kept.
         clients: those with a usable update.
         counts: as in :class:`fedping.model_store.version.Lineage`, like ``arms``.
         alarms: why the version was held or withdrawn, or the line rolled back.
         stage: of a version that is or was staged, what was heard of it.
         until: when an iteration that lasts on ends in any case, or, without ``missing``, before when it does not.
-        missing: what would end it sooner.
+        missing: what would end it sooner; of a line of shares, for what it waits.
+        since: when a line of shares has asked its helper, ISO 8601 in UTC.
         influence: who moved the model, as in :class:`fedping.model_store.version.Aggregate`.
         update_bytes: the size of the used updates as encoded; of a private line, and where nothing was read, 0.
         privacy: what a private line has spent; of such a line, numbers of clients are those that the noise shows.
@@ -126,6 +130,7 @@ class RoundResult:
         "stopped",
         "over",
         "exhausted",
+        "asked",
     ]
     study: str
     line: str
@@ -138,6 +143,7 @@ class RoundResult:
     restored: int | None = None
     until: str | None = None
     missing: str = ""
+    since: str | None = None
     influence: Influence | None = None
     stage: StageSeen | None = None
     privacy: PrivacySpent | None = None
@@ -190,6 +196,14 @@ class RoundResult:
                 until = f"until {(self.until or '')[:19].replace('T', ' ')} UTC"
                 lasts = f"; {self.missing}, and its iteration lasts {until} at most" if self.missing else f" {until}"
                 return f"{where}: version {self.iteration} stays{lasts}"
+            case "asked":
+                since = (self.since or "")[:19].replace("T", " ")
+                return (
+                    f"{where}: version {self.iteration} stays; the helper was asked for the sums of {self.clients:,} "
+                    f"clients at {since} UTC, and its answer is not there: {self.missing}"
+                )
+            case "waiting" if self.missing:
+                return f"{where}: version {self.iteration} stays; {self.missing}"
             case "waiting":
                 return (
                     f"{where}: version {self.iteration} stays; {self.clients:,} of at least {self.min_clients:,} "
@@ -224,7 +238,7 @@ class RoundResult:
         about = (
             f"about {self.clients:,} clients (noise of ± {spent.noise:,.0f})"
             if spent.noise
-            else (f"{self.clients:,} clients, each with noise of its own")
+            else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
         )
         made = f"published version {self.iteration + 1} from {about}"
         if not spent.stepped:
@@ -262,6 +276,7 @@ def run_round(
     privacy_key: bytes | None = None,
     keep: bool = False,
     noise: Noise | None = None,
+    helper: Helper | None = None,
 ) -> RoundResult:
     """Turn the landed pings of a line's newest version into the next one.
 
@@ -277,11 +292,14 @@ def run_round(
         early_stopping: when training is over, where the line does not say.
         on_step: told the step that has just been done: ``repaired``, ``listed``, ``aggregated``, ``stepped``,
             ``published`` or ``held``; ``staged`` once clients are shown what is held for that; ``judged`` where a stage
-            has shown enough; of a private line ``drawn`` and ``deleted`` too.
-        privacy_key: the key of a private line's coins (`fedping.server_jobs.privacy.coins`); not needed without any.
+            has shown enough; of a private line ``drawn`` and ``deleted`` too, and of one of shares ``summed``,
+            ``asked``, ``answered`` and ``forgotten``.
+        privacy_key: the key of a private line's coins (`fedping.server_jobs.privacy.coins`), and that which requests to
+            helpers are signed with (`fedping.server_jobs.privacy.leader`); not needed without either.
         keep: whether the pings of a private line stay after its round, which breaks what its clients are promised.
         noise: what draws the noise of a private line; None for the operating system. Another, which protects nobody, is
             for a study that is declared to be simulated.
+        helper: the way to the helper of a line of shares; None if its answers come by hand.
 
     Raises:
         FedpingError: the store, the landing folder or a file in it cannot be used, an upload link is not here, or no
@@ -304,7 +322,7 @@ def run_round(
     if settings.privacy is not None:
         from fedping.server_jobs.round.private import PrivateRound  # which is made of what is here
 
-        private = PrivateRound.of(store, landing, the_study, settings, head, privacy_key, keep, noise)
+        private = PrivateRound.of(store, landing, the_study, settings, head, privacy_key, keep, noise, helper)
     if head.lineage.stopped:
         return replace(result, status="over", restored=head.lineage.restored)
     if private is not None and private.exhausted:
@@ -321,14 +339,18 @@ def run_round(
     minutes = (now - milliseconds_of(head.created)) / MINUTE_MS if length is not None else 0.0
     if length is not None and minutes < length.least:
         return replace(result, status="early", until=_after(head, length.least))
-    late = late_for(store, study, settings, head.iteration)
-    manifest = list_landed(landing, the_study, line, head.iteration, window, late, now_ms=now)
-    on_step("listed")
+
+    def listed() -> Manifest:
+        late = late_for(store, study, settings, head.iteration)
+        found = list_landed(landing, the_study, line, head.iteration, window, late, now_ms=now)
+        on_step("listed")
+        return found
+
     if private is not None:
         lost_to_another = replace(result, status="lost")
         try:
             with _told_of(head):
-                result, version = private.made(result, manifest, engine, time_at(now), code_version, on_step)
+                result, version = private.made(result, listed, engine, time_at(now), code_version, on_step)
         except FedpingError:
             if store.newest(study, line) != head.iteration:  # and it has deleted the pings
                 return lost_to_another
@@ -344,8 +366,12 @@ def run_round(
         on_step("published")
         private.delete(upto=head.iteration)
         on_step("deleted")
+        private.forget()
+        if private.shared is not None:
+            on_step("forgotten")
         best = _restored(store, landing, version, rule, clock, code_version)
         return replace(result, status="published" if best is None else "stopped", restored=best)
+    manifest = listed()
     if manifest.rows == 0:
         return result
     with _told_of(head):

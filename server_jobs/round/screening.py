@@ -39,6 +39,9 @@ OVER_CAPACITY, NOT_ENROLLED, BEYOND_LIMITS, NOT_FIRST, NOT_SAMPLED = _RARE
 UNTOLD = (DUPLICATE, WRONG_VERSION, BAD_LOSS, NOT_ENROLLED, BEYOND_LIMITS)
 """Of pings that tell nothing of how their arm fares."""
 
+_ID = np.dtype("V16")
+"""A document id as one value."""
+
 DONE = -1
 """Of a ping that an earlier round has counted."""
 
@@ -101,7 +104,7 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
     A client's pings decide about its own alone, or adding a client would change more than the guarantee is for. So it
     is the one with the least document id that counts, be it usable or not, in whatever files and order they landed: the
     others are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the coin has left the
-    client out. Arms that do not submit tell how they fare.
+    client out, or others alone are asked for. Arms that do not submit tell how they fare.
     """
     found = np.full(len(rows.client), USED, dtype=np.int8)
     found[rows.codec == UNKNOWN] = BAD_UPDATE
@@ -114,6 +117,9 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
         found[mine[~rules.coins.counting(rows.client[mine])]] = NOT_SAMPLED
     if rules.dealt is not None:
         found[(found == USED) & _strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
+    if rules.among is not None:
+        asked = np.frombuffer(rules.among, _ID)
+        found[(found == USED) & ~np.isin(np.ascontiguousarray(rows.document).view(_ID).ravel(), asked)] = NOT_SAMPLED
     return found
 
 

@@ -189,6 +189,8 @@ class _Shard:
         self._asked: dict[str, NDArray[Any]] = {"clients": rows.client} if "clients" in asks else {}
         if "arms" in asks:
             self._asked["arms"] = rows.arm
+        if "documents" in asks:
+            self._asked["documents"] = np.ascontiguousarray(rows.document).view(np.uint8)
         if "shares" in asks:
             self._asked["shares"] = 1.0 / np.maximum(pings, 1)
         if self._rules.sees:

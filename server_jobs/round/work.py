@@ -56,7 +56,8 @@ class Rules:
     what arms are dealt; None where pings are believed. ``limits`` are the study's; None without any.
     ``sees`` tells whether it is looked at who moves the model, and ``salt``, 16 bytes, by what clients are known again;
     empty if they are not. ``side`` is which clients of a stage count; all of the line's where None. ``coins`` say which
-    clients of a private line count; None if all do.
+    clients of a private line count; None if all do. ``among`` are the document ids, 16 bytes each, of the only pings of
+    such a line that count; None if all may.
     """
 
     line: Line
@@ -74,6 +75,7 @@ class Rules:
     limits: Limits | None = None
     side: Side | None = None
     coins: Coins | None = None
+    among: bytes | None = None
 
     @property
     def m(self) -> int:
@@ -100,8 +102,9 @@ def rules_for(
     bounded: bool = True,
     bound: float | None = None,
     coins: Coins | None = None,
+    among: bytes | None = None,
 ) -> Rules:
-    """Return the rules of one version of a line; ``key``, ``bounded``, ``bound`` and ``coins`` as in :class:`Rules`."""
+    """Return the rules of one version of a line; the others as in :class:`Rules`."""
     following = [arm for arm in study.arms if arm.line == line]
     return Rules(
         line=study.line(line),
@@ -115,6 +118,7 @@ def rules_for(
         dealt=dealt_by_hash(study),
         limits=study.limits,
         coins=coins,
+        among=among,
     )
 
 

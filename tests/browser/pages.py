@@ -63,6 +63,7 @@ class Passed:
 class _Relay(_Quiet, BaseHTTPRequestHandler):
     to: str
     passed: list[Passed]
+    instead: dict[str, bytes]
 
     def _relay(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -76,6 +77,8 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
             status, named, data = error.code, error.headers, error.read()
         seen = {name.lower(): value for name, value in self.headers.items()}
         self.passed.append(Passed(self.command, self.path, seen, status))
+        if self.command == "GET" and self.path in self.instead:
+            data = self.instead[self.path]
         self.send_response(status)
         for name, value in named.items():
             if name.lower() not in _HOP:
@@ -96,13 +99,18 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
 
 @dataclass
 class Web:
-    """The servers of one test; ``more`` are pages to serve beside those of `browser/`, by path."""
+    """The servers of one test.
+
+    ``more`` are pages to serve beside those of `browser/`, and ``instead`` what the relay says in place of ingest; both
+    by path.
+    """
 
     address: str
     relay: str
     told: "queue.Queue[dict[str, Any]]"
     passed: list[Passed] = field(default_factory=list)
     more: dict[str, str] = field(default_factory=dict)
+    instead: dict[str, bytes] = field(default_factory=dict)
 
     def hears(self, step: str) -> Any:
         """Wait for what the page says of a step."""
@@ -122,15 +130,18 @@ def serving(ingest: str = "") -> Iterator[Web]:
     told: queue.Queue[dict[str, Any]] = queue.Queue()
     passed: list[Passed] = []
     more: dict[str, str] = {}
+    instead: dict[str, bytes] = {}
     handler = type("Page", (_Page,), {"told": told, "more": more})
     page = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(BROWSER)))
-    relay = ThreadingHTTPServer(("127.0.0.1", 0), type("Relay", (_Relay,), {"to": ingest, "passed": passed}))
+    relay = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Relay", (_Relay,), {"to": ingest, "passed": passed, "instead": instead})
+    )
     for server in (page, relay):
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         addresses = [f"http://127.0.0.1:{server.server_address[1]}" for server in (page, relay)]
-        yield Web(addresses[0], addresses[1], told, passed, more)
+        yield Web(addresses[0], addresses[1], told, passed, more, instead)
     finally:
         for server in (page, relay):
             server.shutdown()

@@ -1,5 +1,7 @@
 """A client written from docs/conformance/README.md alone: plain Python, the standard library, nothing of fedping.
 
+Signatures, key agreement and ciphers, which a platform has, are a package's.
+
 That it passes shows that the page and the files are enough for a client in any language.
 """
 
@@ -16,6 +18,10 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 Page: TypeAlias = dict[str, Any]
 Scores: TypeAlias = Callable[[list[float], list[Page], int], list[float]]
@@ -671,3 +677,82 @@ def test_personal() -> None:
         assert (scores_by(case["weights"], pages, NOW), loss_at(case["weights"])) == (case["scores"], case["loss"])
     for case in vectors["bases"]:
         assert basis(case["rows"], case["size"], case["seed"]) == case["basis"]
+
+
+def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
+    """By a package's Ed25519; whether a key can be sealed for is what sealing itself finds out."""
+    line = study["lines"][0]
+    privacy, shared, central = line["privacy"], line["privacy"]["shared"], line["privacy"]["central"]
+    said = b"fedping offer v1\n" + hashlib.sha256(offer["terms"].encode()).digest()
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(shared["helper"])).verify(
+            bytes.fromhex(offer["signature"]), said
+        )
+        terms = json.loads(offer["terms"])
+    except (InvalidSignature, ValueError):
+        return False
+    weights = [weight["name"] for weight in line["spec"]["weights"]]
+    kept = [name for name in weights if name not in privacy["left_out"]]
+    squared = 4096 * len(kept) if privacy["contribution"]["by"] == "signs" else 2**28  # by norm: one group
+    metric = max(1, round(math.sqrt(squared) / 4))
+    noise = central["noise_multiplier"] * math.sqrt(squared + 3 * metric**2) if central else 0
+    key = bytes.fromhex(terms["key"])
+    return (
+        terms["format"] == 1
+        and (terms["helper"], terms["study"], terms["line"]) == (shared["helper"], study["name"], line["name"])
+        and set(terms["arms"]) == {arm["name"] for arm in study["arms"] if arm["line"] == line["name"]}
+        and terms["numbers"] == len(weights) + 3
+        and (terms["seal"], terms["proofs"]) == (shared["seal"], shared["proofs"])
+        and terms["min_batch"] >= shared["min_batch"]
+        and terms["sigma"] >= (1 - 1e-9) * noise
+        and len(key) == {"x25519": 32, "mlkem768-x25519": 1216}[terms["seal"]]
+        and any(key)
+    )
+
+
+def labelled(*parts: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+def hpke(dh: bytes, sent: bytes, public: bytes, info: bytes) -> tuple[bytes, bytes]:
+    """The key and nonce of the one message of RFC 9180's base mode."""
+    kem, suite, none = b"HPKE-v1KEM\x00\x20", b"HPKE-v1HPKE\x00\x20\x00\x01\x00\x01", bytes(32)
+    prk = labelled(kem, b"eae_prk", dh, key=none)
+    secret = labelled(b"\x00\x20", kem, b"shared_secret", sent, public, b"\x01", key=prk)
+    hashes = (labelled(suite, name, given, key=none) for name, given in ((b"psk_id_hash", b""), (b"info_hash", info)))
+    context = b"\0" + b"".join(hashes)
+    last = labelled(suite, b"secret", key=secret)
+    key = labelled(b"\x00\x10", suite, b"key", context, b"\x01", key=last)[:16]
+    return key, labelled(b"\x00\x0c", suite, b"base_nonce", context, b"\x01", key=last)[:12]
+
+
+def test_shares() -> None:
+    vectors = given("shares")
+    for case in vectors["masks"]:
+        assert [f"{word:016x}" for word in share_mask(case["seed"], len(case["words"]))] == case["words"]
+    offers: dict[int, dict[str, Any]] = {}
+    for case in vectors["offers"]:
+        offers.setdefault(case["study"], case)
+        assert hashlib.sha256(case["offer"]["terms"].encode()).digest()[:8].hex() == case["id"]
+        assert takes_offer(vectors["studies"][case["study"]], case["offer"]) is case["taken"], case["what"]
+    assert {case["taken"] for case in vectors["offers"]} == {True, False}
+    for case in vectors["payloads"]:
+        study, d = vectors["studies"][case["study"]], len(case["vector"])
+        offer, line = offers[case["study"]], study["lines"][0]["name"]
+        place = f"{study['name']}|{line}|{case['version']}|{case['arm']}|{case['document']}|{d}|{offer['id']}"
+        assert case["info"] == f"fedping share v1|{place}"
+        words = zip(case["vector"], share_mask(case["seed"], d), strict=True)
+        share = struct.pack(f"<{d}Q", *((number - word) % 2**64 for number, word in words))
+        payload, head = base64.b64decode(case["payload"]), bytes.fromhex(offer["id"]) + share
+        assert payload.startswith(head)
+        assert (case["ephemeral"] is None) == (len(payload) == len(head) + 1168)
+        if case["ephemeral"] is not None:
+            own = X25519PrivateKey.from_private_bytes(bytes.fromhex(case["ephemeral"]))
+            public = bytes.fromhex(json.loads(offer["offer"]["terms"])["key"])
+            sent, dh = own.public_key().public_bytes_raw(), own.exchange(X25519PublicKey.from_public_bytes(public))
+            key, nonce = hpke(dh, sent, public, case["info"].encode())
+            assert payload == head + sent + AESGCM(key).encrypt(nonce, bytes.fromhex(case["seed"]), b"")
+
+
+def share_mask(seed: str, d: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{d}Q", hashlib.shake_128(b"fedping mask v1" + bytes.fromhex(seed)).digest(8 * d))

@@ -1,6 +1,7 @@
 """The vectors of docs/conformance: what the code says, what the fleet computes, and what the schemas allow."""
 
 import asyncio
+import base64
 import json
 import re
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,11 +19,19 @@ from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.transport import Delivery, Outcome
 from fedping.client_sim.models import model_for, page_table, searches_from
 from fedping.client_sim.models.ranking_loss_reference import loss
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.privacy import Shared
+from fedping.protocol.sharing.agreed import agreed
+from fedping.protocol.sharing.offer import Offer
+from fedping.protocol.sharing.ring import WORDS
+from fedping.protocol.sharing.sealing import opener, sealer
+from fedping.protocol.sharing.shares import layout, mask, words_of
+from fedping.protocol.study import PublicStudy
 from tests.browser.tools import BROWSER
 from tests.conformance.vectors import ANSWERS, FOLDER, NOW, TOPICS, drawn_pages, read, text
 
 SCHEMAS = FOLDER.parent / "schema"
-WORDS = {Delivery.ACCEPTED: "accepted", Delivery.REJECTED: "refused", Delivery.RETRY: "retry"}
+IN_WORDS = {Delivery.ACCEPTED: "accepted", Delivery.REJECTED: "refused", Delivery.RETRY: "retry"}
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -59,9 +69,48 @@ def test_the_schemas_allow_what_is_sent_and_published() -> None:
     for case in pings["cases"]:
         _schema("ping").validate(case["ping"])
     _schema("study").validate(pings["study"])
+    for study in read("shares")["studies"]:
+        _schema("study").validate(study)
     _schema("spec").validate(model["line"]["spec"])
     for case in model["documents"]:
         assert not case["taken"] or _schema("model").is_valid(case["document"]), case["what"]
+
+
+def test_offers_and_shares_are_those_of_fedpings_clients_and_helpers() -> None:
+    """HPKE's own draws cannot be given, so a sealed share is compared by what opens it."""
+    vectors = read("shares")
+    studies = [msgspec.convert(study, PublicStudy) for study in vectors["studies"]]
+    for case in vectors["offers"]:
+        study, offer = studies[case["study"]], msgspec.convert(case["offer"], Offer)
+        assert _is_taken(study, offer) is case["taken"], case["what"]
+        assert offer.id.hex() == case["id"]
+    for case in vectors["payloads"]:
+        shared = _shared(studies[case["study"]])
+        payload = np.frombuffer(base64.b64decode(case["payload"]), np.uint8)[None]
+        where, own, sealed = layout(len(case["vector"]), shared.seal).parts(payload)
+        opened = opener(shared.seal, bytes.fromhex(case["private"]))(sealed.tobytes(), case["info"].encode())
+        assert opened is not None
+        assert opened.hex() == case["seed"]
+        found = WORDS.plus(words_of(own)[0], mask(opened, len(case["vector"])))
+        assert WORDS.centred(found).tolist() == case["vector"]
+        first = next(offer for offer in vectors["offers"] if offer["study"] == case["study"])
+        assert where.tobytes().hex() == first["id"]
+
+
+def _is_taken(study: PublicStudy, offer: Offer) -> bool:
+    try:
+        terms = agreed(offer, study, study.lines[0])
+        sealer(terms.seal, bytes.fromhex(terms.key))
+    except InvalidSettings:
+        return False
+    return True
+
+
+def _shared(study: PublicStudy) -> Shared:
+    privacy = study.lines[0].privacy
+    assert privacy is not None
+    assert privacy.shared is not None
+    return privacy.shared
 
 
 def test_an_answer_means_to_the_fleet_what_it_means_everywhere() -> None:
@@ -73,7 +122,7 @@ def test_an_answer_means_to_the_fleet_what_it_means_everywhere() -> None:
     finally:
         server.shutdown()
         server.server_close()
-    told = [(WORDS[outcome.delivery], outcome.retry_after) for outcome in outcomes]
+    told = [(IN_WORDS[outcome.delivery], outcome.retry_after) for outcome in outcomes]
     assert told == [(delivery, seconds) for _, _, delivery, seconds in ANSWERS]
 
 

@@ -61,12 +61,22 @@ from fedping.protocol.links import Dense, Float32, Levels, Mask, Rotation, Sign,
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune, Personalization, Vector
-from fedping.protocol.privacy import Central, ClippedByKind, ClippedFlat, LocalGaussian, OneSign, Privacy, local_sigma
+from fedping.protocol.privacy import (
+    Central,
+    ClippedByKind,
+    ClippedFlat,
+    LocalGaussian,
+    OneSign,
+    Privacy,
+    local_sigma,
+    published_privacy,
+)
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published
 from fedping.protocol.study import Arm, Line, PublicLine, Study, public_study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
+from tests.conformance.shares import shares
 from tests.support.links import line_with
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"
@@ -593,7 +603,7 @@ def _vectors(draw: Draw) -> Iterator[dict[str, Any]]:
                 chance = Chance(private_bytes(seed))
                 [vector] = maker.vectors(np.array([update]), np.array([loss]), np.array([float(top)]), [chance])
                 yield {
-                    "privacy": msgspec.to_builtins(privacy),
+                    "privacy": published_privacy(privacy),
                     "weights": [{"name": weight.name, "kind": weight.kind} for weight in weights],
                     "update": update,
                     "loss": loss,
@@ -840,6 +850,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "pings": _pings,
     "uploads": _uploads,
     "private": _private,
+    "shares": lambda: shares(Draw(2042)),
     "personal": _personal,
     "retry": _retry,
 }

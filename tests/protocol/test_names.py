@@ -84,7 +84,8 @@ def test_published_schemas_say_the_same_in_their_own_way() -> None:
         text = json_schema(document)
         assert "\\Z" not in text
         patterns = re.findall(r'"pattern": "([^"]*)"', text)
-        assert set(patterns) <= {"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "^[A-Za-z0-9_.-]*$"}, "names and tickets"
+        names_tickets_and_keys = {"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "^[A-Za-z0-9_.-]*$", "^[0-9a-f]{64}$"}
+        assert set(patterns) <= names_tickets_and_keys
 
 
 def test_no_pattern_of_ours_ends_in_a_dollar_where_a_newline_could_follow() -> None:

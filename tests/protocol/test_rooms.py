@@ -14,10 +14,20 @@ MAY_IMPORT = {
     "model_store": {"protocol"},
     "server_jobs": {"protocol", "model_store"},
     "client_sim": {"protocol"},
+    "helper": {"protocol", "server_jobs"},
     "analysis": {"protocol", "model_store"},
-    "experiments": {"protocol", "model_store", "server_jobs", "client_sim", "analysis"},
+    "experiments": {"protocol", "model_store", "server_jobs", "client_sim", "analysis", "helper"},
     "dashboard": {"protocol", "model_store", "server_jobs", "analysis", "experiments"},
-    "fedping": {"protocol", "model_store", "server_jobs", "client_sim", "analysis", "experiments", "dashboard"},
+    "fedping": {
+        "protocol",
+        "model_store",
+        "server_jobs",
+        "client_sim",
+        "analysis",
+        "experiments",
+        "dashboard",
+        "helper",
+    },
 }
 
 
@@ -48,6 +58,24 @@ def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
     assert rooms_imported_by("def f():\n    from fedping.server_jobs.round import run_round\n") == {"server_jobs"}
     assert rooms_imported_by("import fedping.protocol.ping, fedping.main") == {"protocol", "fedping"}
     assert rooms_imported_by("from fedping import experiments, main") == {"experiments", "fedping"}
+
+
+OF_THE_HELPER = ("privacy", "listening", "forking_server", "ingest.processes.bonds")
+"""What the other operator's server has of this room: how noise is drawn and counted, and how a server runs."""
+
+
+def test_the_helper_has_of_the_leader_only_noise_and_how_a_server_runs() -> None:
+    allowed = tuple(f"fedping.server_jobs.{each}" for each in OF_THE_HELPER)
+    found = set()
+    for path in (ROOT / "helper").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+    theirs = {name for name in found if name.startswith("fedping.server_jobs")}
+    assert theirs
+    assert not [name for name in theirs if not name.startswith(tuple(f"{each}." for each in allowed))]
 
 
 def test_experiments_use_of_the_round_what_it_says_is_for_others() -> None:

@@ -3,7 +3,7 @@
 
 import { api, originNamesInstallation } from "../api.js";
 import { ask, byId, element, told } from "../ask.js";
-import { LACKS_PERMISSION, NOT_REACHED, agree, decline, outcome } from "../consent.js";
+import { LACKS_PERMISSION, agree, decline, notReached, outcome } from "../consent.js";
 import { KEPT } from "../taking_part/sent.js";
 import { hostPattern, serverAddress, studyName } from "../taking_part/settings.js";
 import { drawWouldSend, inJson } from "../would_send.js";
@@ -24,6 +24,8 @@ function draw(state) {
     : String(state.pages);
   byId("fetch").disabled = !state.takesPart;
   byId("waiting").hidden = state.waiting === 0;
+  byId("trouble").hidden = state.trouble === null;
+  byId("trouble").textContent = state.trouble === null ? "" : `Nothing is sent for now: ${state.trouble}.`;
   drawStays(state);
 }
 
@@ -103,11 +105,15 @@ async function drawSent() {
         "details",
         {},
         element("summary", {}, `${WHEN.format(at)}: ${answer}${times > 1 ? `, tried ${times} times` : ""}`),
+        ...(body.includes('"encoding":"shared"') ? [element("p", { className: "soft" }, SHARED_SENT)] : []),
         element("pre", {}, `POST ${address}\n\n${inJson(JSON.parse(body))}`),
       ),
     ),
   );
 }
+
+const SHARED_SENT =
+  "What this message says is split into two parts, and each of the two servers can read one of them. So neither can tell what it says, nor can this list.";
 
 /** By 24 hours, in the browser's own zone. */
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
@@ -156,7 +162,7 @@ function saved(state) {
   if (!state.on) {
     return "Saved. The extension is switched off, so nothing is sent.";
   }
-  return state.arm === null ? `Saved. ${NOT_REACHED}` : `Saved. You take part in the study “${state.study}”.`;
+  return state.arm === null ? `Saved. ${notReached(state)}` : `Saved. You take part in the study “${state.study}”.`;
 }
 
 /** @param {any} state */
@@ -167,9 +173,9 @@ function switched(state) {
 }
 
 /** @param {any} state */
-function fetched({ version, arm }) {
+function fetched({ version, arm, trouble }) {
   if (arm === null) {
-    return NOT_REACHED;
+    return notReached({ trouble });
   }
   return version < 0 ? "This browser's group has no model of its own." : `Version ${version} is the newest.`;
 }

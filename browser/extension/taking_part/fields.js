@@ -63,12 +63,26 @@ export const PRIVATE_FIELDS = Object.freeze([
   ],
 ]);
 
+/**
+ * The same of a ping that two servers share.
+ *
+ * @type {readonly (readonly [string, string])[]}
+ */
+export const SHARED_FIELDS = Object.freeze([
+  ...PRIVATE_FIELDS.filter(([name]) => name !== "update"),
+  [
+    "update",
+    "What your choice says, split by chance into two parts: one for the study's operator, and one that is locked for the helper, a second server of somebody else. Each is noise by itself. Also, in the first eight bytes, which key of the helper it is locked with.",
+  ],
+]);
+
 /** What an update that travels as bytes tells, by what is in the name of its encoding. */
 const TOLD = /** @type {const} */ ([
   ["mask", "of some weights alone, drawn by lot"],
   ["sign", "only whether each weight should rise or fall"],
   ["levels", "rounded by lot"],
   ["steps", "rounded by lot"],
+  ["shared", "in two parts, of which either alone is noise"],
 ]);
 
 /**

@@ -2,8 +2,14 @@
 /**
  * The ping that would be sent, composed from the user's own pages, and what each of its fields says.
  *
- * @import { Observed, Page, Ping } from "../fedping.js"
+ * @import { Observed, Page, Ping, Role } from "../fedping.js"
  * @import { Participation } from "./participation.js"
+ *
+ * @typedef {object} Told What a ping of a private study tells.
+ * @property {string[]} up Weights that should rise.
+ * @property {string[]} down Weights that should fall.
+ * @property {{ loss: number, top: boolean } | null} choice How far it was from the top, from 0 to 1, and whether it was there;
+ *   null where it is not told, because the browser adds noise of its own.
  */
 
 import {
@@ -54,8 +60,9 @@ export function example(pages) {
  * @param {Participation} participation
  * @param {readonly Page[]} pages The first pages of the user.
  * @param {() => string} drawId
- * @returns {{ ping: Ping | null, address: string, drawn: boolean, guarantee: string[] }} No ping if this moment's would not
- *   be sent: a private study gets one of each version, up to its cap.
+ * @returns {{ ping: Ping | null, address: string, drawn: boolean, guarantee: string[], trouble: string | null, told: Told | null }} No
+ *   ping if this moment's would not be sent: a private study gets one of each version, up to its cap. What it tells is said of
+ *   a private study, whose pings cannot be read.
  */
 export function preview(participation, pages, drawId) {
   const listed = participation.rank(pages, SHOWN);
@@ -71,7 +78,23 @@ export function preview(participation, pages, drawId) {
     ping: composed?.ping ?? otherwise,
     address: `${at}/${composed?.documentId ?? drawId()}`,
     drawn: composed !== null,
+    trouble: participation.client?.trouble ?? null,
+    told: composed?.vector === undefined ? null : toldBy(composed.vector, listed.role),
   };
+}
+
+/**
+ * What a vector tells: of each weight a number, and then that there is a browser, its loss, and whether the choice was on top.
+ *
+ * @param {readonly number[]} vector
+ * @param {Role} role
+ * @returns {Told}
+ */
+function toldBy(vector, { spec, privacy }) {
+  const names = spec.weights.map(({ name }) => name);
+  const [all, loss, top] = vector.slice(names.length);
+  const where = (/** @type {number} */ sign) => names.filter((_, k) => Math.sign(vector[k]) === sign);
+  return { up: where(1), down: where(-1), choice: privacy?.local ? null : { loss: loss / all, top: top > 0 } };
 }
 
 /**

@@ -6,7 +6,12 @@
  * @import { Privacy } from "./vectors.js"
  */
 
-const KEYS = ["central", "contribution", "contributions", "delay_minutes", "left_out", "local", "loss"];
+import { isHex } from "../bytes.js";
+import { KEY_BYTES, SEALS } from "../sharing/sealing.js";
+import { completed } from "../sharing/shares.js";
+
+const KEYS = ["central", "contribution", "contributions", "delay_minutes", "left_out", "local", "loss", "shared"];
+const SHARED_KEYS = ["helper", "min_batch", "proofs", "seal"];
 const MECHANISMS = new Map([
   ["one-sign", ["epsilon", "mechanism"]],
   ["gaussian", ["delta", "epsilon", "mechanism"]],
@@ -29,17 +34,25 @@ const DAY_MINUTES = 1440;
  */
 export function privacyTrouble(privacy, spec) {
   const { central, local, contribution, contributions, delay_minutes: delay, left_out: leftOut, loss } = privacy ?? {};
+  const shared = privacy?.shared ? completed(privacy.shared) : null;
   const unknown = Object.keys(privacy ?? {}).find((key) => !KEYS.includes(key));
   if (unknown !== undefined) {
     return `its privacy has '${unknown}', which this client does not know`;
   }
-  const protects = (central !== null && isPositive(central?.epsilon) && isPositive(central?.delta)) || local;
+  const protects = (central !== null && isPositive(central?.epsilon) && isPositive(central?.delta)) || local || shared;
   const names = new Set(spec.weights.map((weight) => weight.name));
   const kinds = spec.weights.map((weight) => /** @type {any} */ (weight).kind);
   const norms = contribution?.by === "kind" ? kinds.map((kind) => contribution.norms?.[kind]) : [contribution?.norm];
   const checks = [
     [protects, "protects nobody"],
     [!central || isPositive(central.rounds), "has no number of rounds"],
+    [!shared || hasKeys(shared, SHARED_KEYS), "has settings of two servers that this client does not know"],
+    [!shared || isHex(shared.helper, KEY_BYTES), "does not say well which helper it has"],
+    [!shared || (Number.isInteger(shared.min_batch) && shared.min_batch >= 2), "does not say how many clients a sum has"],
+    [!shared || SEALS.includes(shared.seal), `asks for shares that are sealed by '${shared?.seal}', which no browser can do yet`],
+    [!shared || shared.proofs === false, "asks for proofs of what is sent, which this client does not make"],
+    [!shared || !central || isPositive(central.noise_multiplier), "does not say how much noise its servers add"],
+    [!shared || !central || central.sampling === undefined || central.sampling === 1, "counts on a coin that two servers see"],
     [!local || hasKeys(local, MECHANISMS.get(local.mechanism)), "asks for noise that this client does not know"],
     [!local || isPositive(local.epsilon), "has no epsilon"],
     [local?.mechanism !== "gaussian" || isPositive(local.delta), "has no delta"],
@@ -62,7 +75,7 @@ export function privacyTrouble(privacy, spec) {
  * @param {Privacy} privacy
  * @returns {string[]}
  */
-export function guaranteeInWords({ central, local, contributions, delay_minutes: delay }) {
+export function guaranteeInWords({ central, local, shared, contributions, delay_minutes: delay }) {
   const said = [];
   if (local !== null) {
     said.push(
@@ -71,10 +84,25 @@ export function guaranteeInWords({ central, local, contributions, delay_minutes:
         : `Your browser adds noise to each number before it sends it. Whatever you did, a message is at most ${times(local.epsilon)} times as likely as if you had done something else, but for a chance of ${local.delta} (ε = ${local.epsilon}, δ = ${local.delta} a message). You need not trust anybody for this.`,
     );
   }
+  if (shared) {
+    said.push(...sharedInWords(completed(shared), local !== null));
+  }
   if (central !== null) {
+    const [who, trust] =
+      !shared
+        ? [
+            "The study's operator promises to add noise to the sum of all messages and to delete them after each round.",
+            "For this you trust the operator, who sees the messages until then.",
+          ]
+        : [
+            "Each of the two servers promises to add noise of its own to the sum, and to delete its parts after each round.",
+            "For this you trust one of the two, whichever it is: the noise of either is enough against everybody else, the other server too.",
+          ];
     said.push(
-      `The study's operator promises to add noise to the sum of all messages and to delete them after each round. Whatever is published after all ${central.rounds} rounds is at most ${times(central.epsilon)} times as likely as if you had not taken part, but for a chance of ${central.delta} (ε = ${central.epsilon}, δ = ${central.delta}). For this you trust the operator, who sees the messages until then.`,
+      `${who} Whatever is published after all ${central.rounds} rounds is at most ${times(central.epsilon)} times as likely as if you had not taken part, but for a chance of ${central.delta} (ε = ${central.epsilon}, δ = ${central.delta}). ${trust}`,
     );
+  } else if (shared && local === null) {
+    said.push("No noise is added: the two servers learn the exact sums, and publish what follows from them.");
   }
   said.push(
     contributions === null
@@ -89,6 +117,22 @@ export function guaranteeInWords({ central, local, contributions, delay_minutes:
     "The guarantee is for one browser: a second one, or this one installed anew, counts as somebody else. It does not hide that you take part, nor your internet address.",
   );
   return said;
+}
+
+/**
+ * What two servers mean for whoever takes part.
+ *
+ * @param {NonNullable<Privacy["shared"]>} shared
+ * @param {boolean} noisy Whether the browser has added noise.
+ */
+function sharedInWords({ helper, min_batch: least }, noisy) {
+  const together = noisy ? "together they could put it together as it was sent, with your browser's noise" : "together they could put your message together and read it";
+  return [
+    "Your browser splits each message by chance into two parts, of which either alone is noise and says nothing of what you did. One is for the study's operator. The other is locked so that only a second server can read it, the helper, which somebody else runs.",
+    `Each server adds up the parts of the browsers of your group, and only the two sums together say anything. The helper gives its sum only if there are ${least.toLocaleString("en")} browsers or more. So neither server sees what you did.`,
+    `For this you trust that the two do not work together: ${together}, as long as both have kept their parts. Both can see how many browsers take part, and in which groups.`,
+    `The helper is known by its signature, ${helper.slice(0, 16)}…, which your browser verifies before it sends anything. Which helper that is, the study says: whoever runs it can tell you whether it is theirs.`,
+  ];
 }
 
 /** @param {number} epsilon */

@@ -6,11 +6,11 @@
  * @import { Privacy } from "./vectors.js"
  */
 
+import { toHex, utf8 } from "../bytes.js";
 import { enrol } from "../enrolment.js";
-import { sha256Bytes } from "../sha256.js";
+import { hmac } from "../hmac.js";
 
 export const SECRET_BYTES = 32;
-const BLOCK = 64;
 
 /**
  * The id of a client for one version of the line of its arm: a UUID of version 8. It is the first of HMAC-SHA256(secret,
@@ -24,7 +24,7 @@ const BLOCK = 64;
  */
 export function rotatingId(study, secret, arm, version) {
   for (let counter = 0; ; counter += 1) {
-    const found = uuidOf(hmac(secret, `${study.name}|${arm.line}|${version}|${counter}`).slice(0, 16));
+    const found = uuidOf(hmac(secret, utf8(`${study.name}|${arm.line}|${version}|${counter}`)).slice(0, 16));
     if (enrol(study, found)?.name === arm.name) {
       return found;
     }
@@ -46,36 +46,14 @@ export function hasTurn(study, secret, line, version, { contributions, central }
   if (contributions === null || central === null || contributions >= central.rounds) {
     return true;
   }
-  const drawn = hmac(secret, `${study}|${line}|${version}|turn`).slice(0, 6);
+  const drawn = hmac(secret, utf8(`${study}|${line}|${version}|turn`)).slice(0, 6);
   return drawn.reduce((sum, byte) => sum * 256 + byte, 0) / 2 ** 48 < contributions / central.rounds;
-}
-
-/**
- * HMAC-SHA256 (RFC 2104) with a key of at most 64 bytes.
- *
- * @param {Uint8Array} key
- * @param {string} text
- * @returns {Uint8Array}
- */
-export function hmac(key, text) {
-  const padded = new Uint8Array(BLOCK);
-  padded.set(key);
-  const inner = sha256Bytes(joined(padded.map((byte) => byte ^ 0x36), new TextEncoder().encode(text)));
-  return sha256Bytes(joined(padded.map((byte) => byte ^ 0x5c), inner));
-}
-
-/** @param {Uint8Array} one @param {Uint8Array} other */
-function joined(one, other) {
-  const both = new Uint8Array(one.length + other.length);
-  both.set(one);
-  both.set(other, one.length);
-  return both;
 }
 
 /** @param {Uint8Array} bytes */
 function uuidOf(bytes) {
   bytes[6] = (bytes[6] & 0x0f) | 0x80;
   bytes[8] = (bytes[8] & 0x3f) | 0x80;
-  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const hex = toHex(bytes);
   return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 }

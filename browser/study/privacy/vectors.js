@@ -7,8 +7,10 @@
  * @import { Chance } from "./chance.js"
  *
  * @typedef {object} Privacy What is published of a line's privacy.
- * @property {null | { epsilon: number, delta: number, rounds: number, population: number }} central The operator's part.
+ * @property {null | { epsilon: number, delta: number, rounds: number, population: number, noise_multiplier?: number | null }} central The operator's part.
  * @property {null | { mechanism: "one-sign" | "gaussian", epsilon: number, delta?: number }} local The client's own.
+ * @property {null | { helper: string, min_batch: number, seal: string, proofs: boolean }} [shared] By which second server no vector is
+ *   seen by anybody.
  * @property {{ by: "signs" | "norm" | "kind" | "layer", norm?: number, norms?: Record<string, number> }} contribution
  * @property {readonly [number, number]} loss The least and the greatest loss that can be told.
  * @property {readonly string[]} left_out Names of weights that are no part of it.
@@ -19,6 +21,7 @@
  * @property {readonly number[]} group Of each weight; -1 if it is left out.
  * @property {readonly number[]} units How large 1 in the vector is, in each weight.
  * @property {boolean} signs
+ * @property {number} groups How many groups of weights there are that clients can move.
  * @property {number} bound The Euclidean norm of the weights' part at most.
  * @property {number} metric The largest number of a metric.
  */
@@ -53,7 +56,7 @@ export function frameOf({ contribution, left_out: leftOut }, spec) {
   const units = kinds.map((kind) => (signs ? 1 / SIGN : norm(kind) / RADIUS));
   const bound = signs ? SIGN * Math.sqrt(group.filter((number) => number >= 0).length) : RADIUS * Math.sqrt(there.length);
   const groups = group.map((number) => there.indexOf(number));
-  return { group: groups, units, signs, bound, metric: Math.max(1, rounded(bound / 4)) };
+  return { group: groups, units, signs, groups: there.length, bound, metric: Math.max(1, rounded(bound / 4)) };
 }
 
 /**
@@ -151,6 +154,16 @@ function withNoise({ group, bound }, weights, sigma, chance) {
   return weights.map((weight, k) =>
     group[k] < 0 ? weight : Math.min(Math.max(weight + chance.discreteGaussian(sigma), -most), most),
   );
+}
+
+/**
+ * The Euclidean norm of a vector at most: what adding or removing a client changes the sum by.
+ *
+ * @param {Frame} frame
+ */
+export function sensitivityOf({ group, groups, signs, metric }) {
+  const weights = signs ? SIGN ** 2 * group.filter((number) => number >= 0).length : RADIUS ** 2 * groups;
+  return Math.sqrt(weights + METRICS * metric ** 2);
 }
 
 /** How many numbers a vector of m weights has. @param {number} m */

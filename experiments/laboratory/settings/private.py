@@ -24,6 +24,11 @@ def check_private(setup: Setup, privacy: Privacy) -> None:
         (setup.gossip is not None, "every neighbour of a node would see its model, so leave [gossip] out"),
         (setup.lateness is not None, "what is released is never added to, so leave [lateness] out"),
         (bool(setup.upload), "a client sends one bounded vector and nothing else, so leave 'upload' out"),
+        (
+            privacy.shared is not None,
+            "shares are for two servers, of which the laboratory has none, so leave 'shared' out: the sums are of the "
+            "same whole numbers, and have the noise of one server, where the two have √2 times as much",
+        ),
         (setup.attack is not None, "an [attack] has no rounds of this kind; leave out one of them"),
         (
             not isinstance(sampling, All | Bernoulli),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from fedping.model_store import ModelStore
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Declared
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.admission.rules import LineHead, StudyRules, TicketKeys, study_rules
@@ -29,9 +30,9 @@ def telemetry_of(document: str) -> str:
 
 
 class Catalogue:
-    """The rules of every study of a store, and what is declared of it.
+    """The rules of every study of a store, what is declared of it, and what helpers offer its lines of shares.
 
-    A study never changes once created, so that only new ones are read; what is declared is read each time.
+    A study never changes once created, so that only new ones are read; what is declared and offered is read each time.
     A study that was known once stays known: a store that is away for a moment must not cost clients their pings. Nor
     must a study that cannot be served cost those of others: it asks for what is not here, is damaged, or was written by
     a later version. Its own pings are to be sent again later.
@@ -55,6 +56,7 @@ class Catalogue:
         self._keys = None if ticket_keys is None else TicketKeys(ticket_keys)
         self._rules: dict[str, StudyRules] = {}
         self._declared: dict[str, Declared] = {}
+        self._offers: dict[str, dict[str, Offer]] = {}
         self._telemetry: dict[str, StudyRules] = {}
         self._refreshing = threading.Lock()
         self._refreshed = 0.0
@@ -99,6 +101,10 @@ class Catalogue:
     def declared(self, study: str) -> Declared:
         """Return what was declared of a study when the store was last looked at."""
         return self._declared.get(study, Declared())
+
+    def offers(self, study: str) -> Mapping[str, Offer]:
+        """Return what helpers offered the lines of a study, by line, when the store was last looked at."""
+        return self._offers.get(study, {})
 
     def found(self, study: str) -> StudyRules:
         """Return the rules of a study, looking for it if need be; raises :class:`Rejection` if there is none."""
@@ -154,15 +160,16 @@ class Catalogue:
         self.trouble = "; and ".join([*self.unusable.values(), *unclear]) or None
 
     def _read_declared(self) -> list[str]:
-        """Read what is declared of each study; where that cannot be read keep what was known, and return why."""
+        """Read what is declared of each study, and offered; return why that cannot be read where it stays as known."""
         unclear = []
-        found = dict(self._declared)
-        for name in self._rules:
+        declared, offers = dict(self._declared), dict(self._offers)
+        for name, rules in self._rules.items():
             try:
-                found[name] = self._store.declared(name)
+                declared[name] = self._store.declared(name)
+                offers[name] = self._store.offers(rules.study)
             except FedpingError as error:
                 unclear.append(str(error))
-        self._declared = found
+        self._declared, self._offers = declared, offers
         return unclear
 
     def _load_all(self, names: Iterable[str]) -> tuple[dict[str, StudyRules], dict[str, str]]:

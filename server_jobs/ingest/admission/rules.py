@@ -17,7 +17,7 @@ from fedping.protocol.enrolment import Dealt, dealt_by_hash
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.limits import Limits, UpdateLimits
-from fedping.protocol.links import OwnLink, PrivateVector, Upload
+from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
 from fedping.protocol.model import Staged
 from fedping.protocol.ping import NO_VERSION, Ping, UpdatePayload
 from fedping.protocol.sight import sight
@@ -392,6 +392,7 @@ def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | Non
 def _has_zero(upload: Upload) -> bool:
     """Return whether what clients make of zeros is read as zeros: not where a zero travels as a positive number.
 
-    Of other people's links nobody knows, and a private vector is more than an update.
+    Of other people's links nobody knows, a private vector is more than an update, and shares cannot be read.
     """
-    return not any(isinstance(link, OwnLink | PrivateVector) or getattr(link, "zero", "") == "up" for link in upload)
+    unread = OwnLink | PrivateVector | SharedVector
+    return not any(isinstance(link, unread) or getattr(link, "zero", "") == "up" for link in upload)

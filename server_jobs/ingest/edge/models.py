@@ -21,7 +21,7 @@ from fedping.model_store.chain import number_in
 from fedping.model_store.store import MissingVersion
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.model import Staged
-from fedping.protocol.study import public_study
+from fedping.protocol.study import public_json, public_study
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.admission.rules import LineHead, StudyRules, is_published
 from fedping.server_jobs.ingest.edge.answers import EXPOSED
@@ -105,7 +105,8 @@ def blueprint(services: Services) -> Blueprint:
     @views.get("/models/<study>/study.json")
     def study_json(study: str) -> Response:
         found = services.catalogue.found(study).study
-        return _static(tagged(msgspec.json.encode(public_study(found, services.catalogue.declared(study)))), REVALIDATE)
+        told = public_study(found, services.catalogue.declared(study), services.catalogue.offers(study))
+        return _static(tagged(public_json(told)), REVALIDATE)
 
     @views.get("/models/<study>/<line>/latest.json")
     def latest_json(study: str, line: str) -> Response:

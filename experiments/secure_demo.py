@@ -1,0 +1,172 @@
+"""The demo with two servers: a study whose clients send shares, its helper, and what each server saw of one client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from fedping.experiments.helper_process import helper_process
+from fedping.helper.folder import HelperFolder
+from fedping.helper.joining import join, keys_of, pinned_line
+from fedping.model_store.store import ModelStore
+from fedping.protocol.documents import PRIVATE_UPDATE
+from fedping.protocol.encodings.columns import rows_of
+from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.pipeline import RProp
+from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
+from fedping.protocol.sharing.agreed import numbers_of
+from fedping.protocol.sharing.ring import WORDS, Elements
+from fedping.protocol.sharing.sealing import opener
+from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
+from fedping.protocol.study import Line, Study, public_study
+from fedping.server_jobs.privacy.budget import with_noise
+from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.round import HttpHelper
+
+MIN_BATCH = 20
+EPSILON = 8.0
+LOSS = (0.0, 600.0)
+UNMOVED = ("permRedirectVisitBonus", "tempRedirectVisitBonus", "defaultVisitBonus")
+"""Weights that no simulated client can move."""
+
+
+def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
+    """Return the demo's study with clients that split their vectors between two servers, each of which adds noise.
+
+    Args:
+        study: the plain one.
+        helper: the helper's identity.
+        clients: how many there are.
+        rounds: how many rounds there will be.
+    """
+
+    def of_shares(line: Line) -> Line:
+        optimizer = line.pipeline.optimizer
+        if isinstance(optimizer, RProp):
+            optimizer = replace(optimizer, quorum=None)  # a share of votes, which nobody sees
+        return replace(
+            line,
+            privacy=Privacy(
+                shared=Shared(helper=helper, min_batch=MIN_BATCH),
+                central=Central(epsilon=EPSILON, delta=min(1e-6, 0.1 / clients), rounds=rounds, population=clients),
+                loss=LOSS,
+                left_out=UNMOVED,
+                delay_minutes=0.0,
+            ),
+            upload=(),
+            guard=None,
+            limits=None,
+            pipeline=replace(line.pipeline, clip=None, optimizer=optimizer, min_clients=MIN_BATCH),
+        )
+
+    lines = tuple(map(of_shares, study.lines))
+    return with_noise(replace(study, pings=PRIVATE_UPDATE.name, lines=lines, limits=None))
+
+
+@dataclass(frozen=True)
+class TwoServers:
+    """What belongs to the two servers of a demo besides the leader's store and landing folder."""
+
+    helper: HelperFolder
+    key: bytes
+    way: HttpHelper
+
+
+@contextmanager
+def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: Study, log: Path) -> Iterator[TwoServers]:
+    """Have a helper take part in the lines of a study that is in the store, and serve.
+
+    Args:
+        helper: its folder.
+        key: the leader's secret.
+        store: the leader's.
+        study: the study, as it was created.
+        log: the file for what the helper says.
+
+    Raises:
+        FedpingError: it does not start.
+    """
+    public = public_study(study)
+    for line in public.lines:
+        offer, _ = join(helper, public, line, leader_identity(key))
+        store.publish_offer(study.name, line.name, offer)
+    with helper_process(helper.path, log) as running:
+        yield TwoServers(helper, key, HttpHelper(running.address))
+
+
+class Seen(NamedTuple):
+    """What the two servers saw of the client with the most votes, and how even the bytes are of what each saw of all.
+
+    Attributes:
+        document: the id of the client's ping.
+        leader, helper: its two shares, shape (d,).
+        vector: both together, shape (d,).
+        clients: how many clients' shares were looked at.
+        leader_p, helper_p: of each server alone the probability that uniformly random bytes are as uneven: of 256
+            counts by the test of χ².
+    """
+
+    document: UUID
+    leader: Elements
+    helper: Elements
+    vector: NDArray[np.int64]
+    clients: int
+    leader_p: float
+    helper_p: float
+
+    @property
+    def votes(self) -> NDArray[np.int64]:
+        """What the client votes for each weight: 1, 0 or -1, shape (m,)."""
+        return self.vector[: -len(METRICS)] // SIGN
+
+
+def seen_by(servers: TwoServers, landing: Path, study: Study, line: Line, iteration: int) -> Seen | None:
+    """Return what the servers saw of the clients of an arm that submits, who have landed; None if there is nobody.
+
+    Only who has the folders of both can ask: it opens with the helper's keys what the leader has taken in.
+    """
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    submitting = {arm.name for arm in study.arms if arm.line == line.name and arm.submits}
+    d, seal = numbers_of(line), line.privacy.shared.seal
+    where = layout(d, seal)
+    with servers.helper.records() as records:
+        keys = keys_of(servers.helper, records.offers(pinned_line(records, study.name, line.name).number))
+    openers = {offer: opener(seal, each.private) for offer, each in keys.items()}
+    found: list[tuple[UUID, Elements, Elements]] = []
+    for file in landed_files(partition(landing, study.name, line.name, iteration)):
+        table = pq.read_table(file, columns=["document_id", "study_variation", "update"])
+        rows, fits = rows_of(table["update"].combine_chunks(), where.size)
+        offers, leaders, sealed = where.parts(rows)
+        documents, arms = table["document_id"].to_pylist(), table["study_variation"].to_pylist()
+        for at in np.flatnonzero(fits).tolist():
+            if arms[at] not in submitting:
+                continue
+            document, offer = UUID(bytes=documents[at]), offers[at].tobytes()
+            info = info_of(study.name, line.name, iteration, arms[at], document, d, offer)
+            seed = openers[offer](sealed[at].tobytes(), info) if offer in openers else None
+            if seed is not None:
+                found.append((document, words_of(leaders[at : at + 1])[0], mask(seed, d)))
+    if not found:
+        return None
+    document, leader, helper = max(found, key=lambda each: int(np.count_nonzero(WORDS.plus(each[1], each[2]))))
+    of_leader, of_helper = np.stack([each[1] for each in found]), np.stack([each[2] for each in found])
+    vector = WORDS.centred(WORDS.plus(leader, helper))
+    return Seen(document, leader, helper, vector, len(found), evenness(of_leader), evenness(of_helper))
+
+
+def evenness(elements: Elements) -> float:
+    """Return the p-value of the test of χ² that the bytes of some words are uniformly random."""
+    from scipy.stats import chisquare
+
+    counts = np.bincount(np.frombuffer(elements.astype("<u8").tobytes(), np.uint8), minlength=256)
+    return float(chisquare(counts).pvalue)

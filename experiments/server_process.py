@@ -1,0 +1,90 @@
+"""A real server beside this process, and gone when this process is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from fedping.protocol.errors import FedpingError
+from fedping.server_jobs.ingest.processes.bonds import bound
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+_POLL = 0.05
+
+
+@contextmanager
+def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequence[str]) -> Iterator[None]:
+    """Start a command of fedping that serves, go on when it is healthy, and stop it in order.
+
+    It has a session of its own, so that Ctrl-C reaches it through us alone, after we have stopped sending to it; and it
+    dies with this process, however that ends. It finds the modules that this process does, for a study may have upload
+    links of somebody's own, and their module may lie beside an experiment's file.
+
+    Args:
+        what: it is, as in "ingest did not start".
+        command: what follows ``fedping``.
+        log: the file for what it says.
+        addresses: where it answers, each with a ``/__heartbeat__``.
+
+    Raises:
+        FedpingError: it does not start; the sentence ends with what it said.
+    """
+    with open(log, "wb") as said:
+        process = subprocess.Popen(
+            bound([sys.executable, "-m", "fedping", *command]),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _await_healthy(what, process, log, addresses)
+        yield
+    finally:
+        _stop(process)
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two ports that nobody listens on at this moment, and that are two."""
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def _await_healthy(what: str, process: subprocess.Popen[bytes], log: Path, addresses: Sequence[str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise FedpingError(f"{what} did not start: {last[0] if last else f'see {log}'}")
+        try:
+            answers = [requests.get(f"{where}/__heartbeat__", timeout=5) for where in addresses]
+            if all(answer.status_code == 200 for answer in answers):
+                return
+        except requests.RequestException:
+            pass
+        time.sleep(_POLL)
+    raise FedpingError(f"{what} did not become healthy within {START_SECONDS:g} s; see {log}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Let it end in order; a second Ctrl-C while it does so ends it at once."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_SECONDS)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise

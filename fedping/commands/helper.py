@@ -1,0 +1,337 @@
+"""`fedping helper`: the second server of lines of shares, which somebody else than the leader runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from fedping.options import LocalPath, json_option
+from fedping.protocol.errors import FedpingError, InvalidSettings
+
+if TYPE_CHECKING:
+    from fedping.helper.folder import HelperFolder
+    from fedping.protocol.sharing.offer import Offer
+
+_MIB = 1024 * 1024
+_IDENTITY = re.compile(r"[0-9a-f]{64}\Z")
+
+folder_option = click.option(
+    "--folder",
+    type=LocalPath(file_okay=False),
+    default=Path("helper"),
+    show_default=True,
+    envvar="FEDPING_HELPER",
+    show_envvar=True,
+    help="The helper's folder: its keys and its records.",
+)
+offer_option = click.option(
+    "--offer", "offer_file", type=LocalPath(dir_okay=False), help="Write the offer to this file.  [default: print it]"
+)
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, 256), help="How many open shares at a time.  [default: one a core]"
+)
+
+
+@click.group()
+def helper() -> None:
+    """Be the helper of a line of shares: open what clients seal for you, and give away sums alone.
+
+    The other server, the leader, runs ingest and the rounds. Neither sees what a client sends, as long as the two are
+    run by people who do not work together.
+    """
+
+
+@helper.command()
+@folder_option
+@json_option
+def init(folder: Path, as_json: bool) -> None:
+    """Make a helper: a folder with a new identity, which studies then name."""
+    from fedping.helper.folder import make_helper
+
+    made = make_helper(folder)
+    if as_json:
+        click.echo(msgspec.json.encode({"folder": str(folder), "identity": made.identity}).decode())
+        return
+    click.echo(
+        f"{folder}: a new helper, whose keys only you can read; back it up with 'fedping helper backup' when it has "
+        f"joined a line\nidentity  {made.identity}\nstudies name it so: [lines.privacy.shared] helper = "
+        f'"{made.identity}"'
+    )
+
+
+@helper.command()
+@folder_option
+@json_option
+def identity(folder: Path, as_json: bool) -> None:
+    """Print the IDENTITY that studies name this helper by."""
+    from fedping.helper.folder import open_folder
+
+    found = open_folder(folder).identity
+    click.echo(msgspec.json.encode({"identity": found}).decode() if as_json else found)
+
+
+@helper.command()
+@click.argument("file", type=LocalPath(dir_okay=False))
+@click.argument("line", required=False)
+@click.option(
+    "--leader", required=True, metavar="IDENTITY", help="The leader's, as 'fedping privacy identity' prints it there."
+)
+@offer_option
+@folder_option
+def join(file: Path, line: str | None, leader: str, offer_file: Path | None, folder: Path) -> None:
+    """Take part in the LINE of a study, given the study FILE that clients fetch, and offer it a key.
+
+    LINE can be left out where one line names this helper. What the settings promise clients is checked, and the terms
+    are pinned: requests of this line are answered by them from then on. Safe to repeat: the offer is given again.
+    """
+    from fedping.helper import joining
+    from fedping.helper.folder import open_folder
+
+    if not _IDENTITY.match(leader):
+        raise InvalidSettings("--leader is no identity, which is 64 hexadecimal digits; ask the leader for its own")
+    helper_ = open_folder(folder)
+    study = joining.read_public_study(file)
+    the_line = joining.line_of(study, line, helper_.identity)
+    offer, new = joining.join(helper_, study, the_line, leader)
+    _give(helper_, offer, offer_file, "joined" if new else "is a member already of")
+
+
+@helper.command()
+@click.argument("study")
+@click.argument("line")
+@offer_option
+@folder_option
+def rotate(study: str, line: str, offer_file: Path | None, folder: Path) -> None:
+    """Make a new key for a LINE of a STUDY, and offer it; shares for older keys are opened until these are retired."""
+    from fedping.helper import joining
+    from fedping.helper.folder import open_folder
+
+    helper_ = open_folder(folder)
+    _give(helper_, joining.rotate(helper_, study, line), offer_file, "has a new key for")
+
+
+@helper.command()
+@click.argument("study")
+@click.argument("line")
+@folder_option
+def retire(study: str, line: str, folder: Path) -> None:
+    """Delete all keys for a LINE of a STUDY but the newest: what was sealed for them is lost to everybody.
+
+    Do it when the leader has published the newer offer for so long that no client has the older ones any more.
+    """
+    from fedping.helper import joining
+    from fedping.helper.folder import open_folder
+
+    gone = joining.retire(open_folder(folder), study, line)
+    click.echo(
+        f"line '{line}' of study '{study}': "
+        + (
+            f"deleted the keys of {len(gone)} offers: {', '.join(each.hex() for each in gone)}"
+            if gone
+            else "no older key"
+        )
+    )
+
+
+@helper.command()
+@folder_option
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show the lines that this helper takes part in, what it has answered, and whether its folder is in order."""
+    from fedping.helper.folder import open_folder
+    from fedping.helper.joining import current
+    from fedping.helper.serving import troubles
+    from fedping.protocol.sharing.offer import terms_of
+
+    helper_ = open_folder(folder)
+    rows = []
+    with helper_.records() as records:
+        for each in records.lines():
+            offers, told = records.offers(each.number), records.told(each.number)
+            terms = terms_of(current(offers), helper_.identity)
+            rows.append(
+                {
+                    "study": each.study,
+                    "line": each.line,
+                    "leader": terms.leader,
+                    "numbers": terms.numbers,
+                    "sigma": terms.sigma,
+                    "min_batch": terms.min_batch,
+                    "offer": current(offers).id.hex(),
+                    "offered": terms.made,
+                    "older_keys": sum(offer.retired is None for offer in offers[:-1]),
+                    "answers": told.answers,
+                    "rounds": each.rounds,
+                    "newest": told.newest[0] if told.newest else None,
+                    "answered": told.newest[1] if told.newest else None,
+                    "first": each.first,
+                    "documents": told.documents,
+                }
+            )
+    wrong = {name: why for name, why in troubles(helper_).items() if why}
+    if as_json:
+        click.echo(msgspec.json.encode({"identity": helper_.identity, "lines": rows, "troubles": wrong}).decode())
+    else:
+        click.echo(f"helper {helper_.identity} in {folder}")
+        for row in rows:
+            click.echo(_in_words(row))
+        if not rows:
+            click.echo("it takes part in no line; 'fedping helper join' takes part in one")
+    for name, why in wrong.items():
+        click.echo(f"fedping: {name}: {why}", err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _in_words(row: dict[str, object]) -> str:
+    older = f", {row['older_keys']} older keys" if row["older_keys"] else ""
+    of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
+    newest = f", the newest is version {row['newest']}, on {row['answered']}" if row["newest"] is not None else ""
+    fence = f"\n  answers from version {row['first']} on, since it was restored" if row["first"] else ""
+    noise = f"noise of ± {row['sigma']:.6g}" if row["sigma"] else "no noise"
+    return (
+        f"line '{row['line']}' of study '{row['study']}'\n"
+        f"  sums of {row['numbers']:,} numbers and {row['min_batch']:,} clients or more, {noise}\n"
+        f"  leader {row['leader']}\n"
+        f"  offer {row['offer']}, made {row['offered']}{older}\n"
+        f"  answered {row['answers']:,}{of} versions{newest}; {row['documents']:,} documents are known{fence}"
+    )
+
+
+@helper.command()
+@click.argument("to", type=LocalPath(file_okay=False))
+@folder_option
+def backup(to: Path, folder: Path) -> None:
+    """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
+    from fedping.helper.copies import back_up
+    from fedping.helper.folder import open_folder
+
+    back_up(open_folder(folder), to)
+    click.echo(f"{to}: a backup with all keys; keep it where nobody but you can read it ('fedping helper restore')")
+
+
+@helper.command()
+@click.argument("copy", type=LocalPath(file_okay=False))
+@click.option(
+    "--from",
+    "first",
+    multiple=True,
+    metavar="STUDY/LINE=VERSION",
+    help="From which version on a line is answered: one after the newest that is published. May be repeated.",
+)
+@folder_option
+def restore(copy: Path, first: tuple[str, ...], folder: Path) -> None:
+    """Make the helper's folder, where there is none, of a COPY of one.
+
+    The copy does not know what was answered after it was made, and no version may be answered twice. So name for each
+    line the first version that certainly was not: one after the newest that the leader has published.
+    """
+    from fedping.helper.copies import restore as restored
+
+    made = restored(copy, folder, dict(map(_fence, first)))
+    click.echo(f"{folder}: helper {made.identity} is restored; the leader goes on by 'fedping store continue'")
+
+
+def _fence(text: str) -> tuple[tuple[str, str], int]:
+    found = re.fullmatch(r"([^/=]+)/([^/=]+)=([0-9]{1,18})", text)
+    if found is None:
+        raise InvalidSettings(f"--from {text}: give STUDY/LINE=VERSION, as in --from frecency/main=12")
+    return (found[1], found[2]), int(found[3])
+
+
+@helper.command()
+@click.argument("request", type=LocalPath(dir_okay=False))
+@click.option("--out", type=LocalPath(dir_okay=False), help="Write the answer to this file.  [default: REQUEST.answer]")
+@threads_option
+@folder_option
+@json_option
+def answer(request: Path, out: Path | None, threads: int | None, folder: Path, as_json: bool) -> None:
+    """Answer the REQUEST in a file, as a job that runs every hour may do.
+
+    For the same request, the answer is the same, byte for byte. Exit code 1: it is refused, and for what.
+    """
+    from fedping.helper.folder import open_folder
+    from fedping.helper.replying import read_request, reply, write_answer
+    from fedping.protocol.sharing.exchange import Refused
+
+    helper_ = open_folder(folder)
+    try:
+        found = reply(helper_, read_request(helper_, request), datetime.now(UTC), threads=threads or _cores())
+    except Refused as error:
+        if as_json:
+            click.echo(msgspec.json.encode(error.refusal).decode())
+        raise FedpingError(f"the request {request} is refused ({error.reason}): {error}") from error
+    to = out or request.with_name(f"{request.name}.answer")
+    write_answer(to, found.data)
+    if as_json:
+        told = {name: value for name, value in found._asdict().items() if name != "data"}
+        click.echo(msgspec.json.encode({**told, "file": str(to)}).decode())
+        return
+    click.echo(
+        f"{to}: the answer to version {found.version} of line '{found.line}' of study '{found.study}', about "
+        f"{found.clients - found.refused:,} of {found.clients:,} clients{', as before' if found.again else ''}"
+    )
+
+
+@helper.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8084, show_default=True, help="Port to listen on.")
+@click.option(
+    "--max-request-mib",
+    type=click.IntRange(1, 2048),
+    default=128,
+    show_default=True,
+    help="Largest request; about five times as much memory is used. 1 MiB is about 10,000 clients.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0, 3600),
+    default=20.0,
+    show_default=True,
+    help="Seconds after which whoever waits for an answer is told to ask again (202).",
+)
+@threads_option
+@folder_option
+def serve(host: str, port: int, max_request_mib: int, patience: float, threads: int | None, folder: Path) -> None:
+    """Answer the requests of leaders over HTTP.
+
+    An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops: what is worked on then is given up, and the
+    leader asks again. Put a proxy with TLS before it.
+    """
+    from fedping.helper.serving import ServeSettings
+    from fedping.helper.serving import serve as serving
+
+    settings = ServeSettings(folder, host, port, threads or _cores(), max_request_mib * _MIB, patience)
+    serving(settings, lambda: click.echo(f"Answering requests on http://{host}:{port}; Ctrl-C stops."))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str) -> None:
+    """Print an offer, or write it to a file and say so."""
+    from fedping.protocol.sharing.offer import terms_of
+
+    text = msgspec.json.encode(offer).decode()
+    if file is None:
+        click.echo(text)
+        return
+    try:
+        file.write_text(text + "\n")
+    except OSError as error:
+        raise FedpingError(
+            f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
+        ) from error
+    terms = terms_of(offer, helper_.identity)
+    noise = f"noise of ± {terms.sigma:.6g} on each" if terms.sigma else "without noise: both servers learn exact sums"
+    click.echo(
+        f"{what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, {terms.min_batch:,} "
+        f"clients or more, {noise}\n{file}: the offer {offer.id.hex()}, for the leader ('fedping study offer')"
+    )

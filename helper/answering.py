@@ -1,0 +1,236 @@
+"""What a helper makes of a request: the sums of its shares with noise, or a reason why not. Pure, but for the noise.
+
+Nothing that a leader or a client says is believed without a bound: a request is looked at as a whole before a share of
+it is opened, and noise is drawn once nothing can be refused any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from fedping.protocol.sharing.exchange import (
+    DOCUMENT_BYTES,
+    MOST_CLIENTS,
+    AnsweredArm,
+    AskedArm,
+    Refused,
+    Request,
+)
+from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms
+from fedping.protocol.sharing.ring import WORDS, Elements
+from fedping.protocol.sharing.sealing import Opener, opener
+from fedping.protocol.sharing.shares import SEED_BYTES, info_of, layout, masks
+
+if TYPE_CHECKING:
+    from fedping.server_jobs.privacy.noise import Noise
+
+OLDEST = timedelta(days=7)
+"""How old a request may be: for files that people carry, with a weekend between."""
+
+CLOCKS_APART = timedelta(minutes=10)
+"""By how much a leader's clock may be ahead."""
+
+_MASKS_AT_A_TIME = 1 << 20
+"""Bytes; one mask has 8 d, and a few copies of that are in memory."""
+
+
+class Key(NamedTuple):
+    """What shares are opened by that were sealed for an offer: its terms, and the private key."""
+
+    terms: Terms
+    private: bytes
+
+
+def arms_answered(
+    terms: Terms, keys: Mapping[bytes, Key], request: Request, noise: Noise, threads: int = 1
+) -> tuple[AnsweredArm, ...]:
+    """Return the sums of the helper's shares by arm, with noise, in the order of the request.
+
+    A share that cannot be opened as what the request says it is, or was sealed for an offer that is not among ``keys``
+    or promises something else than ``terms``, is left out, and its place told. Memory does not grow with the number of
+    clients, but for those places.
+
+    Args:
+        terms: the line's, as the helper has pinned it.
+        keys: by the id of the offer.
+        request: one for that study and line; its signature, time and version are the caller's to look at.
+        noise: what draws the noise: d numbers an arm, once, after everything else.
+        threads: how many open shares at a time.
+
+    Raises:
+        Refused: the request is not in order (:func:`check_form`), or too few shares of an arm could be opened.
+    """
+    check_form(terms, request)
+    openers = {
+        offer: opener(key.terms.seal, key.private)
+        for offer, key in keys.items()
+        if _promises_the_same(key.terms, terms)
+    }
+    opened = [_opened(_Shares(terms, request.version, arm, openers), threads) for arm in request.arms]
+    for arm, (_, refused) in zip(request.arms, opened, strict=True):
+        if arm.clients - len(refused) < terms.min_batch:
+            raise Refused(
+                "too_few",
+                f"of the {arm.clients:,} shares of arm '{arm.arm}' only {arm.clients - len(refused):,} can be opened, "
+                f"and sums are of {terms.min_batch:,} or more; nothing of them was kept: ask again with more clients",
+            )
+    return tuple(
+        AnsweredArm(arm=arm.arm, total=_bytes_of(_with_noise(total, terms, noise)), refused=tuple(refused))
+        for arm, (total, refused) in zip(request.arms, opened, strict=True)
+    )
+
+
+def check_age(request: Request, now: datetime) -> None:
+    """Raise :class:`Refused` if a request is too old, or from a time that is still to come.
+
+    Args:
+        request: the request.
+        now: the helper's time, with a time zone.
+    """
+    try:
+        age = now - datetime.fromisoformat(request.made)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Refused("unreadable", "the request does not say when it was made, as a time in UTC") from error
+    if age > OLDEST:
+        raise Refused(
+            "too_old",
+            f"the request is {_told(age)} old, and may be {_told(OLDEST)}; make a new one, or set the clocks right",
+        )
+    if age < -CLOCKS_APART:
+        raise Refused(
+            "from_the_future",
+            f"the request was made {_told(-age)} from now by this helper's clock; set the clocks of both servers right",
+        )
+
+
+def check_form(terms: Terms, request: Request) -> None:
+    """Raise :class:`Refused` if a request is none for a line of these terms, whatever its shares are."""
+    if (request.study, request.line) != (terms.study, terms.line):
+        raise Refused("unknown", f"the request is for line '{request.line}' of study '{request.study}', another one")
+    if terms.proofs:
+        raise Refused("other_terms", "the line's clients send proofs, which this helper cannot look at")
+    names = [arm.arm for arm in request.arms]
+    if not names or len(set(names)) < len(names):
+        raise Refused("unreadable", "the request names no arm, or one twice")
+    for name in names:
+        if name not in terms.arms:
+            raise Refused("other_terms", f"the request is for arm '{name}', which the offer does not have")
+    for arm in request.arms:
+        _check_lengths(terms, request, arm)
+    clients = sum(arm.clients for arm in request.arms)
+    if clients > MOST_CLIENTS:
+        raise Refused("too_many", f"the request is for {clients:,} clients, and may be for {MOST_CLIENTS:,}")
+    for arm in request.arms:
+        if arm.clients < terms.min_batch:
+            raise Refused(
+                "too_few",
+                f"the request is for {arm.clients:,} clients of arm '{arm.arm}', and sums are of {terms.min_batch:,} "
+                "or more; ask again with more clients",
+            )
+    _check_documents(request.arms)
+
+
+def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
+    """Raise :class:`Refused` if an arm's parts are not as long as its clients and the terms have it."""
+    k = arm.clients
+    for what, found, asked in (
+        ("documents", arm.documents, DOCUMENT_BYTES),
+        ("offers", arm.offers, OFFER_ID_BYTES),
+        ("sealed", arm.sealed, layout(terms.numbers, terms.seal).sealed),
+    ):
+        if len(found) != k * asked:
+            raise Refused(
+                "other_terms" if what == "sealed" else "unreadable",
+                f"'{what}' of arm '{arm.arm}' has {len(found):,} bytes, where {k:,} clients have {k * asked:,}",
+            )
+    if arm.public or arm.prepared or request.verify_key:
+        raise Refused("other_terms", "the request has parts of proofs, and the offer is without")
+
+
+def _check_documents(arms: Sequence[AskedArm]) -> None:
+    """Raise :class:`Refused` if a document is there twice, or an arm's are in no order."""
+    halves = [np.frombuffer(arm.documents, ">u8").reshape(-1, 2).astype(np.uint64) for arm in arms]
+    together = np.concatenate(halves)
+    together = together[np.lexsort((together[:, 1], together[:, 0]))]
+    if (together[1:] == together[:-1]).all(axis=1).any():
+        raise Refused("repeated", "a document is in the request twice; no client may count twice")
+    for arm, ids in zip(arms, halves, strict=True):
+        before, after = ids[:-1], ids[1:]
+        rising = (before[:, 0] < after[:, 0]) | ((before[:, 0] == after[:, 0]) & (before[:, 1] < after[:, 1]))
+        if not rising.all():
+            raise Refused("unreadable", f"the documents of arm '{arm.arm}' are not in ascending order")
+
+
+def _promises_the_same(offered: Terms, terms: Terms) -> bool:
+    """Return whether an offer has the terms that the line is answered by, whatever its key is."""
+    return replace(offered, key=terms.key, made=terms.made) == terms
+
+
+class _Shares(NamedTuple):
+    """The helper's shares of an arm, sealed."""
+
+    terms: Terms
+    version: int
+    arm: AskedArm
+    openers: Mapping[bytes, Opener]
+
+    def seed(self, place: int) -> bytes | None:
+        """Return the seed at a place, or None if it cannot be opened."""
+        arm, width = self.arm, len(self.arm.sealed) // self.arm.clients
+        offer = arm.offers[OFFER_ID_BYTES * place : OFFER_ID_BYTES * (place + 1)]
+        if (open_it := self.openers.get(offer)) is None:
+            return None
+        document = UUID(bytes=arm.documents[DOCUMENT_BYTES * place : DOCUMENT_BYTES * (place + 1)])
+        terms = self.terms
+        info = info_of(terms.study, terms.line, self.version, arm.arm, document, terms.numbers, offer)
+        seed = open_it(arm.sealed[width * place : width * (place + 1)], info)
+        return seed if seed is not None and len(seed) == SEED_BYTES else None
+
+
+def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
+    """Return the sum of an arm's masks, and the places of those that cannot be opened, ascending."""
+    edges = [shares.arm.clients * part // threads for part in range(threads + 1)]
+    parts = [range(*each) for each in zip(edges[:-1], edges[1:], strict=True)]
+    if threads == 1:
+        return _opened_part(shares, parts[0])
+    with ThreadPoolExecutor(threads) as pool:  # opening and hashing let other threads run
+        found = list(pool.map(lambda part: _opened_part(shares, part), parts))
+    return WORDS.total(np.stack([total for total, _ in found])), [place for _, refused in found for place in refused]
+
+
+def _opened_part(shares: _Shares, places: range) -> tuple[Elements, list[int]]:
+    d = shares.terms.numbers
+    at_a_time = max(1, _MASKS_AT_A_TIME // (8 * d))
+    total, refused = np.zeros(d, np.uint64), list[int]()
+    for start in range(places.start, places.stop, at_a_time):
+        batch = range(start, min(start + at_a_time, places.stop))
+        seeds = [shares.seed(place) for place in batch]
+        refused += [place for place, seed in zip(batch, seeds, strict=True) if seed is None]
+        total = WORDS.plus(total, WORDS.total(masks([seed for seed in seeds if seed is not None], d)))
+    return total, refused
+
+
+def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
+    """Return a sum with the noise that the terms promise."""
+    drawn: NDArray[np.int64] = noise.integers(terms.sigma, terms.numbers)
+    return WORDS.plus(total, WORDS.of(drawn))
+
+
+def _bytes_of(total: Elements) -> bytes:
+    return total.astype("<u8").tobytes()
+
+
+def _told(span: timedelta) -> str:
+    """Return a length of time as people say it: "3 days", "25 minutes"."""
+    for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if span.total_seconds() >= 2 * seconds:
+            return f"{span.total_seconds() / seconds:.0f} {unit}"
+    return f"{span.total_seconds():.0f} seconds"

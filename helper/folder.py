@@ -1,0 +1,122 @@
+"""The folder of a helper: its keys, each a file that nobody but its owner may read, and its records.
+
+helper.key           the secret that the helper's identity follows from
+keys/<offer>.key     the private key of an offer; deleted when it is retired
+helper.sqlite        lines, offers, answers and the documents in them (`fedping.helper.records`)
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedping.helper.records import Records, make_records, open_records
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landing import make_folder, sync_folder
+from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SECRET_BYTES = 32
+PURPOSE = "fedping helper v1"
+
+
+@dataclass(frozen=True)
+class HelperFolder:
+    """A helper's folder, opened: see :func:`open_folder`."""
+
+    path: Path
+    secret: bytes = field(repr=False)
+
+    @cached_property
+    def key(self) -> Ed25519PrivateKey:
+        """What the helper signs with."""
+        return signing_key(self.secret, PURPOSE)
+
+    @property
+    def identity(self) -> Identity:
+        """Who the helper is."""
+        return identity_of(self.key)
+
+    def records(self) -> Records:
+        """Open the records; whoever does closes them. Threads and processes open their own."""
+        return open_records(self.path / "helper.sqlite", self.identity)
+
+    def key_file(self, offer: bytes) -> Path:
+        """Return where the private key of an offer is."""
+        return self.path / "keys" / f"{offer.hex()}.key"
+
+
+def make_helper(path: Path) -> HelperFolder:
+    """Make a helper's folder, with a new identity and no lines.
+
+    Raises:
+        FedpingError: there is one already, or it cannot be written.
+    """
+    if (path / "helper.key").exists():
+        raise FedpingError(f"{path} is a helper's folder already; it keeps its identity, so give another with --folder")
+    made = HelperFolder(path, os.urandom(SECRET_BYTES))
+    try:
+        make_empty(path)
+        make_records(path / "helper.sqlite", made.identity)
+        write_secret(path / "helper.key", made.secret)  # last: what has it is whole
+    except OSError as error:
+        raise FedpingError(f"no helper can be made in {path}: {error.strerror}; give another with --folder") from error
+    return made
+
+
+def make_empty(path: Path) -> None:
+    """Make the folders, which nobody but their owner may enter."""
+    make_folder(path)
+    path.chmod(0o700)
+    (path / "keys").mkdir(mode=0o700, exist_ok=True)
+    (path / "helper.sqlite").unlink(missing_ok=True)  # of one that was killed while it was made
+
+
+def open_folder(path: Path) -> HelperFolder:
+    """Return a helper's folder.
+
+    Raises:
+        InvalidSettings: it is none, or others than its owner may read its key.
+    """
+    if not (path / "helper.key").exists():
+        raise InvalidSettings(f"{path} is no helper's folder; make one with 'fedping helper init', or give --folder")
+    return HelperFolder(path, read_secret(path / "helper.key", SECRET_BYTES))
+
+
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret into a new file that nobody but its owner may read; it is on disk when this returns.
+
+    Raises:
+        OSError: it cannot be written, or the file is there already.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secret.hex() + "\n")
+        file.flush()
+        os.fsync(handle)
+    sync_folder(path.parent)
+
+
+def read_secret(path: Path, size: int) -> bytes:
+    """Return a secret of so many bytes.
+
+    Raises:
+        InvalidSettings: it cannot be read, is none, or others than its owner may read it.
+    """
+    try:
+        text, mode = path.read_text().strip(), path.stat().st_mode
+        secret = bytes.fromhex(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise InvalidSettings(f"the key {path} cannot be read: {why}; take it from a backup of the folder") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidSettings(f"others than its owner may use the key {path}; correct that with 'chmod 600 {path}'")
+    if len(secret) != size:
+        raise InvalidSettings(f"the key {path} is damaged; take it from a backup of the folder")
+    return secret

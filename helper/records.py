@@ -1,0 +1,325 @@
+"""What a helper remembers, in SQLite: the lines it has pinned, its offers, its answers, and the documents in them.
+
+An answer and its documents are written in one transaction, which is on disk before a byte of the answer is sent. What
+must not happen twice, an answer to a version and a document in an answer, are keys of tables: of two processes that
+answer the same, one writes.
+
+A folder that comes from a copy has forgotten what was answered since, and would answer it again, with other noise. So
+the records know the file that they were made in, and a copy has to be restored (`fedping.helper.copies`), which says
+from which version on each line is answered.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused
+from fedping.protocol.sharing.offer import Offer
+
+FORMAT = 1
+BUSY_SECONDS = 60.0
+"""How long one process waits for another that is writing: a million documents take some seconds."""
+
+LAST_VERSION = 2**63 - 1
+"""The largest number that SQLite holds."""
+
+_SCHEMA = """
+CREATE TABLE folder (identity TEXT NOT NULL, file TEXT NOT NULL);
+CREATE TABLE lines (
+    id INTEGER PRIMARY KEY, study TEXT NOT NULL, line TEXT NOT NULL, rounds INTEGER,
+    first INTEGER NOT NULL DEFAULT 0, UNIQUE (study, line)
+);
+CREATE TABLE offers (
+    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, line INTEGER NOT NULL REFERENCES lines, terms TEXT NOT NULL,
+    signature TEXT NOT NULL, retired TEXT
+);
+CREATE TABLE answers (
+    line INTEGER NOT NULL REFERENCES lines, version INTEGER NOT NULL, request TEXT NOT NULL, answer BLOB NOT NULL,
+    made TEXT NOT NULL, clients INTEGER NOT NULL, refused INTEGER NOT NULL, PRIMARY KEY (line, version)
+);
+CREATE TABLE documents (
+    line INTEGER NOT NULL REFERENCES lines, document BLOB NOT NULL, PRIMARY KEY (line, document)
+) WITHOUT ROWID;
+"""
+_LOOKED_UP_AT_ONCE = 500
+
+
+class Unavailable(FedpingError):
+    """The records are there, and cannot be opened now: the disk is full, or somebody may not."""
+
+
+class Pinned(NamedTuple):
+    """A line that a helper takes part in.
+
+    Attributes:
+        number: the line's, in the records.
+        rounds: how many versions its guarantee allows to answer; None for any number.
+        first: versions before it are not answered, unless they are in the records.
+    """
+
+    number: int
+    study: str
+    line: str
+    rounds: int | None
+    first: int
+
+
+class Offered(NamedTuple):
+    """An offer, and since when it is retired; None if it is not."""
+
+    offer: Offer
+    retired: str | None
+
+
+class Answered(NamedTuple):
+    """What is known of an answer: the digest of the request, and the answer as it travels."""
+
+    request: str
+    answer: bytes
+
+
+class Told(NamedTuple):
+    """What a line's records say of its answers.
+
+    Attributes:
+        answers: how many there are.
+        newest: the newest version of them, and when it was answered; None without any.
+        documents: how many document ids are kept.
+    """
+
+    answers: int
+    newest: tuple[int, str] | None
+    documents: int
+
+
+class Records:
+    """The records of a helper, open; a context manager that closes them."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._database.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Have all that is written within be written together, or not at all; nobody else writes meanwhile."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def lines(self) -> list[Pinned]:
+        """Return the lines, in the order in which they were pinned."""
+        return [Pinned(*row) for row in self._all("SELECT id, study, line, rounds, first FROM lines ORDER BY id")]
+
+    def line(self, study: str, line: str) -> Pinned | None:
+        """Return a line; None if it is not pinned."""
+        rows = self._all("SELECT id, study, line, rounds, first FROM lines WHERE study = ? AND line = ?", study, line)
+        return Pinned(*rows[0]) if rows else None
+
+    def pin(self, study: str, line: str, rounds: int | None) -> int:
+        """Pin a line; return its number."""
+        found = self._database.execute(
+            "INSERT INTO lines (study, line, rounds) VALUES (?, ?, ?) RETURNING id", (study, line, rounds)
+        ).fetchall()
+        number: int = found[0][0]
+        return number
+
+    def begin_at(self, line: int, first: int) -> None:
+        """Have versions before one refused, unless they are in the records."""
+        self._database.execute("UPDATE lines SET first = ? WHERE id = ?", (first, line))
+
+    def offers(self, line: int) -> list[Offered]:
+        """Return a line's offers, the newest last."""
+        rows = self._all("SELECT terms, signature, retired FROM offers WHERE line = ? ORDER BY number", line)
+        return [Offered(Offer(terms=terms, signature=signature), retired) for terms, signature, retired in rows]
+
+    def add_offer(self, line: int, offer: Offer) -> None:
+        """Keep a new offer of a line."""
+        self._database.execute(
+            "INSERT INTO offers (id, line, terms, signature) VALUES (?, ?, ?, ?)",
+            (offer.id, line, offer.terms, offer.signature),
+        )
+
+    def retire(self, offer: bytes, when: str) -> None:
+        """Note that an offer is retired."""
+        self._database.execute("UPDATE offers SET retired = ? WHERE id = ?", (when, offer))
+
+    def answered(self, line: int, version: int) -> Answered | None:
+        """Return the answer to a version; None if there is none."""
+        rows = self._all("SELECT request, answer FROM answers WHERE line = ? AND version = ?", line, version)
+        return Answered(*rows[0]) if rows else None
+
+    def answer_to(self, request: str) -> bytes | None:
+        """Return the answer to the request of a digest; None if there is none."""
+        rows = self._all("SELECT answer FROM answers WHERE request = ?", request)
+        return rows[0][0] if rows else None
+
+    def told(self, line: int) -> Told:
+        """Return what is known of a line's answers."""
+        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
+        newest = self._all("SELECT version, made FROM answers WHERE line = ? ORDER BY version DESC LIMIT 1", line)
+        [[documents]] = self._all("SELECT count(*) FROM documents WHERE line = ?", line)
+        return Told(answers, newest[0] if newest else None, documents)
+
+    def answers(self, line: int) -> int:
+        """Return how many versions of a line are answered."""
+        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
+        number: int = answers
+        return number
+
+    def any_used(self, line: int, documents: Sequence[bytes]) -> bool:
+        """Return whether any of these documents is in an answer.
+
+        Args:
+            line: the line's number.
+            documents: ids of 16 bytes, one after the other, of each arm.
+        """
+        if not self._all("SELECT 1 FROM documents WHERE line = ? LIMIT 1", line):
+            return False
+        ids = iter([each for arm in documents for each in _ids(arm)])
+        while some := [each for each, _ in zip(ids, range(_LOOKED_UP_AT_ONCE), strict=False)]:
+            marks = ",".join("?" * len(some))
+            if self._all(f"SELECT 1 FROM documents WHERE line = ? AND document IN ({marks}) LIMIT 1", line, *some):
+                return True
+        return False
+
+    def keep(
+        self, line: int, version: int, answered: Answered, documents: Sequence[bytes], made: str, refused: int
+    ) -> None:
+        """Keep an answer with its documents; call it within :meth:`writing`.
+
+        Raises:
+            Refused: one of the documents is in an answer already.
+        """
+        clients = sum(len(arm) // DOCUMENT_BYTES for arm in documents)
+        try:
+            self._database.execute(
+                "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", (line, version, *answered, made, clients, refused)
+            )
+            self._database.executemany(
+                "INSERT INTO documents VALUES (?, ?)", ((line, each) for arm in documents for each in _ids(arm))
+            )
+        except sqlite3.IntegrityError as error:
+            raise used_before() from error
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy to a new file, which has to be restored before it is of use."""
+        copy = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._database.backup(copy)
+            copy.execute("UPDATE folder SET file = ''")
+            copy.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            copy.close()
+
+    def _all(self, query: str, *values: object) -> list[Any]:
+        return self._database.execute(query, values).fetchall()
+
+
+def used_before() -> Refused:
+    """Return why a request is refused that has a document of an answer."""
+    return Refused(
+        "used_before", "a document of the request is in an answer already; no client may count twice, so leave it out"
+    )
+
+
+def make_records(path: Path, identity: str) -> None:
+    """Make the records of a helper that has none, in a new file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        database = _connected(path)
+        try:
+            database.executescript(_SCHEMA)
+            database.execute("INSERT INTO folder VALUES (?, ?)", (identity, _file(path)))
+            database.execute(f"PRAGMA user_version = {FORMAT}")
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise OSError(0, f"{path.name}: {error}") from error
+    path.chmod(0o600)
+
+
+def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
+    """Return the records of a helper, open.
+
+    Raises:
+        Unavailable: they cannot be opened now.
+        FedpingError: they are missing, damaged, another helper's or a newer fedping's, or a copy of what they were and
+            ``a_copy`` is not given.
+    """
+    if not path.exists():
+        raise FedpingError(f"the records {path} are missing; restore the folder from a backup")
+    try:
+        database = _connected(path)
+        try:
+            [(format_,)] = database.execute("PRAGMA user_version").fetchall()
+            if format_ != FORMAT:
+                raise FedpingError(
+                    f"the records {path} have format {format_}, and this fedping reads {FORMAT}; update it"
+                )
+            [(whose, file)] = database.execute("SELECT identity, file FROM folder").fetchall()
+            if whose != identity:
+                raise FedpingError(
+                    f"the records {path} are not of the helper whose key is beside them; restore a backup"
+                )
+            if file != _file(path) and not a_copy:
+                raise FedpingError(
+                    f"the records {path} are a copy, and what was answered since is not in it: it might be answered "
+                    "again; make it a helper's folder with 'fedping helper restore'"
+                )
+        except BaseException:
+            database.close()
+            raise
+    except sqlite3.OperationalError as error:
+        raise Unavailable(
+            f"the records {path} cannot be opened: {error}; make room on that disk, or do it as the owner of the folder"
+        ) from error
+    except (sqlite3.Error, ValueError) as error:
+        raise FedpingError(f"the records {path} cannot be read: {error}; restore the folder from a backup") from error
+    return Records(database)
+
+
+def adopt(path: Path) -> None:
+    """Make a copy the records of the folder that it is in."""
+    database = _connected(path)
+    try:
+        database.execute("UPDATE folder SET file = ?", (_file(path),))
+    finally:
+        database.close()
+    path.chmod(0o600)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")  # a commit is on disk before it returns
+    database.execute("PRAGMA foreign_keys = ON")
+    return database
+
+
+def _file(path: Path) -> str:
+    """Return what tells a file from a copy of it."""
+    seen = path.stat()
+    return f"{seen.st_dev}:{seen.st_ino}"
+
+
+def _ids(documents: bytes) -> Iterable[bytes]:
+    return (documents[at : at + DOCUMENT_BYTES] for at in range(0, len(documents), DOCUMENT_BYTES))

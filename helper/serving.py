@@ -1,0 +1,446 @@
+"""The helper's service over HTTP.
+
+    POST /answers                 a request -> the answer, or why there is none; 202 while it is worked on
+    GET  /answers/<digest>        the answer to the request of that digest
+    GET  /offers/<study>/<line>   the newest offer
+    GET  /metrics, /__heartbeat__, /__lbheartbeat__, /__version__
+
+One request is worked on at a time, and a few may arrive: memory is bounded by these and the largest request. Bodies
+that come slowly are cut off. Nothing of a client is logged: no document and no address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+import msgspec
+from granian.rsgi import ProtocolClosed
+
+from fedping.helper.folder import HelperFolder, open_folder
+from fedping.helper.joining import current, keys_of
+from fedping.helper.replying import Reply, largest_request, reply
+from fedping.protocol import __version__
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.sharing.exchange import Reason, Refused, digest_of_signed
+from fedping.protocol.sharing.offer import terms_of
+from fedping.protocol.sharing.signing import SIGNATURE_BYTES
+
+if TYPE_CHECKING:
+    from granian.rsgi import HTTPProtocol, Scope
+    from prometheus_client import CollectorRegistry
+
+MIB = 1024 * 1024
+
+BODIES = 2
+"""Requests that may arrive at a time, beside the one that is worked on."""
+
+SPAN, LEAST_RATE = 10.0, 64 * 1024
+"""A body has to bring so many bytes a second in every such span of seconds, or is cut off."""
+
+RETRY_AFTER = 5
+
+LEAST_ROOM = 64 * MIB
+"""Free bytes of the disk below which the heartbeat warns: an answer about a million clients takes about as much."""
+
+CONNECTIONS = 64
+CONNECTION_BYTES = 64 * 1024
+HEADER_MILLISECONDS = 15_000
+"""How long a connection may stay without a whole request."""
+
+KILL_AFTER = 5
+"""Seconds that a stopping server has for what it is at."""
+
+STATUS: dict[Reason, int] = {
+    "unreadable": 400,
+    "forged": 403,
+    "unknown": 404,
+    "other_terms": 409,
+    "answered": 409,
+    "used_before": 409,
+    "too_many": 413,
+    "too_few": 422,
+    "too_old": 422,
+    "from_the_future": 422,
+    "repeated": 422,
+    "storage": 507,
+}
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a helper serves.
+
+    Attributes:
+        folder: the helper's.
+        host, port: where it listens.
+        threads: how many open shares at a time.
+        most_bytes: of a request; of a line whose largest request is shorter, that.
+        patience: seconds that whoever asks waits for an answer before it is told to come again; proxies wait longer.
+    """
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8084
+    threads: int = 1
+    most_bytes: int = 128 * MIB
+    patience: float = 20.0
+
+
+class Response(NamedTuple):
+    """A response: its status, body, the kind of that, and further headers."""
+
+    status: int
+    body: bytes
+    kind: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answering: TypeAlias = Callable[[bytes], Reply]
+
+
+@dataclass
+class Desk:
+    """The one request that is worked on, and the last refusal.
+
+    A refusal after minutes of work is not in the records, and whoever comes again for it is told without working again.
+    """
+
+    answering: Answering
+    digest: str = ""
+    work: asyncio.Future[Reply] | None = None
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "answer"))
+
+    def begin(self, digest: str, data: bytes) -> asyncio.Future[Reply] | None:
+        """Return the work on a request, which begins if it has not; None while another one is worked on."""
+        if self.work is not None and (digest == self.digest or not self.work.done()):
+            return self.work if digest == self.digest else None
+        self.digest = digest
+        self.work = asyncio.get_running_loop().run_in_executor(self._threads, self.answering, data)
+        self.work.add_done_callback(lambda work: work.exception())  # told to whoever comes again, or to nobody
+        return self.work
+
+    def end(self, work: asyncio.Future[Reply]) -> None:
+        """Forget work whose outcome has been told."""
+        if self.work is work:
+            self.work = None
+
+    @property
+    def working(self) -> bool:
+        """Whether a request is worked on."""
+        return self.work is not None and not self.work.done()
+
+
+class Service:
+    """An RSGI application."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.folder = open_folder(settings.folder)
+        self.desk = Desk(self._answered)
+        self.metrics = Metrics()
+        self._arriving = 0
+        self._pages = ThreadPoolExecutor(2, "page")
+
+    async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        """Answer one request."""
+        if scope.proto != "http":
+            return
+        try:
+            found = await self._response(scope, protocol)
+        except (FedpingError, sqlite3.Error, OSError) as error:  # whoever asks need not know of what
+            _log(f"the folder is not in order: {error}")
+            found = _error(503, "the helper's folder is not in order; its operator has to look")
+        except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
+            _print_defect()
+            found = _error(500, "the helper failed on this request, which is a defect; ask again later")
+        headers = [("content-type", found.kind), ("content-length", str(len(found.body))), *found.headers]
+        with contextlib.suppress(ProtocolClosed):
+            protocol.response_bytes(found.status, headers, b"" if scope.method == "HEAD" else found.body)
+
+    async def _response(self, scope: Scope, protocol: HTTPProtocol) -> Response:
+        path = scope.path
+        if path == "/answers":
+            if scope.method != "POST":
+                return _error(405, "/answers takes POST; correct the method", ("allow", "POST"))
+            return await self._asked(scope, protocol)
+        page = self._page_of(path)
+        if page is None:
+            return _error(404, "this address has no such page; correct the path")
+        if scope.method not in ("GET", "HEAD"):
+            return _error(405, "the page takes GET; correct the method", ("allow", "GET, HEAD"))
+        return await asyncio.get_running_loop().run_in_executor(self._pages, page)
+
+    # --- requests ---
+
+    async def _asked(self, scope: Scope, protocol: HTTPProtocol) -> Response:
+        length = scope.headers.get("content-length") or ""
+        if not (length.isascii() and length.isdigit() and len(length) < 16):
+            return _error(411, "a request says how long it is; send Content-Length")
+        most = await asyncio.get_running_loop().run_in_executor(self._pages, self._most_bytes)
+        if int(length) > most:
+            why = f"the request has {int(length):,} bytes, and {most:,} are allowed; ask for fewer clients"
+            return self._refusal(Refused("too_many", why))
+        if self._arriving >= BODIES:
+            return _busy("other requests are arriving; ask again")
+        self._arriving += 1
+        try:
+            body = await _received(protocol, int(length))
+        finally:
+            self._arriving -= 1
+        return body if isinstance(body, Response) else await self._worked_on(body)
+
+    async def _worked_on(self, data: bytes) -> Response:
+        if len(data) < SIGNATURE_BYTES:
+            return self._refusal(Refused("unreadable", "this is no request: it is shorter than a signature"))
+        work = self.desk.begin(digest_of_signed(data), data)
+        if work is None:
+            return _busy("another request is worked on; ask again")
+        del data  # the work has it
+        await asyncio.wait({work}, timeout=self.settings.patience)
+        if not work.done():
+            told = msgspec.json.encode({"working": self.desk.digest})
+            return Response(202, told, headers=(("retry-after", str(RETRY_AFTER)),))
+        self.desk.end(work)
+        try:
+            return Response(200, work.result().data, "application/octet-stream")
+        except Refused as error:
+            return self._refusal(error)
+        except FedpingError as error:  # of the folder, which whoever asks need not know
+            _log(f"cannot answer: {error}")
+            return self._refusal(Refused("storage", "the helper's folder is not in order; its operator has to look"))
+
+    def _answered(self, data: bytes) -> Reply:
+        """Answer in a thread, and log it."""
+        began = time.monotonic()
+        try:
+            found = reply(self.folder, data, datetime.now(UTC), threads=self.settings.threads)
+        except Refused as error:
+            _log(f"refused ({error.reason}): {error}")
+            raise
+        took = time.monotonic() - began
+        self.metrics.answered(found, took)
+        _log(
+            f"answered {'again' if found.again else 'first'}: version {found.version} of line '{found.line}' of study "
+            f"'{found.study}', {found.clients:,} clients, {found.refused:,} of them left out, {took:.1f} s"
+        )
+        return found
+
+    def _refusal(self, error: Refused) -> Response:
+        self.metrics.refused(error.reason)
+        return Response(STATUS[error.reason], msgspec.json.encode(error.refusal))
+
+    def _most_bytes(self) -> int:
+        """Return how long a request may be: as long as the lines here can have, and the settings allow."""
+        with self.folder.records() as records:
+            newest = [current(records.offers(each.number)) for each in records.lines()]
+        lengths = [largest_request(terms_of(offer, self.folder.identity)) for offer in newest]
+        return min(self.settings.most_bytes, max(lengths, default=MIB))
+
+    # --- pages ---
+
+    def _page_of(self, path: str) -> Callable[[], Response] | None:
+        match path.split("/"):
+            case ["", "__lbheartbeat__"]:
+                return lambda: _json({"status": "ok"})
+            case ["", "__heartbeat__"]:
+                return self._heartbeat
+            case ["", "__version__"]:
+                commit = os.environ.get("FEDPING_COMMIT", "")
+                return lambda: _json({"source": "fedping", "version": __version__, "commit": commit})
+            case ["", "metrics"]:
+                return lambda: self.metrics.page(self.desk.working)
+            case ["", "answers", digest]:
+                return partial(self._kept_answer, digest)
+            case ["", "offers", study, line]:
+                return partial(self._offer, study, line)
+        return None
+
+    def _kept_answer(self, digest: str) -> Response:
+        with self.folder.records() as records:
+            answer = records.answer_to(digest)
+        if answer is not None:
+            return Response(200, answer, "application/octet-stream")
+        if self.desk.working and self.desk.digest == digest:
+            return Response(202, b'{"working":true}', headers=(("retry-after", str(RETRY_AFTER)),))
+        return _error(404, "there is no answer to such a request; POST the request to /answers")
+
+    def _offer(self, study: str, line: str) -> Response:
+        with self.folder.records() as records:
+            pinned = records.line(study, line)
+            if pinned is None:
+                return _error(404, "this helper does not take part in such a line; its operator has to join it")
+            return Response(200, msgspec.json.encode(current(records.offers(pinned.number))))
+
+    def _heartbeat(self) -> Response:
+        checks = {name: not trouble for name, trouble in troubles(self.folder).items()}
+        told = {name: "ok" if well else "error" for name, well in checks.items()}
+        well = all(checks.values())
+        return _json({"status": "ok" if well else "error", "checks": told}, 200 if well else 503)
+
+
+def troubles(folder: HelperFolder) -> dict[str, str]:
+    """Return what is wrong with a helper's folder, by check; "" where nothing is."""
+    found = {"records": "", "keys": "", "disk": ""}
+    try:
+        open_folder(folder.path)
+        with folder.records() as records:
+            offers = [records.offers(each.number) for each in records.lines()]
+    except (FedpingError, sqlite3.Error, OSError) as error:
+        return found | {"records": str(error)}
+    try:
+        for each in offers:
+            keys_of(folder, each)
+    except (FedpingError, OSError) as error:
+        found["keys"] = str(error)
+    try:
+        free = shutil.disk_usage(folder.path).free
+    except OSError as error:
+        return found | {"disk": str(error)}
+    if free < LEAST_ROOM:
+        found["disk"] = f"{free // MIB:,} MiB are free in {folder.path}, less than an answer may take; make room"
+    return found
+
+
+class Metrics:
+    """What `/metrics` tells: nothing of clients, not even how many."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge
+
+        self._registry: CollectorRegistry = CollectorRegistry()
+        named = partial(Counter, registry=self._registry)
+        self._answers = named("fedping_helper_answers", "Requests answered, for the first time or again.", ["again"])
+        self._refusals = named("fedping_helper_refused", "Requests refused, by reason.", ["reason"])
+        self._seconds = named("fedping_helper_answer_seconds", "Time spent on requests that were answered.")
+        self._working = Gauge("fedping_helper_working", "Whether a request is worked on.", registry=self._registry)
+        for reason in STATUS:
+            self._refusals.labels(reason)
+        for again in ("yes", "no"):
+            self._answers.labels(again)
+
+    def answered(self, found: Reply, seconds: float) -> None:
+        """Count an answer."""
+        self._answers.labels("yes" if found.again else "no").inc()
+        self._seconds.inc(seconds)
+
+    def refused(self, reason: Reason) -> None:
+        """Count a refusal."""
+        self._refusals.labels(reason).inc()
+
+    def page(self, working: bool) -> Response:
+        """Return them as Prometheus reads them."""
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        self._working.set(working)
+        return Response(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+
+
+async def _received(protocol: HTTPProtocol, length: int) -> bytes | Response:
+    """Return a body, or what to answer if it ends too early or comes too slowly."""
+    got, seen, body = 0, 0, bytearray()
+
+    async def read() -> None:
+        nonlocal got
+        async for piece in protocol:
+            got += len(piece)
+            if got <= length:
+                body.extend(piece)
+
+    # A task, because that is what can be cancelled: what the server runs requests as cannot.
+    reading = asyncio.get_running_loop().create_task(read())
+    while not reading.done():
+        await asyncio.wait({reading}, timeout=SPAN)
+        if not reading.done() and got - seen < LEAST_RATE * SPAN:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ProtocolClosed):
+                await reading
+            why = "the body came too slowly; send it again over a better connection"
+            return _error(408, why, ("connection", "close"))
+        seen = got
+    if isinstance(reading.exception(), ProtocolClosed) or got != length:
+        return _error(400, f"the body ended after {got:,} of {length:,} bytes; send it again")
+    reading.result()
+    return cast(bytes, body)  # a copy would hold as much again, and nothing asks for more than bytes can
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(status, msgspec.json.encode(value))
+
+
+def _error(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
+    return Response(status, msgspec.json.encode({"error": sentence}), headers=headers)
+
+
+def _busy(sentence: str) -> Response:
+    return _error(503, sentence, ("retry-after", str(RETRY_AFTER)))
+
+
+def _log(sentence: str) -> None:
+    print(f"fedping helper: {sentence}", file=sys.stderr, flush=True)
+
+
+def _print_defect() -> None:
+    """Print where a defect is, without values: the message of an exception may quote what was sent."""
+    kind, _, where = sys.exc_info()
+    _log(f"{kind.__name__ if kind else 'error'}\n{''.join(traceback.format_tb(where))}")
+
+
+def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGINT or SIGTERM; what is worked on then is given up, and nothing of it is kept.
+
+    Args:
+        settings: how.
+        on_ready: called when nothing is found to be wrong, just before it listens.
+
+    Raises:
+        FedpingError: the folder is none of a helper, or not in order; the address is taken.
+    """
+    from granian.constants import HTTPModes, Interfaces, Loops
+    from granian.http import HTTP1Settings
+    from granian.log import LogLevels
+
+    from fedping.server_jobs.forking_server import ForkingServer
+    from fedping.server_jobs.listening import check_port
+
+    with open_folder(settings.folder).records():
+        pass
+    check_port(settings.host, settings.port)
+    server = ForkingServer(
+        "fedping.helper",
+        address=settings.host,
+        port=settings.port,
+        interface=Interfaces.RSGI,
+        workers=1,
+        backlog=CONNECTIONS,
+        backpressure=CONNECTIONS,
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=CONNECTION_BYTES),
+        loop=Loops.uvloop if sys.platform != "win32" else Loops.asyncio,
+        websockets=False,
+        log_level=LogLevels.error,
+        respawn_failed_workers=True,
+        workers_kill_timeout=KILL_AFTER,
+    )
+    on_ready()
+    server.serve(target_loader=partial(_started, settings, os.getpid()), wrap_loader=False)
+
+
+def _started(settings: ServeSettings, parent: int) -> Service:
+    from fedping.server_jobs.ingest.processes.bonds import die_with_parent
+
+    die_with_parent(parent)
+    return Service(settings)

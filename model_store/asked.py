@@ -1,0 +1,186 @@
+"""What the helper of a line of shares is asked for: the request of a version as long as its answer is not there.
+
+    <study>/<line>/asked/<n>.msgpack         the request on version n, and the leader's own sums of the same clients
+    <study>/<line>/asked/<n>.request         the request alone, for the helper; derived from the above
+    <study>/<line>/asked/<n>.aside.msgpack   the last one that the helper has refused, so that another was made
+    <study>/<line>/asked/<n>.json            since when the last round has waited for what; not the truth, but told
+    <study>/<line>/asked/<n>.answer          the answer that version n + 1 is made of, for good
+
+The first request of a version stays until it is answered or refused: whoever repeats a round goes on with its bytes,
+for a helper gives one answer a version. All but the answer are deleted once the next version is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fedping.model_store.blobs import Blobs
+from fedping.model_store.version import InputFile, Version
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.sharing.exchange import Request, digest_of_signed, read_signed
+
+_DIGEST_BYTES = 32
+
+
+class Asked(Struct, frozen=True, kw_only=True, dict=True):
+    """A request, and what takes to finish the round once it is answered.
+
+    Attributes:
+        study, line, version: on which version, and ``of`` is its digest.
+        request: as it travels, signed.
+        sums: by arm the sum of the leader's shares of the clients in the request, 8 bytes a number, little-endian.
+        inputs: the landed files that they were read from, in which those of refused clients are found again.
+    """
+
+    study: str
+    line: str
+    version: Annotated[int, Meta(ge=0)]
+    of: str
+    request: bytes
+    sums: dict[str, bytes]
+    inputs: tuple[InputFile, ...]
+    format: Literal[1] = 1
+
+    @cached_property
+    def read(self) -> Request:
+        """The request itself."""
+        return read_signed(self.request, Request)
+
+    @cached_property
+    def digest(self) -> str:
+        """What stands for it in an answer."""
+        return digest_of_signed(self.request)
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """Since when a line waits for its helper, ISO 8601 in UTC, and for what, as part of a sentence."""
+
+    since: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOf:
+    """What the helper of one line is asked for; ``where`` names the store in messages."""
+
+    blobs: Blobs
+    where: str
+    study: str
+    line: str
+
+    def open(self, head: Version) -> Asked | None:
+        """Return the request on the newest version that is not answered yet; None if there is none.
+
+        Raises:
+            FedpingError: it cannot be read.
+        """
+        return self._read(self._key(head.iteration, "msgpack"), head)
+
+    def aside(self, head: Version) -> Asked | None:
+        """Return the last request on the newest version that was put aside; None if there is none.
+
+        Raises:
+            FedpingError: it cannot be read.
+        """
+        return self._read(self._key(head.iteration, "aside.msgpack"), head)
+
+    def keep(self, asked: Asked, head: Version) -> Asked:
+        """Keep a request before anybody is asked; the first stays. Return the one that does."""
+        key, data = self._key(asked.version, "msgpack"), _sealed(asked)
+        if not self.blobs.create(key, data):
+            if (first := self._read(key, head)) is not None:
+                return first
+            self.blobs.replace(key, data)  # one of another version of this number, which can never be published
+        return asked
+
+    def sign_again(self, asked: Asked, request: bytes) -> Asked:
+        """Keep the same request as another key has signed it, and return it."""
+        again = msgspec.structs.replace(asked, request=request)
+        self.blobs.replace(self._key(asked.version, "msgpack"), _sealed(again))
+        return again
+
+    def file_of(self, asked: Asked) -> str:
+        """Return where the request lies as a file for the helper, having put it there."""
+        key = self._key(asked.version, "request")
+        if self.blobs.read(key) != asked.request:
+            self.blobs.replace(key, asked.request)
+        return f"{self.where}/{key}"
+
+    def put_aside(self, asked: Asked) -> None:
+        """Put a request aside, so that the next round makes another."""
+        self.blobs.replace(self._key(asked.version, "aside.msgpack"), _sealed(asked))
+        for ending in ("request", "msgpack"):
+            self.blobs.delete(self._key(asked.version, ending))
+
+    def tell(self, version: int, waiting: Waiting | None) -> None:
+        """Keep what a round waits for, for those who ask; None if it does not wait for the helper."""
+        if waiting is None:
+            self.blobs.delete(self._key(version, "json"))
+            return
+        self.blobs.replace(self._key(version, "json"), msgspec.json.encode(waiting))
+
+    def told(self, version: int) -> Waiting | None:
+        """Return what the last round on a version waits for; None if it does not, or that cannot be read."""
+        try:
+            data = self.blobs.read(self._key(version, "json"))
+            return None if data is None else msgspec.json.decode(data, type=Waiting)
+        except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def keep_answer(self, version: int, data: bytes) -> None:
+        """Keep the answer of a version for good, as it came."""
+        if self.blobs.read(key := self._key(version, "answer")) != data:
+            self.blobs.replace(key, data)
+
+    def answer(self, version: int) -> bytes | None:
+        """Return the answer of a version; None if it was not kept."""
+        return self.blobs.read(self._key(version, "answer"))
+
+    def forget(self, before: int) -> None:
+        """Delete what is left of the requests of all versions before one."""
+        for name in self.blobs.names(self._folder):
+            number, _, ending = name.partition(".")
+            if number.isdecimal() and int(number) < before and ending != "answer":
+                self.blobs.delete(f"{self._folder}/{name}")
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.study}/{self.line}/asked"
+
+    def _key(self, version: int, ending: str) -> str:
+        return f"{self._folder}/{version}.{ending}"
+
+    def _read(self, key: str, head: Version) -> Asked | None:
+        """Return what is kept if it is on this very version, None if there is none."""
+        if (data := self.blobs.read(key)) is None:
+            return None
+        try:
+            found = _unsealed(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+            raise FedpingError(
+                f"{self.where}/{key}, the open request to the helper, cannot be read ({error}); it was damaged: "
+                "restore it from a copy, or move it away, and the next round asks anew, which the helper refuses if it "
+                "has answered this one"
+            ) from error
+        here = (found.study, found.line, found.version, found.of)
+        return found if here == (self.study, self.line, head.iteration, head.digest) else None
+
+
+def _sealed(asked: Asked) -> bytes:
+    body = msgspec.msgpack.encode(asked)
+    return sha256(body).digest() + body
+
+
+def _unsealed(data: bytes) -> Asked:
+    body = memoryview(data)[_DIGEST_BYTES:]
+    if sha256(body).digest() != data[:_DIGEST_BYTES]:
+        raise ValueError("it is not what its digest says")
+    found = msgspec.msgpack.decode(body, type=Asked)
+    assert found.read  # or it is none
+    return found

@@ -1,0 +1,121 @@
+"""What the three of a line of shares have to agree on: its settings, and the terms that its helper offers.
+
+Each looks for itself: the helper before it signs, the leader before it publishes the offer, and a client before it
+seals anything, so that nobody has to take another's word for the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import UNSET
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.privacy import METRICS, frame_of
+from fedping.protocol.sharing.offer import Offer, Terms, terms_of
+from fedping.protocol.sharing.signing import Identity
+from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
+
+_LAST_DIGITS = 1 - 1e-9
+"""By what a bound worked out in another language may come out smaller."""
+
+
+def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
+    """Return the terms that a line's settings ask of its helper.
+
+    Args:
+        study: what the line is of.
+        line: one of shares.
+        leader: the identity of the operator.
+        key: the helper's public key of the kind that the line asks for.
+        made: now, ISO 8601 in UTC.
+
+    Raises:
+        InvalidSettings: the line has no shares, or its noise was never derived.
+    """
+    privacy = line.privacy
+    if privacy is None or privacy.shared is None:
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' has no helper; name a line with [lines.privacy.shared]"
+        )
+    return Terms(
+        helper=privacy.shared.helper,
+        leader=leader,
+        study=study.name,
+        line=line.name,
+        arms=arms_of(study.arms, line.name),
+        numbers=numbers_of(line),
+        sigma=noise_of(line),
+        min_batch=privacy.shared.min_batch,
+        proofs=privacy.shared.proofs,
+        seal=privacy.shared.seal,
+        key=key.hex(),
+        made=made,
+    )
+
+
+def agreed(offer: Offer, study: Study | PublicStudy, line: Line | PublicLine) -> Terms:
+    """Return the terms of an offer that fits a line.
+
+    Raises:
+        InvalidSettings: the line's helper has not signed it, or it is for something else, or protects clients less.
+    """
+    if line.privacy is None or line.privacy.shared is None:
+        raise InvalidSettings(f"line '{line.name}' of study '{study.name}' has no helper, so no offer is for it")
+    terms = terms_of(offer, line.privacy.shared.helper)
+    for what, offered, asked in _apart(terms, study, line):
+        raise InvalidSettings(
+            f"the helper's offer is not for line '{line.name}' of study '{study.name}' as it is: its {what} is "
+            f"{offered}, and the study has {asked}; ask the helper for an offer for this study's file"
+        )
+    return terms
+
+
+def agreed_terms(study: PublicStudy, line: PublicLine) -> Terms | None:
+    """Return the terms by which clients of a line send, as it is published; None if it has no offer yet.
+
+    Raises:
+        InvalidSettings: as :func:`agreed`.
+    """
+    return None if line.offer is UNSET else agreed(line.offer, study, line)
+
+
+def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) -> Iterator[tuple[str, object, object]]:
+    """Yield what an offer says otherwise than a line's settings: its name, what is offered, and what is asked."""
+    asked = terms_for(study, line, terms.leader, bytes.fromhex(terms.key), terms.made)
+    for name in ("study", "line", "numbers", "proofs", "seal"):
+        if getattr(terms, name) != getattr(asked, name):
+            yield f"'{name}'", repr(getattr(terms, name)), repr(getattr(asked, name))
+    if set(terms.arms) != set(asked.arms):
+        yield "'arms'", ", ".join(terms.arms), ", ".join(asked.arms)
+    if terms.sigma < asked.sigma * _LAST_DIGITS:
+        yield "noise", f"{terms.sigma:.12g}", f"{asked.sigma:.12g}"
+    if terms.min_batch < asked.min_batch:
+        yield "'min_batch'", terms.min_batch, asked.min_batch
+
+
+def arms_of(arms: Sequence[Arm], line: str) -> tuple[str, ...]:
+    """Return the names of the arms that follow a line, in the order of the study."""
+    return tuple(arm.name for arm in arms if arm.line == line)
+
+
+def numbers_of(line: Line | PublicLine) -> int:
+    """Return how many numbers a vector of a line has: its weights and the metrics."""
+    return line.spec.m + len(METRICS)
+
+
+def noise_of(line: Line | PublicLine) -> float:
+    """Return the standard deviation of the noise that each of a line's servers adds; 0 without a central guarantee.
+
+    Raises:
+        InvalidSettings: it was never derived.
+    """
+    privacy = line.privacy
+    if privacy is None or privacy.central is None:
+        return 0.0
+    if privacy.central.noise_multiplier is None:
+        raise InvalidSettings(
+            f"line '{line.name}' is private, and its study says nothing of how much noise that takes; 'fedping study "
+            "create' derives it: take the study as it is published"
+        )
+    return privacy.central.noise_multiplier * frame_of(privacy, line.spec).sensitivity

@@ -1,0 +1,161 @@
+"""The exchange between the two servers: the leader's request for the sums of a version, and the helper's answer.
+
+Both are bytes that their sender has signed, so that they may travel over HTTP or on a disk. The request has of every
+client that counts what is the helper's: the document id, and its sealed share. The answer has the sum of the helper's
+shares by arm, with noise, and which of them could not be used, so that the leader leaves out its shares of the same
+clients. A version has one answer: for the same request the same bytes again, for any other a refusal.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.sharing.signing import SIGNATURE_BYTES, Identity, is_signed, signature
+from fedping.protocol.weights import Name
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+DOCUMENT_BYTES = 16
+
+MOST_CLIENTS = 1_000_000
+"""Clients of all arms in one request at most: 100 MB of it where shares are sealed by X25519."""
+
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class AskedArm(Struct, frozen=True, kw_only=True, array_like=True):
+    """The k clients of an arm that count, in one order: ascending by document id.
+
+    Attributes:
+        arm: its name.
+        documents: their pings' ids, 16 k bytes.
+        offers: the ids of the offers that they sealed for, 8 k bytes.
+        sealed: their shares for the helper, sealed, all equally long.
+        public: what else of a proof is for both servers, all equally long; empty without proofs.
+        prepared: what the leader makes of its part of each proof, all equally long; empty without proofs.
+    """
+
+    arm: Name
+    documents: bytes
+    offers: bytes
+    sealed: bytes
+    public: bytes = b""
+    prepared: bytes = b""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return len(self.documents) // DOCUMENT_BYTES
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What a leader asks: the sums of these clients' shares.
+
+    ``made`` is when, ISO 8601 in UTC. ``verify_key`` is the secret of both servers that proofs are looked at with, 32
+    bytes drawn for this request; empty without proofs.
+    """
+
+    study: Name
+    line: Name
+    version: Annotated[int, Meta(ge=0)]
+    arms: tuple[AskedArm, ...]
+    made: str
+    verify_key: bytes = b""
+    format: Literal[1] = 1
+
+
+class AnsweredArm(Struct, frozen=True, kw_only=True, array_like=True):
+    """Of an arm the sum of the helper's shares, noise included, and the places of clients that are not in it.
+
+    ``total`` has d numbers of 64 bits, little-endian; ``refused`` are places in the request, ascending.
+    """
+
+    arm: Name
+    total: bytes
+    refused: tuple[int, ...] = ()
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a helper answers to the request of this digest."""
+
+    study: Name
+    line: Name
+    version: int
+    request: Digest
+    arms: tuple[AnsweredArm, ...]
+    made: str
+    format: Literal[1] = 1
+
+
+Reason = Literal[
+    "unreadable",
+    "unknown",
+    "forged",
+    "other_terms",
+    "too_few",
+    "too_many",
+    "too_old",
+    "from_the_future",
+    "answered",
+    "repeated",
+    "used_before",
+    "storage",
+]
+"""Why a helper refuses a request. After ``answered`` no other request for the version will do; after others one may."""
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """What a helper says instead of an answer: a reason for programs, and a sentence for people."""
+
+    refused: Reason
+    why: str
+
+
+class Refused(FedpingError):
+    """A helper refuses a request."""
+
+    def __init__(self, reason: Reason, why: str) -> None:
+        super().__init__(why)
+        self.reason: Reason = reason
+
+    @property
+    def refusal(self) -> Refusal:
+        """It as it travels."""
+        return Refusal(refused=self.reason, why=str(self))
+
+
+_Body = TypeVar("_Body", Request, Answer)
+_SIGNED_AS: dict[type, str] = {Request: "fedping request v1", Answer: "fedping answer v1"}
+
+
+def signed(document: Request | Answer, key: Ed25519PrivateKey) -> bytes:
+    """Return a document as it travels: its signature, and the document itself as MessagePack."""
+    body = msgpack.encode(document)
+    return signature(key, _SIGNED_AS[type(document)], body) + body
+
+
+def digest_of_signed(data: bytes) -> str:
+    """Return what stands for a document that travels: the SHA-256 of what was signed, in hexadecimal."""
+    return sha256(memoryview(data)[SIGNATURE_BYTES:]).hexdigest()
+
+
+def read_signed(data: bytes, kind: type[_Body]) -> _Body:
+    """Return a document as it has come, whoever has signed it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return msgpack.decode(memoryview(data)[SIGNATURE_BYTES:], type=kind)
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"no {_SIGNED_AS[kind]}: {error}") from error
+
+
+def is_from(data: bytes, kind: type[Request] | type[Answer], identity: Identity) -> bool:
+    """Return whether somebody has signed a document that has come."""
+    return is_signed(identity, _SIGNED_AS[kind], data[SIGNATURE_BYTES:], data[:SIGNATURE_BYTES])

@@ -1,0 +1,97 @@
+"""The offer: on what terms a helper takes part in a line, and with what key, signed by it.
+
+A study names its helper by its identity, for good. What the helper offers for a line, it signs: so a leader cannot give
+clients a key of its own, and a helper can take a new key without a new study. The terms bind all three: a client seals
+its share for an offer (`fedping.protocol.sharing.shares`), and the helper opens it by the terms of that offer alone,
+whatever a leader says.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, json
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.sharing.signing import Identity, is_signed, signature
+from fedping.protocol.weights import Name
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SIGNED_AS = "fedping offer v1"
+
+OFFER_ID_BYTES = 8
+
+Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
+"""How shares are sealed: by X25519, or by it together with ML-KEM-768, which quantum computers do not break either."""
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a helper takes part in a line by.
+
+    Attributes:
+        helper, leader: the identities of the two servers.
+        study, line, arms: the names, of every arm that follows the line.
+        numbers: d, how many numbers a sum has.
+        sigma: the standard deviation of the noise that the helper adds to each; 0 for none.
+        min_batch: of how many clients of an arm it gives a sum at least.
+        proofs: whether it counts only clients that prove that they send votes.
+        seal, key: how shares are sealed, and the public key, in hexadecimal.
+        made: when, ISO 8601 in UTC.
+    """
+
+    helper: Identity
+    leader: Identity
+    study: Name
+    line: Name
+    arms: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    numbers: Annotated[int, Meta(ge=1, le=2**31)]
+    sigma: Annotated[float, Meta(ge=0, le=2.0**40)]
+    min_batch: Annotated[int, Meta(ge=2, le=2**31 - 1)]
+    proofs: bool
+    seal: Seal
+    key: Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+\Z", max_length=4096)]
+    made: str
+    format: Literal[1] = 1
+
+
+class Offer(Struct, frozen=True, kw_only=True, dict=True):
+    """Terms as they were signed: the text itself, since another text with the same meaning has another signature."""
+
+    terms: Annotated[str, Meta(max_length=65_536)]
+    signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
+
+    @cached_property
+    def id(self) -> bytes:
+        """What stands for the offer in a share: the first 8 bytes of the SHA-256 of its terms."""
+        return sha256(self.terms.encode()).digest()[:OFFER_ID_BYTES]
+
+
+def signed_offer(terms: Terms, key: Ed25519PrivateKey) -> Offer:
+    """Return the offer of terms, signed with the helper's key."""
+    text = json.encode(terms).decode()
+    return Offer(terms=text, signature=signature(key, SIGNED_AS, text.encode()).hex())
+
+
+def terms_of(offer: Offer, helper: Identity) -> Terms:
+    """Return the terms of an offer that a helper has signed.
+
+    Raises:
+        InvalidSettings: it has not, or they cannot be read.
+    """
+    body = offer.terms.encode()
+    if not is_signed(helper, SIGNED_AS, body, bytes.fromhex(offer.signature)):
+        raise InvalidSettings(
+            f"the offer is not signed by the helper {helper[:16]}…, which the study names; take the offer from that "
+            "helper, or create a study that names the other one"
+        )
+    try:
+        terms = json.decode(body, type=Terms)
+    except (ValidationError, DecodeError) as error:
+        raise InvalidSettings(f"the helper's offer cannot be read: {error}; take one from a newer fedping") from error
+    if terms.helper != helper:
+        raise InvalidSettings("the offer names another helper than the one that has signed it; take another offer")
+    return terms

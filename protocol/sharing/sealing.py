@@ -1,0 +1,96 @@
+"""Sealing a share for the helper: HPKE (RFC 9180) in base mode with HKDF-SHA256 and AES-128-GCM.
+
+The key encapsulation is X25519, or ML-KEM-768 together with it (draft-ietf-hpke-pq), for pings that are kept for longer
+than X25519 may last. What a share belongs to is bound by ``info``: opened for anything else, it is no share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.sharing.offer import Seal
+
+OVERHEAD: dict[Seal, int] = {"x25519": 32 + 16, "mlkem768-x25519": 1088 + 32 + 16}
+"""By how many bytes what is sealed is longer: what was encapsulated, and the tag of the cipher."""
+
+_MLKEM_PUBLIC, _MLKEM_SEED = 1184, 64
+
+Opener: TypeAlias = Callable[[bytes, bytes], bytes | None]
+"""Of (sealed, info) returns what was sealed, or None if it was not sealed so."""
+Sealer: TypeAlias = Callable[[bytes, bytes], bytes]
+"""Of (what, info) returns it sealed."""
+
+
+def new_private_key(seal: Seal) -> bytes:
+    """Return a new private key, of the operating system's randomness: 32 bytes, or 96 with ML-KEM."""
+    import os
+
+    return os.urandom(32 if seal == "x25519" else _MLKEM_SEED + 32)
+
+
+def public_key(seal: Seal, private: bytes) -> bytes:
+    """Return the public key of a private one: 32 bytes, or 1,216 with ML-KEM, whose key stands first."""
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    classical = X25519PrivateKey.from_private_bytes(private[-32:]).public_key().public_bytes_raw()
+    if seal == "x25519":
+        return classical
+    return MLKEM768PrivateKey.from_seed_bytes(private[:_MLKEM_SEED]).public_key().public_bytes_raw() + classical
+
+
+def sealer(seal: Seal, public: bytes) -> Sealer:
+    """Return what seals for a public key.
+
+    Raises:
+        InvalidSettings: it is no key of this kind.
+    """
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    from cryptography.hazmat.primitives.hpke import MLKEM768X25519PublicKey
+
+    suite = _suite(seal)
+    key: X25519PublicKey | MLKEM768X25519PublicKey | None = None
+    fits = False
+    try:
+        classical = X25519PublicKey.from_public_bytes(public[-32:])
+        if seal == "x25519" and len(public) == 32:
+            key = classical
+        elif seal != "x25519" and len(public) == _MLKEM_PUBLIC + 32:
+            key = MLKEM768X25519PublicKey(MLKEM768PublicKey.from_public_bytes(public[:-32]), classical)
+        fits = key is not None and bool(suite.encrypt(b"", key))  # refuses points that give away what is sealed
+    except ValueError:
+        pass
+    if not fits:
+        raise InvalidSettings(f"the helper's offer has a key of {len(public)} bytes that is none of '{seal}'")
+    return lambda what, info: bytes(suite.encrypt(what, key, info=info))
+
+
+def opener(seal: Seal, private: bytes) -> Opener:
+    """Return what opens with a private key."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
+
+    suite, classical = _suite(seal), X25519PrivateKey.from_private_bytes(private[-32:])
+    key: X25519PrivateKey | MLKEM768X25519PrivateKey = classical
+    if seal != "x25519":
+        key = MLKEM768X25519PrivateKey(MLKEM768PrivateKey.from_seed_bytes(private[:_MLKEM_SEED]), classical)
+
+    def opened(sealed: bytes, info: bytes) -> bytes | None:
+        try:
+            return bytes(suite.decrypt(sealed, key, info=info))
+        except (InvalidTag, ValueError):  # whoever posts it writes what it likes
+            return None
+
+    return opened
+
+
+def _suite(seal: Seal) -> Any:
+    from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+    kem = KEM.X25519 if seal == "x25519" else KEM.MLKEM768_X25519
+    return Suite(kem, KDF.HKDF_SHA256, AEAD.AES_128_GCM)

@@ -1,0 +1,177 @@
+"""What the pings of a line of shares come to: by arm the sum of the leader's shares, and what is the helper's of each.
+
+Shares are whole numbers of a ring, whose sum is the same in any order; what is the helper's is put in the order of the
+document ids. So every engine and partitioning comes to the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.protocol.encodings.shared import layout_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.links import SharedVector
+from fedping.protocol.privacy import METRICS
+from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, MOST_CLIENTS, AskedArm
+from fedping.protocol.sharing.offer import OFFER_ID_BYTES
+from fedping.protocol.sharing.ring import WORDS, Elements, Ring
+from fedping.protocol.sharing.shares import Layout, words_of
+from fedping.protocol.study import Line
+from fedping.server_jobs.optimize.transformation import Vector
+from fedping.server_jobs.round.accumulator import Accumulator
+from fedping.server_jobs.round.private_sums import private_sums
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+MOST_BYTES = 2**29
+"""What a request may have of sealed shares: the store keeps it as one document, and the helper takes it as one."""
+
+
+class Summing(NamedTuple):
+    """What is added up of the leader's shares.
+
+    Attributes:
+        ring: where.
+        size: how many numbers a sum has.
+        numbers: returns k shares, shape (k, bytes), as numbers, shape (k, size).
+        vector: returns from a sum and how many clients it is of what there is of the sum of their vectors, (m + 3,).
+    """
+
+    ring: Ring
+    size: int
+    numbers: Callable[[Bytes], Elements]
+    vector: Callable[[Elements, int], Elements]
+
+
+def summing(line: Line) -> Summing:
+    """Return what is added up of the leader's shares of a line.
+
+    Raises:
+        FedpingError: its clients prove what they send, which rounds cannot look at yet.
+    """
+    if link_of(line).proofs:
+        raise FedpingError(
+            f"clients of line '{line.name}' prove what they send, which this fedping cannot look at; use a newer one, "
+            "or create a study without 'proofs' in 'shared'; nothing was read"
+        )
+    return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
+
+
+def link_of(line: Line) -> SharedVector:
+    """Return the link by which the clients of a line of shares send."""
+    [link] = line.upload
+    assert isinstance(link, SharedVector)
+    return link
+
+
+class ArmShares(NamedTuple):
+    """What the clients of an arm have sent.
+
+    Attributes:
+        total: the sum of the leader's shares.
+        clients: how many there are.
+        rows: of each client the document id, the offer's id and its sealed share side by side, in blocks of rows.
+    """
+
+    total: Elements
+    clients: int
+    rows: tuple[Bytes, ...]
+
+    @property
+    def ordered(self) -> Bytes:
+        """The rows in the order of the document ids, shape (clients, bytes)."""
+        rows = np.concatenate(self.rows)
+        high, low = np.ascontiguousarray(rows[:, :DOCUMENT_BYTES]).view(">u8").T
+        found: Bytes = rows[np.lexsort((low, high))]
+        return found
+
+
+Shares: TypeAlias = Mapping[int, ArmShares]
+"""By arm, its number among those that follow the line; an arm without a client has none."""
+
+
+def shared_sums(line: Line) -> Accumulator[Shares]:
+    """Return the accumulator of a line of shares, whose steps are those of any private line.
+
+    ``add`` takes payloads as rows of bytes, shape (k, size), each once: votes mean nothing here. It is told their
+    document ids.
+
+    Raises:
+        FedpingError: as :func:`summing`; and when there are more clients than a request may have.
+    """
+    of, parts = summing(line), layout_of(link_of(line), line.spec.m)
+    most = most_clients(parts)
+
+    def add(shares: Shares, payloads: Bytes, votes: Vector, arms: NDArray[np.int16], documents: Bytes) -> Shares:
+        offers, leaders, sealed = parts.parts(payloads)
+        numbers, rows = of.numbers(leaders), np.concatenate([documents, offers, sealed], axis=1)
+        each = ((int(arm), arms == arm) for arm in np.unique(arms))
+        found = {arm: ArmShares(of.ring.total(numbers[at]), int(at.sum()), (rows[at],)) for arm, at in each}
+        return merge(shares, found)
+
+    def merge(a: Shares, b: Shares) -> Shares:
+        both = {**a, **{arm: _both(of.ring, a[arm], each) if arm in a else each for arm, each in b.items()}}
+        if sum(each.clients for each in both.values()) > most:
+            raise FedpingError(
+                f"there are pings of more than {most:,} clients of line '{line.name}', which is more than the helper "
+                "may be asked of at once; let fewer clients take part, or run rounds more often; nothing was asked"
+            )
+        return both
+
+    plain: Accumulator[Any] = private_sums(line)
+    return plain._replace(init=lambda line: {}, add=add, merge=merge, asks=("arms", "documents"))
+
+
+def most_clients(parts: Layout) -> int:
+    """Return of how many clients a helper may be asked at once."""
+    return min(MOST_CLIENTS, MOST_BYTES // parts.sealed)
+
+
+def _both(ring: Ring, a: ArmShares, b: ArmShares) -> ArmShares:
+    return ArmShares(ring.plus(a.total, b.total), a.clients + b.clients, a.rows + b.rows)
+
+
+def repeated_documents(shares: Shares) -> Bytes:
+    """Return the document ids that several clients have sent, shape (n, 16).
+
+    None of them is a client's own for sure, and which is would be decided by the others: so none of them counts.
+    """
+    every = [rows[:, :DOCUMENT_BYTES] for each in shares.values() for rows in each.rows]
+    if not every:
+        return np.zeros((0, DOCUMENT_BYTES), np.uint8)
+    ids, counts = np.unique(as_ids(np.concatenate(every)), return_counts=True)
+    return np.ascontiguousarray(ids[counts > 1]).view(np.uint8).reshape(-1, DOCUMENT_BYTES)
+
+
+def without(line: Line, shares: Shares, others: Shares) -> Shares:
+    """Return shares without those of some clients, which are all among them."""
+    ring, found = summing(line).ring, {}
+    for arm, each in shares.items():
+        if arm not in others:
+            found[arm] = each
+        elif each.clients > others[arm].clients:
+            out = as_ids(np.concatenate(others[arm].rows)[:, :DOCUMENT_BYTES])
+            rows = tuple(some[~np.isin(as_ids(some[:, :DOCUMENT_BYTES]), out)] for some in each.rows)
+            left = each.clients - others[arm].clients
+            assert sum(map(len, rows)) == left
+            found[arm] = ArmShares(ring.minus(each.total, others[arm].total), left, rows)
+    return found
+
+
+def asked_arms(line: Line, arms: Sequence[str], shares: Shares) -> tuple[AskedArm, ...]:
+    """Return what is asked of the helper: of each arm, by name, the clients whose shares are in the leader's sums."""
+    start, found = DOCUMENT_BYTES + OFFER_ID_BYTES, []
+    for number, arm in enumerate(arms):
+        rows = shares[number].ordered
+        documents, offers, sealed = rows[:, :DOCUMENT_BYTES], rows[:, DOCUMENT_BYTES:start], rows[:, start:]
+        found.append(AskedArm(arm=arm, documents=documents.tobytes(), offers=offers.tobytes(), sealed=sealed.tobytes()))
+    return tuple(found)
+
+
+def as_ids(documents: Bytes) -> NDArray[np.void]:
+    """Return document ids, shape (k, 16), as k values that compare as their bytes do."""
+    return np.ascontiguousarray(documents).view(f"V{DOCUMENT_BYTES}").ravel()

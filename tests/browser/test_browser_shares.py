@@ -1,0 +1,189 @@
+"""Browsers in a line of shares: what a real ingest takes, the leader's half of it, and the helper's own code opens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from fedping.helper.answering import Key, arms_answered
+from fedping.model_store import open_store
+from fedping.protocol.privacy import METRICS, Central, Privacy, Shared
+from fedping.protocol.sharing.agreed import terms_for
+from fedping.protocol.sharing.exchange import AskedArm, Request
+from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
+from fedping.protocol.sharing.ring import WORDS
+from fedping.protocol.sharing.sealing import new_private_key, public_key
+from fedping.protocol.sharing.shares import layout, words_of
+from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.study import Arm, Line, Study, public_json, public_study
+from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.privacy.noise import SystemNoise
+from tests.browser.pages import Web, serving
+from tests.browser.test_browser_ingest import drive
+from tests.browser.tools import landed_rows
+from tests.conformance.vectors import study_of_pings
+from tests.support.ingest_server import IngestServer, running_ingest
+from tests.support.versions import WHEN
+
+HELPER = signing_key(b"a secret of the tests", "helper")
+LEADER = identity_of(signing_key(b"a secret of the tests", "leader"))
+D = 22 + len(METRICS)
+
+
+def study_of_shares(arms: Sequence[str], privacy: Privacy, name: str = "shares") -> Study:
+    """Return a study of a line of shares of frecency, all of whose arms are equally large."""
+    spec = study_of_pings().lines[0].spec
+    made = tuple(
+        Arm(name=arm, share=1 / len(arms), line="main", submits=arm != "control", applies=True) for arm in arms
+    )
+    return Study(name=name, pings="private-update", arms=made, lines=(Line(name="main", spec=spec, privacy=privacy),))
+
+
+def shared(seal: Seal = "x25519", central: Central | None = None) -> Privacy:
+    """Return settings of sums of two clients or more, of which every client sends at once."""
+    helper = Shared(helper=identity_of(HELPER), min_batch=2, seal=seal)
+    return Privacy(shared=helper, central=central, loss=(0.0, 1000.0), delay_minutes=0)
+
+
+@dataclass
+class Running:
+    """An ingest, what leads to it with the helper's offer in the study, and the keys of the helper."""
+
+    study: Study
+    server: IngestServer
+    web: Web
+    terms: Terms
+    private: bytes
+    landing: Path
+
+    @property
+    def offer(self) -> Offer:
+        return signed_offer(self.terms, HELPER)
+
+    def publish(self, offer: Offer | None) -> None:
+        """Show clients another offer than that which is published; none, if there is none."""
+        offers = {} if offer is None else {"main": offer}
+        self.web.instead[f"/models/{self.study.name}/study.json"] = public_json(public_study(self.study, offers=offers))
+
+    def sums(self) -> dict[str, list[int]]:
+        """Return by arm what the two servers find together, with the helper's own code; its noise is part of it."""
+        rows, made = landed_rows(self.landing), layout(D, self.terms.seal)
+        asked, leader = [], []
+        for arm in sorted({row["study_variation"] for row in rows.values()}):
+            own = sorted((UUID(document).bytes, row) for document, row in rows.items() if row["study_variation"] == arm)
+            assert {row["update_encoding"] for _, row in own} == {"shared"}
+            assert {len(row["update"]) for _, row in own} == {made.size}
+            payloads = np.frombuffer(b"".join(row["update"] for _, row in own), np.uint8).reshape(-1, made.size)
+            offers, shares, sealed = made.parts(payloads)
+            documents = b"".join(document for document, _ in own)
+            asked.append(AskedArm(arm=arm, documents=documents, offers=offers.tobytes(), sealed=sealed.tobytes()))
+            leader.append(WORDS.total(words_of(shares)))
+        request = Request(study=self.study.name, line="main", version=0, arms=tuple(asked), made=WHEN)
+        keys = {self.offer.id: Key(self.terms, self.private)}
+        found = {}
+        for answered, own_sum in zip(arms_answered(self.terms, keys, request, SystemNoise()), leader, strict=True):
+            assert answered.refused == ()
+            total = WORDS.plus(own_sum, np.frombuffer(answered.total, "<u8").astype(np.uint64))
+            found[answered.arm] = WORDS.centred(total).tolist()
+        return found
+
+
+@contextmanager
+def running(folder: Path, study: Study) -> Iterator[Running]:
+    """Run the ingest of a study whose helper has made its offer."""
+    [line] = study.lines
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    seal = line.privacy.shared.seal
+    private = new_private_key(seal)
+    terms = terms_for(study, line, LEADER, public_key(seal, private), WHEN)
+    store = open_store(folder / "store", create=True)
+    store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    store.publish_offer(study.name, line.name, signed_offer(terms, HELPER))
+    with running_ingest(folder / "store", folder / "landing") as server, serving(server.url) as web:
+        yield Running(study, server, web, terms, private, folder / "landing")
+
+
+def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path) -> None:
+    with running(tmp_path, study_of_shares(["treatment", "control"], shared())) as made:
+        told = drive(made.web.relay, "shares", clients=12)
+        made.server.flush()
+        assert all(client["counts"] == {"accepted": 1, "refused": 0, "dropped": 0, "waiting": 0} for client in told)
+        sums = made.sums()
+    assert len(sums) == 2
+    for arm, found in sums.items():
+        vectors = [client["sent"][0]["vector"] for client in told if client["arm"] == arm]
+        assert found == np.sum(vectors, axis=0).tolist(), arm
+
+
+def test_without_an_offer_that_fits_nothing_is_sent(tmp_path: Path) -> None:
+    central = Central(epsilon=1.0, delta=1e-6, rounds=5, population=1000, noise_multiplier=4.0)
+    with running(tmp_path, study_of_shares(["treatment"], shared(central=central))) as made:
+        quiet = replace(made.terms, sigma=1.0)
+        for offer in (None, signed_offer(quiet, HELPER), signed_offer(made.terms, signing_key(b"somebody", "else"))):
+            made.publish(offer)
+            assert all(client["sent"] == [] for client in drive(made.web.relay, "shares", clients=2))
+        assert made.web.posts() == []
+        made.publish(made.offer)
+        assert all(len(client["sent"]) == 1 for client in drive(made.web.relay, "shares", clients=2))
+        made.server.flush()
+        assert set(made.sums()) == {"treatment"}
+
+
+@pytest.fixture(params=["chromium", "firefox"])
+def visit(request: pytest.FixtureRequest) -> Callable[[str], object]:
+    """Return what opens a page in a browser."""
+    browser = request.getfixturevalue(request.param)
+    return browser.new_page if request.param == "chromium" else browser.page.navigate
+
+
+PAGE = """<!doctype html>
+<meta charset="utf-8">
+<script type="module">
+  import { Client, memoryStorage } from "/fedping.js";
+
+  const pages = [1, 2, 3, 4].map((i) => ({ visits: [{ time: Date.now() - 9e7 * i, type: 1 }], visitCount: 9 - i }));
+  const settings = { ingest: "INGEST", study: "shares" };
+  const tell = (step, value) => fetch("/told", { method: "POST", body: JSON.stringify({ step, value }) });
+  async function takePart() {
+    const client = new Client({ ...settings, storage: memoryStorage() });
+    await client.start();
+    const { arm, trouble, guarantee } = client;
+    const reported = client.report(client.rank(pages), { chosen: 2 });
+    await client.deliver();
+    client.stop();
+    return { arm, trouble, guarantee, counts: client.counts, vector: reported && reported.vector };
+  }
+  await tell("parts", await Promise.all([takePart(), takePart(), takePart()]));
+</script>
+"""
+
+
+@pytest.mark.browser
+def test_a_real_browser_takes_part_in_a_line_of_shares(visit: Callable[[str], object], tmp_path: Path) -> None:
+    with running(tmp_path, study_of_shares(["treatment"], shared())) as made:
+        made.web.more["/shares.html"] = PAGE.replace("INGEST", made.web.relay)
+        visit(f"{made.web.address}/shares.html")
+        parts: list[dict[str, Any]] = made.web.hears("parts")
+        made.server.flush()
+        assert [part["trouble"] for part in parts] == [None] * 3
+        assert all(part["counts"] == {"accepted": 1, "refused": 0, "dropped": 0, "waiting": 0} for part in parts)
+        assert made.sums() == {"treatment": np.sum([part["vector"] for part in parts], axis=0).tolist()}
+    assert any(identity_of(HELPER)[:16] in sentence for sentence in parts[0]["guarantee"])
+
+
+@pytest.mark.browser
+def test_a_real_browser_says_why_it_takes_no_part_by_ml_kem(visit: Callable[[str], object], tmp_path: Path) -> None:
+    with running(tmp_path, study_of_shares(["treatment"], shared("mlkem768-x25519"))) as made:
+        made.web.more["/shares.html"] = PAGE.replace("INGEST", made.web.relay)
+        visit(f"{made.web.address}/shares.html")
+        parts = made.web.hears("parts")
+        assert [part["arm"] for part in parts] == [None] * 3
+        assert "sealed by 'mlkem768-x25519', which no browser can do yet" in parts[0]["trouble"]
+        assert made.web.posts() == []

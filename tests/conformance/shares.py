@@ -1,0 +1,216 @@
+"""The topic `shares` of `docs/conformance/`: what clients of lines of shares check, make and seal.
+
+HPKE draws a key for each message, which no library lets a caller name, so sealing is written out here, for a key that
+is given (RFC 9180, base mode). ML-KEM draws even more than a key: of that kind one sealed share is kept in a file, and
+what is tested is that it opens.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from fedping.protocol.privacy import LARGEST, Central, ClippedFlat, Privacy, Shared
+from fedping.protocol.sharing.agreed import terms_for
+from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
+from fedping.protocol.sharing.shares import info_of, layout, leader_shares, mask
+from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.spec import ModelSpec, Step, Weight
+from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_json, public_study
+
+if TYPE_CHECKING:
+    from tests.conformance.vectors import Draw
+
+SEALED_ONCE = Path(__file__).parent / "sealed_once.txt"
+"""A share that was sealed with ML-KEM, in base64: for :data:`MLKEM_KEY`, with the info of the case that has it."""
+
+HELPER = signing_key(b"conformance", "helper")
+LEADER = identity_of(signing_key(b"conformance", "leader"))
+MADE = "2026-11-23T09:00:00Z"
+
+X25519_KEY = sha256(b"x25519").digest()
+MLKEM_KEY = b"".join(sha256(part).digest() for part in (b"mlkem", b"768", b"with x25519"))
+
+_KEYS: dict[Seal, bytes] = {"x25519": X25519_KEY, "mlkem768-x25519": MLKEM_KEY}
+_SUITE = b"HPKE" + bytes.fromhex("002000010001")
+_KEM = b"KEM" + bytes.fromhex("0020")
+
+
+def shares(draw: Draw) -> dict[str, Any]:
+    """Return masks, studies with offers that fit and that do not, and payloads that are made for one of them."""
+    studies = list(_studies())
+    return {
+        "masks": [_mask(_bytes(draw, 32), d) for d in (1, 5, 21, 22, 25, 300)],
+        "studies": [json.loads(public_json(each)) for each in studies],
+        "offers": list(_offers(studies)),
+        "payloads": list(_payloads(draw, studies)),
+    }
+
+
+def offered(study: PublicStudy, /, **otherwise: Any) -> Offer:
+    """Return the offer of the helper for the first line of a study, which says something otherwise."""
+    return signed_offer(replace(_terms(study), **otherwise), HELPER)
+
+
+def sealed_with(ephemeral: bytes, public: bytes, what: bytes, info: bytes) -> bytes:
+    """Return what HPKE seals for a public key of X25519 by an ephemeral private key: encapsulated ‖ ciphertext."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    own = X25519PrivateKey.from_private_bytes(ephemeral)
+    sent = own.public_key().public_bytes_raw()
+    agreed = own.exchange(X25519PublicKey.from_public_bytes(public))
+    shared = _expand(_KEM, _extract(_KEM, b"", "eae_prk", agreed), "shared_secret", sent + public, 32)
+    context = b"\0" + _extract(_SUITE, b"", "psk_id_hash", b"") + _extract(_SUITE, b"", "info_hash", info)
+    secret = _extract(_SUITE, shared, "secret", b"")
+    key, nonce = _expand(_SUITE, secret, "key", context, 16), _expand(_SUITE, secret, "base_nonce", context, 12)
+    return sent + AESGCM(key).encrypt(nonce, what, b"")
+
+
+def _extract(suite: bytes, salt: bytes, label: str, given: bytes) -> bytes:
+    return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label.encode() + given, "sha256")
+
+
+def _expand(suite: bytes, secret: bytes, label: str, info: bytes, size: int) -> bytes:
+    """Return the first ``size`` bytes, at most 32, which are one block of HKDF."""
+    labelled = size.to_bytes(2, "big") + b"HPKE-v1" + suite + label.encode() + info
+    return hmac.digest(secret, labelled + b"\1", "sha256")[:size]
+
+
+def _studies() -> Iterator[PublicStudy]:
+    central = Central(epsilon=1.0, delta=1e-6, rounds=5, population=1000, noise_multiplier=4.0)
+    shared = Shared(helper=identity_of(HELPER), min_batch=50)
+    clipped = ClippedFlat(norm=2.5)
+    for name, privacy in (
+        ("exact", Privacy(shared=shared, loss=(-1.0, 3.0))),
+        ("noisy", Privacy(shared=shared, central=central)),
+        ("clipped", Privacy(shared=shared, central=central, contribution=clipped, left_out=("w1",))),
+        ("post-quantum", Privacy(shared=replace(shared, seal="mlkem768-x25519"), central=central)),
+    ):
+        weights = tuple(Weight(f"w{i}", 0.0, Step(start=1, min=1, max=1)) for i in range(3))
+        spec = ModelSpec(name="spec", model="linear-15", weights=weights)
+        lines = tuple(Line(name=line, spec=spec, privacy=privacy) for line in ("main", "other"))
+        arms = tuple(
+            Arm(name=arm, share=0.2, line=line, submits=submits, applies=True)
+            for arm, line, submits in (
+                ("treatment", "main", True),
+                ("elsewhere", "other", True),
+                ("rest", "main", False),
+            )
+        )
+        yield public_study(Study(name=name, pings="private-update", arms=arms, lines=lines))
+
+
+def _terms(study: PublicStudy) -> Terms:
+    from fedping.protocol.sharing.sealing import public_key
+
+    line = study.lines[0]
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    seal = line.privacy.shared.seal
+    return terms_for(study, line, LEADER, public_key(seal, _KEYS[seal]), MADE)
+
+
+def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
+    """Yield offers for the first line of each study, and whether a client seals for them."""
+
+    def case(number: int, what: str, offer: Offer, taken: bool) -> dict[str, Any]:
+        told = msgspec.to_builtins(offer)
+        return {"study": number, "what": what, "offer": told, "id": offer.id.hex(), "taken": taken}
+
+    for number, study in enumerate(studies):
+        yield case(number, "as the study asks", offered(study), True)
+    exact, noisy = studies[0], studies[1]
+    terms, sigma, good = _terms(noisy), _terms(noisy).sigma, offered(noisy)
+    for what, otherwise, taken in (
+        ("more noise", {"sigma": sigma * 2}, True),
+        ("noise that is another language's", {"sigma": sigma * (1 - 1e-12)}, True),
+        ("less noise", {"sigma": sigma * (1 - 1e-6)}, False),
+        ("no noise", {"sigma": 0.0}, False),
+        ("larger batches", {"min_batch": 51}, True),
+        ("smaller batches", {"min_batch": 49}, False),
+        ("another order of arms", {"arms": terms.arms[::-1]}, True),
+        ("an arm fewer", {"arms": terms.arms[:1]}, False),
+        ("an arm of another line", {"arms": (*terms.arms, "elsewhere")}, False),
+        ("another study", {"study": "exact"}, False),
+        ("another line", {"line": "other"}, False),
+        ("another length", {"numbers": 7}, False),
+        ("proofs", {"proofs": True}, False),
+        ("another seal", {"seal": "mlkem768-x25519", "key": _terms(studies[3]).key}, False),
+        ("a key of another kind", {"key": _terms(studies[3]).key}, False),
+        ("a key that is too short", {"key": terms.key[:-2]}, False),
+        ("a key that nothing can be sealed for", {"key": "00" * 32}, False),
+        ("another leader", {"leader": identity_of(signing_key(b"conformance", "another leader"))}, True),
+        ("another helper", {"helper": LEADER}, False),
+    ):
+        yield case(1, what, offered(noisy, **otherwise), taken)
+    yield case(0, "noise that nobody asked for", offered(exact, sigma=5.0), True)
+    yield case(1, "signed by somebody else", signed_offer(terms, signing_key(b"conformance", "another")), False)
+    yield case(1, "a signature that is changed", replace(good, signature="0" * 128), False)
+    yield case(1, "terms that are changed", replace(good, terms=good.terms.replace(MADE, "2026-11-24")), False)
+    for what, ours, theirs, taken in (
+        ("another format", '"format":1', '"format":2', False),
+        ("other spaces", '","', '", "', True),
+        ("a name that is not known yet", '"format":1', '"format":1,"more":[1]', True),
+        ("no JSON", '"format":1}', '"format":1', False),
+    ):
+        yield case(1, what, _as_signed(good.terms.replace(ours, theirs)), taken)
+
+
+def _as_signed(text: str) -> Offer:
+    """Return the offer of a text of any kind, signed by the helper."""
+    from fedping.protocol.sharing.offer import SIGNED_AS
+    from fedping.protocol.sharing.signing import signature
+
+    return Offer(terms=text, signature=signature(HELPER, SIGNED_AS, text.encode()).hex())
+
+
+def _payloads(draw: Draw, studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
+    from fedping.protocol.sharing.sealing import public_key
+
+    largest = [LARGEST, -LARGEST, 0, 1, -1, 64]
+    for number, study in enumerate(studies):
+        terms, offer = _terms(study), offered(study)
+        for turn in range(1 if terms.seal != "x25519" else 4):
+            vector = largest if turn == 0 else [draw.whole(-(2**14), 2**14) for _ in range(terms.numbers)]
+            document, version = UUID(draw.uuid()), draw.whole(0, 1000)
+            arm, seed, ephemeral = terms.arms[turn % 2], _bytes(draw, 32), _bytes(draw, 32)
+            info = info_of(study.name, terms.line, version, arm, document, terms.numbers, offer.id)
+            share = leader_shares(np.array([vector], np.int64), [seed])[0].tobytes()
+            private = _KEYS[terms.seal]
+            if terms.seal == "x25519":
+                sealed = sealed_with(ephemeral, public_key(terms.seal, private), seed, info)
+            else:
+                sealed = base64.b64decode(SEALED_ONCE.read_bytes())
+            payload = offer.id + share + sealed
+            assert len(payload) == layout(terms.numbers, terms.seal).size
+            yield {
+                "study": number,
+                "version": version,
+                "arm": arm,
+                "document": str(document),
+                "vector": vector,
+                "seed": seed.hex(),
+                "ephemeral": ephemeral.hex() if terms.seal == "x25519" else None,
+                "private": private.hex(),
+                "info": info.decode(),
+                "payload": base64.b64encode(payload).decode(),
+            }
+
+
+def _mask(seed: bytes, d: int) -> dict[str, Any]:
+    return {"seed": seed.hex(), "words": [f"{word:016x}" for word in mask(seed, d).tolist()]}
+
+
+def _bytes(draw: Draw, size: int) -> bytes:
+    return bytes(draw.whole(0, 255) for _ in range(size))
