@@ -99,6 +99,12 @@ class AskedOf:
             self.blobs.replace(key, data)  # one of another version of this number, which can never be published
         return asked
 
+    def sign_again(self, asked: Asked, request: bytes) -> Asked:
+        """Keep the same request as another key has signed it, and return it."""
+        again = msgspec.structs.replace(asked, request=request)
+        self.blobs.replace(self._key(asked.version, "msgpack"), _sealed(again))
+        return again
+
     def file_of(self, asked: Asked) -> str:
         """Return where the request lies as a file for the helper, having put it there."""
         key = self._key(asked.version, "request")

@@ -95,7 +95,8 @@ def _released(version: Version) -> dict[str, Any] | None:
     if event is None:
         return None
     told = ("sigma", "noise_multiplier", "sensitivity", "sampling", "releases", "epsilon", "delta", "accountant")
-    return {name: getattr(event, name) for name in (*told, "stepped")}
+    shared = None if event.shared is None else {"helper": event.shared.helper, "refused": event.shared.refused}
+    return {name: getattr(event, name) for name in (*told, "stepped")} | {"shared": shared}
 
 
 def _made_by(version: Version) -> str:

@@ -104,7 +104,9 @@ def spent(study: str | None, store_path: Path, as_json: bool) -> None:
     for each in lines:
         left = "" if each.rounds_left is None else f"{each.rounds_left:,}"
         row = f"{each.study:<24}  {each.line:<16}  {each.releases:>7,}  {left:>7}  "
-        if each.epsilon is None:
+        if each.epsilon is None and each.ping_epsilon is None:
+            click.echo(f"{row}{'none':>9}, for the sums of two servers have no noise")
+        elif each.epsilon is None:
             click.echo(f"{row}{each.ping_epsilon:>9.4g} a ping, by noise of the client's own")
         else:
             click.echo(f"{row}{each.epsilon:>9.4g}  {each.most:>7g}  {each.delta:>8.2g}")

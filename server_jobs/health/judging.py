@@ -28,7 +28,18 @@ from fedping.server_jobs.health.private import PrivateFacts
 from fedping.server_jobs.ingest.counters import OfStudy
 
 FindingName: TypeAlias = Literal[
-    "ingest", "landing", "store", "held", "rounds", "stale", "refused", "arms", "loss", "newcomers", "privacy"
+    "ingest",
+    "landing",
+    "store",
+    "held",
+    "rounds",
+    "stale",
+    "refused",
+    "arms",
+    "loss",
+    "newcomers",
+    "privacy",
+    "helper",
 ]
 FINDINGS: tuple[FindingName, ...] = (
     "ingest",
@@ -42,6 +53,7 @@ FINDINGS: tuple[FindingName, ...] = (
     "loss",
     "newcomers",
     "privacy",
+    "helper",
 )
 """Every name of a finding, in the order in which findings of the same severity are told."""
 
@@ -474,7 +486,14 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
         if pings
         else "No ping of it has landed: see whether clients fetch it, and can send."
     )
-    if facts.line.privacy is not None:
+    if facts.line.privacy is not None and facts.line.privacy.shared:
+        if facts.line.privacy.waiting is not None:  # which is told of it
+            return
+        why = (
+            "A round of it needs clients enough in every arm, of whom it then asks the helper: see what the schedule "
+            "says, and whether it runs."
+        )
+    elif facts.line.privacy is not None:
         why = "Its rounds need not wait for clients: see what the schedule says, and whether it runs."
     if staged := _staged(facts):
         why = f"{staged[0].sentence} See that rounds run, and that its clients can send."
@@ -695,6 +714,23 @@ def _privacy(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _helper(facts: Facts) -> Iterator[Finding]:
+    """Judge how long a line of shares has waited for its helper, by the time between the last rounds."""
+    waiting = facts.line.privacy.waiting if facts.line.privacy is not None else None
+    if waiting is None:
+        return
+    every = interval(facts.line.outcomes) or 0.0
+    waited = facts.now - milliseconds_of(waiting.since) / 1000
+    if waited <= max(LATE * every, LATE_AT_LEAST):
+        return
+    yield Finding(
+        name="helper",
+        severity="problem" if waited > max(VERY_LATE * every, VERY_LATE * LATE_AT_LEAST) else "warning",
+        sentence=f"The line waits for its helper since {when(waiting.since)}: {waiting.why.rstrip('.')}. Pings that it "
+        "was asked about are kept until it has answered.",
+    )
+
+
 def _newcomers(facts: Facts) -> Iterator[Finding]:
     """Judge the new clients of this hour or the last by the most of any hour before: whoever invents some is many.
 
@@ -730,6 +766,7 @@ _CHECKS: dict[FindingName, Callable[[Facts], Iterator[Finding]]] = {
     "loss": _loss,
     "newcomers": _newcomers,
     "privacy": _privacy,
+    "helper": _helper,
 }
 
 _ASKED: dict[str, frozenset[FindingName]] = {

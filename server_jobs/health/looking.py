@@ -240,6 +240,9 @@ class _SeenLine:
                 self.private = private_facts(store, self._of, self._line)
             except FedpingError as error:
                 self._private_trouble = str(error)
+        if self.private is not None and self.private.shared:
+            waiting = store.asked(self._study, self._line.name).told(keys[-1][0]) if keys else None
+            self.private = replace(self.private, waiting=waiting)
         return self.private
 
     def _held_now(self, store: ModelStore) -> tuple[Held | None, str | None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
+from fedping.model_store.asked import Waiting
 from fedping.model_store.store import ModelStore
 from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import Line, Study
@@ -22,6 +25,8 @@ class PrivateFacts(Struct, frozen=True, kw_only=True):
         rounds, rounds_left: how many may, and how many yet; None where nothing bounds them.
         noise: the standard deviation of the noise on an arm's number of clients; 0 where clients add it.
         loss: the least and the greatest loss that is told.
+        local: whether clients add noise themselves.
+        shared: whether there are two servers, and `waiting` since when, and for what, the line waits for the second.
     """
 
     guarantee: str
@@ -33,6 +38,9 @@ class PrivateFacts(Struct, frozen=True, kw_only=True):
     rounds_left: int | None
     noise: float
     loss: tuple[float, float]
+    local: bool = False
+    shared: bool = False
+    waiting: Waiting | None = None
 
 
 def private_facts(store: ModelStore, study: Study, line: Line) -> PrivateFacts:
@@ -47,6 +55,7 @@ def private_facts(store: ModelStore, study: Study, line: Line) -> PrivateFacts:
     if central is not None and central.noise_multiplier is not None:
         frame = frame_of(line.privacy, line.spec)
         noise = central.noise_multiplier * frame.sensitivity / frame.metric
+        noise *= 1.0 if line.privacy.shared is None else math.sqrt(2)  # both servers add it
     return PrivateFacts(
         guarantee=guarantee_in_words(line.privacy),
         epsilon=spent.epsilon,
@@ -57,4 +66,6 @@ def private_facts(store: ModelStore, study: Study, line: Line) -> PrivateFacts:
         rounds_left=spent.rounds_left,
         noise=noise,
         loss=line.privacy.loss,
+        local=line.privacy.local is not None,
+        shared=line.privacy.shared is not None,
     )

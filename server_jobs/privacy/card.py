@@ -9,7 +9,7 @@ import math
 
 from msgspec import Struct
 
-from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Signs
+from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
 from fedping.protocol.study import Line, Study
 
 NOT_COVERED = (
@@ -17,6 +17,13 @@ NOT_COVERED = (
     "an installation is one unit: a person with two profiles or devices, or after a reinstallation, is two",
     "what other studies of the same product learn; their guarantees add up",
 )
+
+
+OF_BOTH_SERVERS = (
+    "that both servers see how many clients count in a round, and the number of each ping; the operator also sees whose",
+    "the two servers together: were they to put together what they have, they could read every vector that was sent",
+)
+"""What is not covered besides, where there are two."""
 
 
 class LineCard(Struct, frozen=True, kw_only=True):
@@ -81,11 +88,13 @@ def _of(line: Line, study: Study) -> LineCard:
         epsilon=privacy.central.epsilon if privacy.central else None,
         delta=privacy.central.delta if privacy.central else None,
         local_epsilon=privacy.local.epsilon if privacy.local else None,
-        not_covered=NOT_COVERED,
+        not_covered=NOT_COVERED + (OF_BOTH_SERVERS if privacy.shared else ()),
     )
 
 
 def _trusts(privacy: Privacy) -> str:
+    if privacy.shared is not None:
+        return _trusts_two(privacy, privacy.shared)
     if privacy.local is not None:
         alone = "clients trust nobody: they add the noise themselves, before anything is sent"
         if privacy.central is None:
@@ -97,6 +106,27 @@ def _trusts(privacy: Privacy) -> str:
         "clients trust the operator to bound, sample and sum their vectors, to add the noise, and to delete them; they "
         "need not trust anybody who sees models, pages or reports"
     )
+
+
+def _trusts_two(privacy: Privacy, shared: Shared) -> str:
+    who = (
+        "clients trust that of two servers, the operator's and that of a helper, which is somebody else with the key "
+        f"{shared.helper[:16]}…, one at least keeps to itself what it has: alone, neither can read anything of a "
+        f"client, only sums of {shared.min_batch:,} clients or more"
+    )
+    if privacy.central is not None:
+        who += (
+            "; each of the two adds all the noise of the guarantee, so that it holds against the other, and against "
+            "everybody who sees models, pages or reports"
+        )
+    if privacy.local is not None:
+        who += "; for the local guarantee they trust nobody, for they add its noise before anything is sent"
+    if not shared.proofs:
+        who += (
+            "; the operator trusts the clients with the model, for what nobody can read nobody can bound: one of them "
+            "could move it at will"
+        )
+    return who
 
 
 def _leaves(privacy: Privacy, m: int) -> str:
@@ -112,6 +142,8 @@ def _leaves(privacy: Privacy, m: int) -> str:
             ClippedByBlock: f"an update of {m:,} weights, each layer shortened to a fixed length",
         }[type(privacy.contribution)]
         what += ", the loss, and whether the first suggestion was chosen"
+    if privacy.shared is not None:
+        what += ", split into two shares, each of which alone is noise, one of them sealed for the helper"
     often = "" if privacy.contributions is None else f", for {privacy.contributions:,} versions at most"
     return (
         f"{what}; with it the version and the arm, and nothing else. One ping a version{often}, after a delay of up to "
@@ -133,6 +165,7 @@ def guarantee_in_words(privacy: Privacy) -> str:
             f"(epsilon = {central.epsilon:g}, delta = {central.delta:.2g}) differential privacy for an installation, "
             f"all {central.rounds:,} rounds together, {each}: whatever is published is up to e^epsilon = "
             f"{_times(math.exp(central.epsilon))} times as likely with it as without it, but for a chance of delta"
+            + ("" if privacy.shared is None else ", and so is whatever one of the two servers sees")
         )
     if (local := privacy.local) is not None:
         times = privacy.contributions
@@ -141,6 +174,11 @@ def guarantee_in_words(privacy: Privacy) -> str:
         said.append(
             f"local differential privacy of epsilon = {local.epsilon:g}{delta} for {each}, against everybody, the "
             "operator too"
+        )
+    if privacy.shared is not None and not said:
+        said.append(
+            f"no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
+            f"{privacy.shared.min_batch:,} clients or more, as they are"
         )
     return "; and ".join(said)
 

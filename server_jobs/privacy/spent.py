@@ -39,6 +39,8 @@ class LineSpent(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """What is spent, and what is left."""
+        if self.most is None and self.ping_epsilon is None:
+            return "It has no epsilon to spend: no server can read what a client sends, and the sums are as they are."
         if self.most is None or self.rounds_left is None:
             return "Its clients add the noise themselves, and each contribution costs them what the study says."
         told = f"Epsilon {self.epsilon:.3g} of {self.most:g} is spent, by {_rounds(self.releases)}"

@@ -17,12 +17,14 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import iterations, landed_at, landed_files, newest_noted, note_newest, partition
 from fedping.protocol.privacy import Privacy, frame_of
+from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import Spent, beyond_promise, check_key, epsilon_after, rounds_left, spent
 from fedping.server_jobs.privacy.coins import Coins
+from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise, has_its_size
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.asking import Helper
@@ -205,15 +207,31 @@ def _shared(
     """Return where the sums of a line of shares come from; None of another line.
 
     Raises:
-        FedpingError: its clients prove what they send.
+        FedpingError: its clients prove what they send, or the key is not that which its helper knows.
     """
     assert line.privacy is not None
     if line.privacy.shared is None:
         return None
     assert key is not None
     summing(line)
+    offer = store.offer(study.name, line.name)
+    if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
+        raise InvalidSettings(
+            f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
+            "agreed; give that one, or give the helper the identity that 'fedping privacy identity FILE' prints, and "
+            "publish the offer that it then makes; nothing was read"
+        )
     asked = store.asked(study.name, line.name)
-    return SharedSums(asked=asked, landing=landing, study=study, line=line, head=head, key=key, helper=helper)
+    return SharedSums(
+        asked=asked,
+        landing=landing,
+        study=study,
+        line=line,
+        head=head,
+        key=key,
+        helper=helper,
+        offered=offer is not None,
+    )
 
 
 def delete_pings(landing: Path, study: str, line: str, upto: int | None) -> None:

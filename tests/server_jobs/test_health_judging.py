@@ -313,7 +313,7 @@ def test_every_finding_has_one_of_the_names() -> None:
         now=NOW + 86_400,
         troubles=("b",),
     )
-    assert {name for name, _ in told(everything)} == {*FINDINGS} - {"loss", "held", "privacy"}
+    assert {name for name, _ in told(everything)} == {*FINDINGS} - {"loss", "held", "privacy", "helper"}
     assert msgspec.json.decode(msgspec.json.encode(everything.health), type=Health) == everything.health
 
 

@@ -1,4 +1,4 @@
-"""A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers begin with."""
+"""A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers need."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from fedping.helper.folder import HelperFolder, make_helper
 from fedping.helper.joining import join
 from fedping.helper.replying import reply
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, frame_of, vectors_of
+from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, read_signed
 from fedping.protocol.sharing.exchange import Request as Request
 from fedping.protocol.sharing.offer import Offer, Seal
@@ -42,7 +42,7 @@ class NoNoise:
 
 @dataclass
 class ByHand:
-    """A way to a helper in this process; ``seen`` are the requests that reached it, ``spoil`` what becomes of answers."""
+    """A way to a helper in this process; ``seen`` are the requests that reached it, ``spoil`` changes answers."""
 
     folder: HelperFolder
     now: datetime = NOW
@@ -91,9 +91,8 @@ class SharedLine:
     ) -> list[PrivatePing]:
         """Return the pings of clients with these vectors, each with its document."""
         k, line = len(vectors), self.study.lines[0]
-        numbers = [
-            1_000_000 * seed + 100_000 * version + (50_000 if arm == "control" else 0) + first + i for i in range(k)
-        ]
+        begin = 1_000_000 * seed + 100_000 * version + (50_000 if arm == "control" else 0) + first
+        numbers = list(range(begin, begin + k))
         documents = [id_of("document", number) for number in numbers]
         sharer = Sharer(self.study, line, self.offer)
         ids = [UUID(bytes=each) for each in documents]
@@ -116,14 +115,16 @@ def shared_line(
     min_batch: int = 5,
     min_clients: int = 1,
     seal: Seal = "x25519",
+    proofs: bool = False,
     name: str = "private",
     helper: HelperFolder | None = None,
     **privacy: Any,
 ) -> SharedLine:
     """Return a line whose helper is in a folder of its own, and takes part."""
     made = helper or make_helper(folder / "helper")
-    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal)
-    settings = Privacy(central=central, shared=shared, **{"contribution": ClippedFlat(norm=2.0), **privacy})
+    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal, proofs=proofs)
+    contribution = Signs() if proofs else ClippedFlat(norm=2.0)
+    settings = Privacy(central=central, shared=shared, **{"contribution": contribution, **privacy})
     study = private_study(m, privacy=settings, name=name)
     line = msgspec.structs.replace(study.lines[0], pipeline=Pipeline(min_clients=min_clients))
     study = msgspec.structs.replace(study, lines=(line,))

@@ -57,8 +57,8 @@ function tiles(line) {
 /** What is told of a private line: nothing that one ping more would change before a round has added noise. */
 function privateTiles(line) {
   const { now: present, newest, lastRound } = line;
-  const { epsilon, delta, most, releases, rounds, rounds_left: left, noise } = present.privacy;
-  const around = noise ? `clients, with noise of ± ${count(Math.round(noise))} in each arm` : "clients, each with noise of its own";
+  const { epsilon, delta, most, releases, rounds, rounds_left: left, noise, local } = present.privacy;
+  const around = noise ? `clients, with noise of ± ${count(Math.round(noise))} in each arm` : local ? "clients, each with noise of its own" : "clients";
   const stepped = lastRound?.privacy?.stepped ? "the weights moved" : "the weights stayed as they were";
   return [
     tile("Newest version", count(newest.version), published(newest)),

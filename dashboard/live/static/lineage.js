@@ -88,8 +88,9 @@ function told(found) {
 }
 
 /** What a private round has released. */
-const released = ({ sigma, noise_multiplier: times, sampling, releases, epsilon, delta, accountant, stepped }) => [
-  ...fact("Released", `sums by arm${sigma ? `, with noise of ${number(times)} times what one client adds at most` : " of what clients had added noise to"}${sampling < 1 ? `; ${number(100 * sampling)} % of the clients counted` : ""}`),
+const released = ({ sigma, noise_multiplier: times, sampling, releases, epsilon, delta, accountant, stepped, shared }) => [
+  ...(shared ? fact("With the helper", `${shared.helper.slice(0, 16)}…${shared.refused ? `, which could not use the shares of ${count(shared.refused)} clients` : ""}`) : []),
+  ...fact("Released", `sums by arm${sigma ? `, with noise of ${number(times)} times what one client adds at most${shared ? ", by each of two servers" : ""}` : shared ? " of two servers" : " of what clients had added noise to"}${sampling < 1 ? `; ${number(100 * sampling)} % of the clients counted` : ""}`),
   ...(epsilon === null ? [] : fact("Spent so far", `epsilon ${number(epsilon, 3)} at delta ${delta.toExponential(1)} by ${count(releases)} ${releases === 1 ? "round" : "rounds"} (${accountant})`)),
   ...fact("Step", stepped ? "the weights moved" : "the weights stayed as they were"),
 ];
