@@ -13,6 +13,7 @@ BENCHMARKS = (
     "aggregation",
     "encodings",
     "private_rounds",
+    "shared_rounds",
     "encoded_rounds",
     "analysis",
     "spark_start",

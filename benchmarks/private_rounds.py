@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study, protected
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import NumpyEngine, run_round
+from fedping.server_jobs.round.asking import Helper
 from fedping.server_jobs.round.private import PrivateRound
 
 M = 22
@@ -107,8 +108,15 @@ CASES = {
 }
 
 
-def land(where: Path, study: Study, clients: int, seed: int) -> None:
-    """Land one ping a client; the same clients with the same updates for every study."""
+Sent: TypeAlias = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], pa.BinaryArray]
+"""Of (vectors, document ids, numbers of the arms) of clients returns the payloads of their pings."""
+
+
+def land(where: Path, study: Study, clients: int, seed: int, sent: Sent | None = None) -> None:
+    """Land one ping a client; the same clients with the same updates for every study.
+
+    ``sent`` makes the payloads of the tag `shared`; without it, vectors travel as they are.
+    """
     from fedping.protocol.enrolment import dealt_by_hash
 
     rng, dealt = np.random.default_rng(seed), dealt_by_hash(study)
@@ -117,19 +125,20 @@ def land(where: Path, study: Study, clients: int, seed: int) -> None:
         ids = np.frombuffer(rng.bytes(16 * n), np.uint8).reshape(n, 16)
         documents = np.frombuffer(rng.bytes(16 * n), np.uint8).reshape(n, 16)
         updates, losses = rng.normal(size=(n, M)).astype(np.float32), rng.uniform(0, 1, n)
-        line, private = study.lines[0], study.is_private
+        line, places = study.lines[0], dealt.places(ids)
         if line.privacy is not None:
-            frame = frame_of(line.privacy, line.spec)
-            payloads = vector_payloads(vectors_of(frame, updates, losses, np.zeros(n), line.privacy.loss))
+            vectors = vectors_of(frame_of(line.privacy, line.spec), updates, losses, np.zeros(n), line.privacy.loss)
+            payloads = sent(vectors, documents, places) if sent else vector_payloads(vectors)
+            tag = "shared" if sent else "private"
         else:
-            payloads = dense_payloads(updates)
+            payloads, tag = dense_payloads(updates), "dense"
         columns = {
             "document_id": _ids(documents),
             "client_id": _ids(ids),
             "received_at": pa.array(np.arange(n)).cast(pa.timestamp("ms", tz="UTC")),
             "model_version": pa.array(np.zeros(n, np.int32)),
-            "study_variation": _texts(dealt.places(ids), dealt.arms),
-            "update_encoding": _texts(np.zeros(n, int), ("private" if private else "dense",)),
+            "study_variation": _texts(places, dealt.arms),
+            "update_encoding": _texts(np.zeros(n, int), (tag,)),
             "update": payloads,
             "loss": pa.array(losses),
             "examples": pa.array(np.ones(n, np.int32)),
@@ -147,8 +156,8 @@ def _texts(places: np.ndarray, texts: tuple[str, ...]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), pa.array(texts, pa.string()))
 
 
-def a_round(where: Path, landed: Path, study: Study) -> float:
-    """Return the seconds of a round on a fresh store, with a landing folder of its own.
+def a_round(where: Path, landed: Path, study: Study, helper: Helper | None = None) -> float:
+    """Return the seconds of a round on a fresh store, with a landing folder of its own; with those of its helper.
 
     In that a round notes what it has released; with another store, the next one of the line would be refused.
     """
@@ -166,6 +175,7 @@ def a_round(where: Path, landed: Path, study: Study) -> float:
             code_version="",
             privacy_key=KEY,
             keep=True,
+            helper=helper,
         )
         seconds = time.process_time() - began
     assert result.status == "published", result.sentence

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow.parquet as pq
-from fedping.server_jobs.privacy.leader import leader_identity
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -22,6 +21,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.columns import rows_of
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.pipeline import RProp
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
 from fedping.protocol.sharing.agreed import numbers_of
 from fedping.protocol.sharing.ring import WORDS, Elements
@@ -29,6 +29,7 @@ from fedping.protocol.sharing.sealing import opener
 from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
 from fedping.protocol.study import Line, Study, public_study
 from fedping.server_jobs.privacy.budget import with_noise
+from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.round import HttpHelper
 
 MIN_BATCH = 20
@@ -49,6 +50,9 @@ def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
     """
 
     def of_shares(line: Line) -> Line:
+        optimizer = line.pipeline.optimizer
+        if isinstance(optimizer, RProp):
+            optimizer = replace(optimizer, quorum=None)  # a share of votes, which nobody sees
         return replace(
             line,
             privacy=Privacy(
@@ -61,7 +65,7 @@ def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
             upload=(),
             guard=None,
             limits=None,
-            pipeline=replace(line.pipeline, clip=None, min_clients=MIN_BATCH),
+            pipeline=replace(line.pipeline, clip=None, optimizer=optimizer, min_clients=MIN_BATCH),
         )
 
     lines = tuple(map(of_shares, study.lines))
@@ -100,7 +104,7 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
 
 
 class Seen(NamedTuple):
-    """What the two servers saw of one client, and how even the bytes are of what each saw of all of them.
+    """What the two servers saw of the client with the most votes, and how even the bytes are of what each saw of all.
 
     Attributes:
         document: the id of the client's ping.
@@ -154,8 +158,8 @@ def seen_by(servers: TwoServers, landing: Path, study: Study, line: Line, iterat
                 found.append((document, words_of(leaders[at : at + 1])[0], mask(seed, d)))
     if not found:
         return None
-    document, leader, helper = found[0]
-    of_leader, of_helper = (np.stack([each[place] for each in found]) for place in (1, 2))
+    document, leader, helper = max(found, key=lambda each: int(np.count_nonzero(WORDS.plus(each[1], each[2]))))
+    of_leader, of_helper = np.stack([each[1] for each in found]), np.stack([each[2] for each in found])
     vector = WORDS.centred(WORDS.plus(leader, helper))
     return Seen(document, leader, helper, vector, len(found), evenness(of_leader), evenness(of_helper))
 

@@ -50,6 +50,10 @@ CREATE TABLE documents (
 _LOOKED_UP_AT_ONCE = 500
 
 
+class Unavailable(FedpingError):
+    """The records are there, and cannot be opened now: the disk is full, or somebody may not."""
+
+
 class Pinned(NamedTuple):
     """A line that a helper takes part in.
 
@@ -257,6 +261,7 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
     """Return the records of a helper, open.
 
     Raises:
+        Unavailable: they cannot be opened now.
         FedpingError: they are missing, damaged, another helper's or a newer fedping's, or a copy of what they were and
             ``a_copy`` is not given.
     """
@@ -283,6 +288,10 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
         except BaseException:
             database.close()
             raise
+    except sqlite3.OperationalError as error:
+        raise Unavailable(
+            f"the records {path} cannot be opened: {error}; make room on that disk, or do it as the owner of the folder"
+        ) from error
     except (sqlite3.Error, ValueError) as error:
         raise FedpingError(f"the records {path} cannot be read: {error}; restore the folder from a backup") from error
     return Records(database)

@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, msgpack
 from fedping.helper.answering import arms_answered, check_age
 from fedping.helper.folder import HelperFolder
 from fedping.helper.joining import current, keys_of
-from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, used_before
+from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable, used_before
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import sync_folder
@@ -90,7 +90,7 @@ def reply(
         FedpingError: the helper's folder is not in order.
     """
     heading = _heading(data)
-    with folder.records() as records, _told_of_the_disk():
+    with _told_of_the_disk(), folder.records() as records:
         pinned = records.line(heading.study, heading.line)
         if pinned is None:
             raise Refused(
@@ -247,22 +247,16 @@ def _told_of_the_disk() -> Iterator[None]:
     """Have records that cannot be read or written refuse a request."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, Unavailable) as error:
         raise Refused("storage", _of_storage(error)) from error
 
 
-def _of_storage(error: sqlite3.Error | OSError) -> str:
-    full = (
-        error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if isinstance(error, OSError)
-        else _code(error) == sqlite3.SQLITE_FULL
-    )
-    if full:
+def _of_storage(error: BaseException) -> str:
+    while isinstance(error, Unavailable) and error.__cause__ is not None:
+        error = error.__cause__
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         return "the helper's disk has no room left, so nothing was answered; its operator has to make room: ask again"
-    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_BUSY:
+    if code == sqlite3.SQLITE_BUSY:
         return "the helper's records are in use, so nothing was answered; ask again"
     return "the helper cannot read or write its records, so nothing was answered; its operator has to look: ask again"
-
-
-def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

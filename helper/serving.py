@@ -51,9 +51,6 @@ BODIES = 2
 SPAN, LEAST_RATE = 10.0, 64 * 1024
 """A body has to bring so many bytes a second in every such span of seconds, or is cut off."""
 
-PATIENCE = 20.0
-"""Seconds that whoever asks waits for an answer before it is told to come again; proxies wait longer."""
-
 RETRY_AFTER = 5
 
 LEAST_ROOM = 64 * MIB
@@ -92,6 +89,7 @@ class ServeSettings:
         host, port: where it listens.
         threads: how many open shares at a time.
         most_bytes: of a request; of a line whose largest request is shorter, that.
+        patience: seconds that whoever asks waits for an answer before it is told to come again; proxies wait longer.
     """
 
     folder: Path
@@ -99,6 +97,7 @@ class ServeSettings:
     port: int = 8084
     threads: int = 1
     most_bytes: int = 128 * MIB
+    patience: float = 20.0
 
 
 class Response(NamedTuple):
@@ -151,6 +150,7 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.folder = open_folder(settings.folder)
+        self._held = self.folder.records()  # whoever is the last to close them flushes everything, at each request
         self.desk = Desk(self._answered)
         self.metrics = Metrics()
         self._arriving = 0
@@ -211,7 +211,7 @@ class Service:
         if work is None:
             return _busy("another request is worked on; ask again")
         del data  # the work has it
-        await asyncio.wait({work}, timeout=PATIENCE)
+        await asyncio.wait({work}, timeout=self.settings.patience)
         if not work.done():
             told = msgspec.json.encode({"working": self.desk.digest})
             return Response(202, told, headers=(("retry-after", str(RETRY_AFTER)),))

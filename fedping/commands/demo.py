@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fedping.experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
     from fedping.experiments.secure_demo import Seen
+    from fedping.protocol.sharing.ring import Elements
 
 
 @click.command()
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     help="An empty or new folder for everything it makes.  [default: demo-out/<date and time>]",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
-@click.option(
-    "--secure", is_flag=True, help="Split what clients send between two servers; neither can read it."
-)
+@click.option("--secure", is_flag=True, help="Split what clients send between two servers; neither can read it.")
 @click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
@@ -211,28 +210,25 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
 
 def _print_seen(seen: Seen, console: Console) -> None:
     """Print what each of two servers saw of one client, and whether that is more than noise."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"what the servers saw of one client, ping {seen.document}", title_justify="left"
-    )
-    table.add_column("", no_wrap=True)
-    table.add_column("the first numbers, one a weight")
-    table.add_column("as uneven by chance", justify="right")
-    for who, numbers, p in (
-        ("the leader, in the ping", seen.leader, seen.leader_p),
-        ("the helper, from a sealed seed", seen.helper, seen.helper_p),
+    shown = 12
+    votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:shown].tolist())
+    console.print(f"what the servers saw of one client, ping {seen.document}", highlight=False)
+    for who, what in (
+        ("the leader, in the ping", _first(seen.leader)),
+        ("the helper, from a sealed seed", _first(seen.helper)),
+        ("the sum of both: votes", f"{votes} …"),
+        ("even bytes, of all clients", f"χ²: p = {seen.leader_p:.2f} (leader), {seen.helper_p:.2f} (helper)"),
     ):
-        table.add_row(who, "  ".join(f"{number:>20}" for number in numbers[:3].tolist()) + " …", f"p = {p:.2f}")
-    votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:12].tolist())
-    table.add_row("both together", f"votes {votes} …", "")
-    console.print(table)
+        console.print(f"  {who:<32} {what}", highlight=False, soft_wrap=True)
     console.print(
-        f"The last column is of the bytes of {seen.clients:,} clients, by the test of χ²: each share alone is noise. "
-        "Here one computer has both folders; of real servers neither has the other's.\n",
+        f"Each share alone is noise: the bytes of the {seen.clients:,} clients' are as uneven as random ones would be "
+        "by chance with probability p. Here one computer has both folders; of real servers neither has the other's.\n",
         highlight=False,
     )
+
+
+def _first(numbers: Elements) -> str:
+    return "  ".join(str(number) for number in numbers[:2].tolist()) + "  …"
 
 
 def _number(value: float | None, digits: int) -> str:

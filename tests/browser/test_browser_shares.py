@@ -36,15 +36,13 @@ LEADER = identity_of(signing_key(b"a secret of the tests", "leader"))
 D = 22 + len(METRICS)
 
 
-def study_of_shares(arms: Sequence[str], privacy: Privacy) -> Study:
+def study_of_shares(arms: Sequence[str], privacy: Privacy, name: str = "shares") -> Study:
     """Return a study of a line of shares of frecency, all of whose arms are equally large."""
     spec = study_of_pings().lines[0].spec
     made = tuple(
         Arm(name=arm, share=1 / len(arms), line="main", submits=arm != "control", applies=True) for arm in arms
     )
-    return Study(
-        name="shares", pings="private-update", arms=made, lines=(Line(name="main", spec=spec, privacy=privacy),)
-    )
+    return Study(name=name, pings="private-update", arms=made, lines=(Line(name="main", spec=spec, privacy=privacy),))
 
 
 def shared(seal: Seal = "x25519", central: Central | None = None) -> Privacy:
@@ -69,9 +67,9 @@ class Running:
         return signed_offer(self.terms, HELPER)
 
     def publish(self, offer: Offer | None) -> None:
-        """Show clients an offer; none, if there is none."""
+        """Show clients another offer than that which is published; none, if there is none."""
         offers = {} if offer is None else {"main": offer}
-        self.web.instead["/models/shares/study.json"] = public_json(public_study(self.study, offers=offers))
+        self.web.instead[f"/models/{self.study.name}/study.json"] = public_json(public_study(self.study, offers=offers))
 
     def sums(self) -> dict[str, list[int]]:
         """Return by arm what the two servers find together, with the helper's own code; its noise is part of it."""
@@ -86,7 +84,7 @@ class Running:
             documents = b"".join(document for document, _ in own)
             asked.append(AskedArm(arm=arm, documents=documents, offers=offers.tobytes(), sealed=sealed.tobytes()))
             leader.append(WORDS.total(words_of(shares)))
-        request = Request(study="shares", line="main", version=0, arms=tuple(asked), made=WHEN)
+        request = Request(study=self.study.name, line="main", version=0, arms=tuple(asked), made=WHEN)
         keys = {self.offer.id: Key(self.terms, self.private)}
         found = {}
         for answered, own_sum in zip(arms_answered(self.terms, keys, request, SystemNoise()), leader, strict=True):
@@ -107,10 +105,9 @@ def running(folder: Path, study: Study) -> Iterator[Running]:
     terms = terms_for(study, line, LEADER, public_key(seal, private), WHEN)
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
+    store.publish_offer(study.name, line.name, signed_offer(terms, HELPER))
     with running_ingest(folder / "store", folder / "landing") as server, serving(server.url) as web:
-        made = Running(study, server, web, terms, private, folder / "landing")
-        made.publish(made.offer)
-        yield made
+        yield Running(study, server, web, terms, private, folder / "landing")
 
 
 def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path) -> None:

@@ -178,7 +178,12 @@ def test_every_extra_that_a_message_names_exists_and_brings_the_package() -> Non
     known = PROJECT["optional-dependencies"]
     assert {*EXTRAS.values(), *OF_COMMANDS.values()} <= set(known)
     assert set(OF_COMMANDS) <= set(SUBCOMMANDS)
-    names = {"sklearn": "scikit-learn", "flask_wtf": "flask-wtf", "dp_accounting": "dp-accounting"}
+    names = {
+        "sklearn": "scikit-learn",
+        "flask_wtf": "flask-wtf",
+        "dp_accounting": "dp-accounting",
+        "Crypto": "pycryptodome",
+    }
     for package, extra in EXTRAS.items():
         if extra != "jax":
             assert names.get(package, package) in closure(_of_extra(extra)), package

@@ -1,103 +1,25 @@
 """What a helper answers adds up with the leader's shares to the sum of the vectors, and to nothing else."""
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from fedping.helper.answering import CLOCKS_APART, OLDEST, Key, arms_answered, check_age
 from fedping.protocol.sharing import exchange
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import new_private_key, public_key, sealer
-from fedping.protocol.sharing.shares import info_of, leader_shares, words_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.offer import Terms
 from fedping.server_jobs.privacy.noise import SystemNoise
-
-HELPER, LEADER = signing_key(b"helper", "test"), signing_key(b"leader", "test")
-
-
-@dataclass
-class Counted:
-    """Noise that counts how often it is drawn, and is 1, 2, 3, …"""
-
-    drawn: list[tuple[float, int]] = field(default_factory=list)
-
-    def integers(self, sigma: float, d: int) -> NDArray[np.int64]:
-        self.drawn.append((sigma, d))
-        return np.arange(1, d + 1)
-
-
-def terms(d: int = 5, *, seal: Seal = "x25519", min_batch: int = 2, private: bytes | None = None) -> tuple[Terms, Key]:
-    private = private or new_private_key(seal)
-    made = Terms(
-        helper=identity_of(HELPER),
-        leader=identity_of(LEADER),
-        study="study",
-        line="main",
-        arms=("treatment", "control"),
-        numbers=d,
-        sigma=0.0,
-        min_batch=min_batch,
-        proofs=False,
-        seal=seal,
-        key=public_key(seal, private).hex(),
-        made="2026-01-01T00:00:00.000+00:00",
-    )
-    return made, Key(made, private)
-
-
-def offer_of(made: Terms) -> Offer:
-    return signed_offer(made, HELPER)
-
-
-def keys_of(*keys: Key) -> dict[bytes, Key]:
-    return {offer_of(key.terms).id: key for key in keys}
-
-
-def document(number: int) -> UUID:
-    return UUID(bytes=hashlib.sha256(b"document %d" % number).digest()[:16])
-
-
-def asked(
-    made: Terms, vectors: NDArray[np.int64], *, arm: str = "treatment", version: int = 3, first: int = 0, **info: Any
-) -> tuple[AskedArm, NDArray[np.uint8]]:
-    """Return an arm of a request, and the leader's shares in the same order; ``info`` is what clients bind wrongly."""
-    k, d = vectors.shape
-    offer = offer_of(made).id
-    seal = sealer(made.seal, bytes.fromhex(made.key))
-    seeds = [hashlib.sha256(b"seed %d" % (first + number)).digest() for number in range(k)]
-    ids = [document(first + number) for number in range(k)]
-    sealed = []
-    for seed, id_ in zip(seeds, ids, strict=True):
-        bound = {"study": made.study, "line": made.line, "version": version, "arm": arm, "document": id_, "d": d}
-        sealed.append(seal(seed, info_of(**(bound | {"offer": offer} | info))))
-    order = sorted(range(k), key=lambda number: ids[number].bytes)
-    rows = AskedArm(
-        arm=arm,
-        documents=b"".join(ids[number].bytes for number in order),
-        offers=offer * k,
-        sealed=b"".join(sealed[number] for number in order),
-    )
-    return rows, leader_shares(vectors, seeds)[order]
+from tests.support.helping import WHEN, Counted, asked, combined, document, keys_of, terms
 
 
 def request(*arms: AskedArm, version: int = 3) -> Request:
-    return Request(study="study", line="main", version=version, arms=arms, made="2026-01-01T00:00:00.000+00:00")
-
-
-def numbers(total: bytes) -> NDArray[np.uint64]:
-    return np.frombuffer(total, "<u8").astype(np.uint64)
+    return Request(study="study", line="main", version=version, arms=arms, made=WHEN)
 
 
 def refused(terms_: Terms, keys: dict[bytes, Key], what: Request) -> str:
@@ -117,8 +39,7 @@ def test_both_sums_together_are_the_sum_of_the_vectors_and_the_noise(k: int, d: 
     rows, shares = asked(made, vectors)
     noise = Counted()
     [arm] = arms_answered(made, keys_of(key), request(rows), noise, threads)
-    both = WORDS.centred(WORDS.plus(WORDS.total(words_of(shares)), numbers(arm.total)))
-    assert (both == vectors.sum(axis=0) + np.arange(1, d + 1)).all()
+    assert (combined(shares, arm) == vectors.sum(axis=0) + np.arange(1, d + 1)).all()
     assert arm.refused == ()
     assert noise.drawn == [(made.sigma, d)]
 
@@ -137,7 +58,7 @@ def test_shares_sealed_also_against_quantum_computers_are_opened() -> None:
     vectors = np.arange(12).reshape(3, 4)
     rows, shares = asked(made, vectors)
     [arm] = arms_answered(made, keys_of(key), request(rows), SystemNoise())
-    assert (WORDS.plus(WORDS.total(words_of(shares)), numbers(arm.total)) == vectors.sum(axis=0)).all()
+    assert (combined(shares, arm) == vectors.sum(axis=0)).all()
 
 
 def test_more_masks_than_are_made_at_a_time() -> None:
@@ -146,8 +67,7 @@ def test_more_masks_than_are_made_at_a_time() -> None:
     vectors = np.random.default_rng(1).integers(-1000, 1000, (5, 70_000))
     rows, shares = asked(made, vectors)
     [arm] = arms_answered(made, keys_of(key), request(rows), SystemNoise(), threads=2)
-    both = WORDS.centred(WORDS.plus(WORDS.total(words_of(shares)), numbers(arm.total)))
-    assert (both == vectors.sum(axis=0)).all()
+    assert (combined(shares, arm) == vectors.sum(axis=0)).all()
 
 
 @pytest.mark.parametrize(
@@ -170,8 +90,7 @@ def test_a_share_that_belongs_to_something_else_is_left_out_and_its_place_told(w
     mixed = replace(good, sealed=good.sealed[:80] + bad.sealed[80:160] + good.sealed[160:])
     [arm] = arms_answered(made, keys_of(key), request(mixed), SystemNoise())
     assert arm.refused == (1,)
-    others = WORDS.total(words_of(shares[[0, 2, 3]]))
-    assert (WORDS.plus(others, numbers(arm.total)) == 3).all()
+    assert (combined(shares, arm) == 3).all()
 
 
 def _spoilt(rows: AskedArm, place: int, spoil: Callable[[bytes], bytes]) -> AskedArm:

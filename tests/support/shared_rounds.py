@@ -16,7 +16,7 @@ from fedping.helper.folder import HelperFolder, make_helper
 from fedping.helper.joining import join
 from fedping.helper.replying import reply
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, frame_of, vectors_of
+from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, read_signed
 from fedping.protocol.sharing.exchange import Request as Request
 from fedping.protocol.sharing.offer import Offer, Seal
@@ -106,14 +106,16 @@ def shared_line(
     min_batch: int = 5,
     min_clients: int = 1,
     seal: Seal = "x25519",
+    proofs: bool = False,
     name: str = "private",
     helper: HelperFolder | None = None,
     **privacy: Any,
 ) -> SharedLine:
     """Return a line whose helper is in a folder of its own, and takes part."""
     made = helper or make_helper(folder / "helper")
-    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal)
-    settings = Privacy(central=central, shared=shared, **{"contribution": ClippedFlat(norm=2.0), **privacy})
+    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal, proofs=proofs)
+    contribution = Signs() if proofs else ClippedFlat(norm=2.0)
+    settings = Privacy(central=central, shared=shared, **{"contribution": contribution, **privacy})
     study = private_study(m, privacy=settings, name=name)
     line = msgspec.structs.replace(study.lines[0], pipeline=Pipeline(min_clients=min_clients))
     study = msgspec.structs.replace(study, lines=(line,))

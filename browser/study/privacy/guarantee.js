@@ -130,7 +130,7 @@ function sharedInWords({ helper, min_batch: least }, noisy) {
   return [
     "Your browser splits each message by chance into two parts, of which either alone is noise and says nothing of what you did. One is for the study's operator. The other is locked so that only a second server can read it, the helper, which somebody else runs.",
     `Each server adds up the parts of the browsers of your group, and only the two sums together say anything. The helper gives its sum only if there are ${least.toLocaleString("en")} browsers or more. So neither server sees what you did.`,
-    `For this you trust that the two do not work together: ${together}, as long as both have kept their parts. Both can see how many browsers take part, in which groups, and when.`,
+    `For this you trust that the two do not work together: ${together}, as long as both have kept their parts. Both can see how many browsers take part, and in which groups.`,
     `The helper is known by its signature, ${helper.slice(0, 16)}…, which your browser verifies before it sends anything. Which helper that is, the study says: whoever runs it can tell you whether it is theirs.`,
   ];
 }

@@ -1,4 +1,4 @@
-"""Secure aggregation beside a peer's: our side comes to the sum, and an interpreter without the peer is refused."""
+"""What is measured of secure aggregation is right: sums, rounds that are published, proofs that hold."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.secure import Shares
+from benchmarks.shared_rounds import BOTH, HELPER, LEADER, PLAIN, proofs, rounds, shares
 from fedping.protocol.sharing.offer import Seal
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +33,21 @@ def test_an_interpreter_without_flower_is_refused_with_a_sentence(python: str) -
     assert ran.stdout == ""
     [line] = ran.stderr.splitlines()
     assert line.startswith(f"{python} has no Flower: install flwr[simulation]==")
+
+
+def test_rounds_of_shares_are_measured_to_their_published_versions_and_divided_among_the_servers(
+    tmp_path: Path,
+) -> None:
+    rows = {row.what: row.seconds for row in rounds(tmp_path, clients=600, repeats=1, seed=1)}
+    assert list(rows) == [PLAIN, LEADER, HELPER, BOTH]
+    assert rows[BOTH] == pytest.approx(rows[LEADER] + rows[HELPER])
+    assert min(rows.values()) > 0
+
+
+def test_shares_and_proofs_are_measured_on_payloads_of_their_real_sizes(tmp_path: Path) -> None:
+    assert {row.seal: row.payload for row in shares(tmp_path, 100, 1, 1)} == {
+        "x25519": 8 + 8 * 25 + 80,
+        "mlkem768-x25519": 8 + 8 * 25 + 1168,
+    }
+    made, *_ = proofs(3, 1, 1)
+    assert made.bytes > 8 * 52

@@ -1,0 +1,99 @@
+// @ts-check
+/**
+ * Arithmetic modulo p = 2^64 - 2^32 + 1 (Field64 of the VDAF draft). Elements are BigInts from 0 to p - 1.
+ *
+ * A polynomial is given by its values at 1, ω, ω², …, where their number n is a power of two and ω the root of unity of that
+ * order.
+ */
+
+export const P = 2n ** 64n - 2n ** 32n + 1n;
+
+export const ELEMENT_BYTES = 8;
+
+/** @param {bigint} a @param {bigint} b */
+export function add(a, b) {
+  return (a + b) % P;
+}
+
+/** @param {bigint} a @param {bigint} b */
+export function sub(a, b) {
+  return (a + P - b) % P;
+}
+
+/** @param {bigint} a @param {bigint} b */
+export function mul(a, b) {
+  return (a * b) % P;
+}
+
+/** @param {bigint} a @param {bigint} exponent */
+export function power(a, exponent) {
+  let result = 1n;
+  for (let base = a, left = exponent; left > 0n; left >>= 1n, base = mul(base, base)) {
+    result = left & 1n ? mul(result, base) : result;
+  }
+  return result;
+}
+
+const GENERATOR = power(7n, 2n ** 32n - 1n);
+
+/** The root of unity of an order that is a power of two. @param {number} count */
+function root(count) {
+  return power(GENERATOR, 2n ** 32n / BigInt(count));
+}
+
+/** @param {bigint} a */
+function inverse(a) {
+  return power(a, P - 2n);
+}
+
+/**
+ * The values of a polynomial at the odd powers of the root of order 2n, from the n values at its even powers. The degree is
+ * below n.
+ *
+ * @param {readonly bigint[]} values
+ */
+export function otherValues(values) {
+  const n = values.length;
+  const step = root(2 * n);
+  let weight = inverse(BigInt(n));
+  const coefficients = transformed(values, inverse(root(n))).map((number) => {
+    const weighted = mul(number, weight);
+    weight = mul(weight, step);
+    return weighted;
+  });
+  return transformed(coefficients, root(n));
+}
+
+/**
+ * Σ values[j] ω^(jk), for k = 0, 1, …, for an ω of as high an order as there are values.
+ *
+ * @param {readonly bigint[]} values
+ * @param {bigint} omega
+ * @returns {bigint[]}
+ */
+function transformed(values, omega) {
+  if (values.length === 1) {
+    return [...values];
+  }
+  const half = (/** @type {number} */ start) =>
+    transformed(values.filter((_, j) => j % 2 === start), mul(omega, omega));
+  const [even, odd] = [half(0), half(1)];
+  let turn = 1n;
+  const turned = odd.map((number) => {
+    const made = mul(number, turn);
+    turn = mul(turn, omega);
+    return made;
+  });
+  return [...even.map((number, k) => add(number, turned[k])), ...even.map((number, k) => sub(number, turned[k]))];
+}
+
+/**
+ * Elements as bytes, the lowest first.
+ *
+ * @param {readonly bigint[]} elements
+ */
+export function elementBytes(elements) {
+  const view = new DataView(new ArrayBuffer(ELEMENT_BYTES * elements.length));
+  elements.forEach((element, k) => view.setBigUint64(ELEMENT_BYTES * k, element, true));
+  return new Uint8Array(view.buffer);
+}
