@@ -25,11 +25,13 @@ from fedping.protocol.sharing.exchange import (
     Request,
 )
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms
-from fedping.protocol.sharing.ring import WORDS, Elements
-from fedping.protocol.sharing.sealing import Opener, opener
-from fedping.protocol.sharing.shares import SEED_BYTES, info_of, layout, masks
+from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring
+from fedping.protocol.sharing.sealing import OVERHEAD, Opener, opener
+from fedping.protocol.sharing.shares import info_of, layout, masks
+from fedping.protocol.sharing.votes import Votes, context_of, numbers_from
 
 if TYPE_CHECKING:
+    from fedping.protocol.proofs.prio3 import Sizes
     from fedping.server_jobs.privacy.noise import Noise
 
 OLDEST = timedelta(days=7)
@@ -37,6 +39,9 @@ OLDEST = timedelta(days=7)
 
 CLOCKS_APART = timedelta(minutes=10)
 """By how much a leader's clock may be ahead."""
+
+KEY_BYTES = 32
+"""Of the key that proofs are looked at with."""
 
 _MASKS_AT_A_TIME = 1 << 20
 """Bytes; one mask has 8 d, and a few copies of that are in memory."""
@@ -74,7 +79,9 @@ def arms_answered(
         for offer, key in keys.items()
         if _promises_the_same(key.terms, terms)
     }
-    opened = [_opened(_Shares(terms, request.version, arm, openers), threads) for arm in request.arms]
+    opened = [
+        _opened(_Shares(terms, request.version, arm, openers, request.verify_key), threads) for arm in request.arms
+    ]
     for arm, (_, refused) in zip(request.arms, opened, strict=True):
         if arm.clients - len(refused) < terms.min_batch:
             raise Refused(
@@ -115,8 +122,6 @@ def check_form(terms: Terms, request: Request) -> None:
     """Raise :class:`Refused` if a request is none for a line of these terms, whatever its shares are."""
     if (request.study, request.line) != (terms.study, terms.line):
         raise Refused("unknown", f"the request is for line '{request.line}' of study '{request.study}', another one")
-    if terms.proofs:
-        raise Refused("other_terms", "the line's clients send proofs, which this helper cannot look at")
     names = [arm.arm for arm in request.arms]
     if not names or len(set(names)) < len(names):
         raise Refused("unreadable", "the request names no arm, or one twice")
@@ -138,21 +143,30 @@ def check_form(terms: Terms, request: Request) -> None:
     _check_documents(request.arms)
 
 
+def bytes_a_client(terms: Terms) -> int:
+    """Return how many bytes a request has of each client."""
+    of_proofs = _of_proofs(terms).public + _of_proofs(terms).prepared if terms.proofs else 0
+    return DOCUMENT_BYTES + OFFER_ID_BYTES + layout(terms.numbers, terms.seal, terms.metric).sealed + of_proofs
+
+
 def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
     """Raise :class:`Refused` if an arm's parts are not as long as its clients and the terms have it."""
     k = arm.clients
+    public, prepared = (0, 0) if not terms.proofs else (_of_proofs(terms).public, _of_proofs(terms).prepared)
     for what, found, asked in (
         ("documents", arm.documents, DOCUMENT_BYTES),
         ("offers", arm.offers, OFFER_ID_BYTES),
-        ("sealed", arm.sealed, layout(terms.numbers, terms.seal).sealed),
+        ("sealed", arm.sealed, layout(terms.numbers, terms.seal, terms.metric).sealed),
+        ("public", arm.public, public),
+        ("prepared", arm.prepared, prepared),
     ):
         if len(found) != k * asked:
             raise Refused(
-                "other_terms" if what == "sealed" else "unreadable",
+                "unreadable" if what in ("documents", "offers") else "other_terms",
                 f"'{what}' of arm '{arm.arm}' has {len(found):,} bytes, where {k:,} clients have {k * asked:,}",
             )
-    if arm.public or arm.prepared or request.verify_key:
-        raise Refused("other_terms", "the request has parts of proofs, and the offer is without")
+    if len(request.verify_key) != (KEY_BYTES if terms.proofs else 0):
+        raise Refused("other_terms", "the request has a key for proofs, and the offer is without, or the reverse")
 
 
 def _check_documents(arms: Sequence[AskedArm]) -> None:
@@ -181,9 +195,48 @@ class _Shares(NamedTuple):
     version: int
     arm: AskedArm
     openers: Mapping[bytes, Opener]
+    verify_key: bytes
 
-    def seed(self, place: int) -> bytes | None:
-        """Return the seed at a place, or None if it cannot be opened."""
+    @property
+    def ring(self) -> Ring:
+        """Where they add up."""
+        return PRIME if self.terms.proofs else WORDS
+
+    @property
+    def size(self) -> int:
+        """How many numbers a share has that are added up."""
+        return Votes(self.terms.numbers, self.terms.metric).bits if self.terms.proofs else self.terms.numbers
+
+    def numbers(self, places: range) -> tuple[Elements, list[int]]:
+        """Return the numbers of those of some clients that count, shape (used, size), and the others' places."""
+        found = [self._opened(place) for place in places]
+        refused = [place for place, share in zip(places, found, strict=True) if share is None]
+        used = [place for place, share in zip(places, found, strict=True) if share is not None]
+        shares = [share for share in found if share is not None]
+        if not self.terms.proofs:
+            return masks(shares, self.terms.numbers), refused
+        numbers, proven = self._proven(np.array(used, np.intp), shares)
+        refused += [place for place, fine in zip(used, proven.tolist(), strict=True) if not fine]
+        return numbers[proven], sorted(refused)
+
+    def _proven(self, places: NDArray[np.intp], shares: list[bytes]) -> tuple[Elements, NDArray[np.bool_]]:
+        """Return the shares of the bits of clients at some places, and which of them have proven that they are bits."""
+        from fedping.protocol.proofs.prio3 import Side, prepare, valid
+
+        terms, arm, votes = self.terms, self.arm, Votes(self.terms.numbers, self.terms.metric)
+        if not shares:
+            return np.zeros((0, votes.bits), np.uint64), np.zeros(0, np.bool_)
+        documents, public, shown = (
+            np.frombuffer(each, np.uint8).reshape(arm.clients, -1)[places]
+            for each in (arm.documents, arm.public, arm.prepared)
+        )
+        rows = np.frombuffer(b"".join(shares), np.uint8).reshape(len(shares), -1)
+        context = context_of(terms.study, terms.line, self.version, arm.arm, votes)
+        made = prepare(votes.circuit, Side.HELPER, self.verify_key, documents, public, rows, context)
+        return made.out_shares, made.ok & valid(votes.circuit, public, shown, made.shown)
+
+    def _opened(self, place: int) -> bytes | None:
+        """Return what was sealed at a place, or None if it cannot be opened."""
         arm, width = self.arm, len(self.arm.sealed) // self.arm.clients
         offer = arm.offers[OFFER_ID_BYTES * place : OFFER_ID_BYTES * (place + 1)]
         if (open_it := self.openers.get(offer)) is None:
@@ -191,8 +244,8 @@ class _Shares(NamedTuple):
         document = UUID(bytes=arm.documents[DOCUMENT_BYTES * place : DOCUMENT_BYTES * (place + 1)])
         terms = self.terms
         info = info_of(terms.study, terms.line, self.version, arm.arm, document, terms.numbers, offer)
-        seed = open_it(arm.sealed[width * place : width * (place + 1)], info)
-        return seed if seed is not None and len(seed) == SEED_BYTES else None
+        share = open_it(arm.sealed[width * place : width * (place + 1)], info)
+        return share if share is not None and len(share) == width - OVERHEAD[terms.seal] else None
 
 
 def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
@@ -203,25 +256,34 @@ def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
         return _opened_part(shares, parts[0])
     with ThreadPoolExecutor(threads) as pool:  # opening and hashing let other threads run
         found = list(pool.map(lambda part: _opened_part(shares, part), parts))
-    return WORDS.total(np.stack([total for total, _ in found])), [place for _, refused in found for place in refused]
+    return shares.ring.total(np.stack([total for total, _ in found])), [
+        place for _, refused in found for place in refused
+    ]
 
 
 def _opened_part(shares: _Shares, places: range) -> tuple[Elements, list[int]]:
-    d = shares.terms.numbers
-    at_a_time = max(1, _MASKS_AT_A_TIME // (8 * d))
-    total, refused = np.zeros(d, np.uint64), list[int]()
+    at_a_time = max(1, _MASKS_AT_A_TIME // (8 * shares.size))
+    total, refused = np.zeros(shares.size, np.uint64), list[int]()
     for start in range(places.start, places.stop, at_a_time):
-        batch = range(start, min(start + at_a_time, places.stop))
-        seeds = [shares.seed(place) for place in batch]
-        refused += [place for place, seed in zip(batch, seeds, strict=True) if seed is None]
-        total = WORDS.plus(total, WORDS.total(masks([seed for seed in seeds if seed is not None], d)))
+        numbers, others = shares.numbers(range(start, min(start + at_a_time, places.stop)))
+        refused += others
+        total = shares.ring.plus(total, shares.ring.total(numbers))
     return total, refused
 
 
 def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
-    """Return a sum with the noise that the terms promise."""
+    """Return a sum, of vectors, with the noise that the terms promise."""
     drawn: NDArray[np.int64] = noise.integers(terms.sigma, terms.numbers)
-    return WORDS.plus(total, WORDS.of(drawn))
+    if not terms.proofs:
+        return WORDS.plus(total, WORDS.of(drawn))
+    return PRIME.plus(numbers_from(Votes(terms.numbers, terms.metric), total, 0), PRIME.of(drawn))
+
+
+def _of_proofs(terms: Terms) -> Sizes:
+    """Return how long the parts of a proof are."""
+    from fedping.protocol.proofs.prio3 import sizes
+
+    return sizes(Votes(terms.numbers, terms.metric).circuit)
 
 
 def _bytes_of(total: Elements) -> bytes:

@@ -200,8 +200,6 @@ def _checked(study: PublicStudy, line: PublicLine, leader: Identity, key: bytes,
     terms = terms_for(study, line, leader, key, made)
     if terms.leader == terms.helper:
         raise InvalidSettings(f"{where} would have one server, which sees everything; the leader has to be another")
-    if terms.proofs:
-        raise InvalidSettings(f"clients of {where} send proofs, which this helper cannot check yet; leave 'proofs' out")
     if not terms.arms:
         raise InvalidSettings(f"no arm of study '{study.name}' follows line '{line.name}', so nothing would be summed")
     if central is not None:

@@ -150,6 +150,7 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.folder = open_folder(settings.folder)
+        self._held = self.folder.records()  # whoever is the last to close them flushes everything, at each request
         self.desk = Desk(self._answered)
         self.metrics = Metrics()
         self._arriving = 0

@@ -154,11 +154,13 @@ class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="shared"):
     """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
 
-    It is the one link of a private line with ``shared``, whose settings these are.
+    It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
+    largest number of a metric, on which it depends how many bits there are.
     """
 
     seal: Seal = "x25519"
     proofs: bool = False
+    metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
 
 
 class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):

@@ -96,7 +96,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not self.upload:
-            force_setattr(self, "upload", (_private_link(self.privacy),))
+            force_setattr(self, "upload", (_private_link(self.privacy, self.spec),))
         check_links(self.upload, self.name)
         _check_private(self)
         if isinstance(self.pipeline.aggregate, Recluster):
@@ -115,10 +115,13 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
 
 
-def _private_link(privacy: Privacy) -> PrivateVector | SharedVector:
+def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVector:
     """Return the one link of a private line."""
     shared = privacy.shared
-    return PrivateVector() if shared is None else SharedVector(seal=shared.seal, proofs=shared.proofs)
+    if shared is None:
+        return PrivateVector()
+    metric = frame_of(privacy, spec).metric if shared.proofs else 0
+    return SharedVector(seal=shared.seal, proofs=shared.proofs, metric=metric)
 
 
 def _check_private(line: Line) -> None:
@@ -130,7 +133,7 @@ def _check_private(line: Line) -> None:
             )
         return
     frame_of(line.privacy, line.spec)
-    linked = line.upload == (_private_link(line.privacy),)
+    linked = line.upload == (_private_link(line.privacy, line.spec),)
     pipeline = line.pipeline
     for wrong, why in (
         (not linked, "a client sends one bounded vector and nothing else, so leave 'upload' out"),

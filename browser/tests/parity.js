@@ -43,9 +43,7 @@ import { infoOf, leaderShare, maskOf, sharedPayload } from "../study/sharing/sha
 import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
-export const TOPICS = [
-  ...["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "personal", "retry"],
-];
+export const TOPICS = ["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "personal", "retry"];
 
 /**
  * @typedef {{ name: string, got: unknown, expected: unknown }} Comparison

@@ -19,6 +19,7 @@ from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.vector import vector_payloads
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import Ping, PrivatePayload
+from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate, Payloads
 
@@ -51,9 +52,9 @@ class PrivatePings:
         self._study = study
         self._sharers: dict[str, Sharer] = {}
         self.waits: dict[str, str] = {}
-        self._shared = {line.name for line in study.lines if line.privacy and line.privacy.shared}
-        for line in study.lines:
-            self._take_offer(study, line)
+        self._shared = {line.name: line for line in study.lines if line.privacy and line.privacy.shared}
+        for line in self._shared.values():
+            self._take_offer(line, line.offer)
         self._makers: dict[str, Contributor] = {}
         self._most: dict[str, int | None] = {}
         self._turns: dict[str, float] = {}
@@ -73,27 +74,31 @@ class PrivatePings:
         return bool(self._shared)
 
     def look_for_offers(self, study: PublicStudy) -> None:
-        """Take the offers of a study as it is published now; where one does not fit, clients wait for another."""
-        for line in study.lines:
+        """Take the offers of a study as it is published now; where one does not fit, clients wait for another.
+
+        It has to fit the study that they joined, whose settings never change: whoever names another helper now, or less
+        noise, is not followed.
+        """
+        for published in study.lines:
+            if (line := self._shared.get(published.name)) is None:
+                continue
             try:
-                self._take_offer(study, line)
+                self._take_offer(line, published.offer)
             except InvalidSettings as error:
                 self._sharers.pop(line.name, None)
                 self.waits[line.name] = str(error)
 
-    def _take_offer(self, study: PublicStudy, line: PublicLine) -> None:
-        if line.name not in self._shared:
-            return
-        if isinstance(line.offer, UnsetType):
+    def _take_offer(self, line: PublicLine, offer: Offer | UnsetType) -> None:
+        if isinstance(offer, UnsetType):
             self._sharers.pop(line.name, None)
             self.waits[line.name] = (
-                f"line '{line.name}' of study '{study.name}' has no offer of its helper yet; 'fedping study offer' "
-                "publishes one"
+                f"line '{line.name}' of study '{self._study.name}' has no offer of its helper yet; 'fedping study "
+                "offer' publishes one"
             )
             return
         before = self._sharers.get(line.name)
-        if before is None or before.offer != line.offer:
-            self._sharers[line.name] = Sharer(study, line, line.offer)
+        if before is None or before.offer != offer:
+            self._sharers[line.name] = Sharer(self._study, line, offer)
         self.waits.pop(line.name, None)
 
     def choose(

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.columns import fixed_payloads
-from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Frame
 from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.sharing.sealing import sealer
 from fedping.protocol.sharing.shares import SEED_BYTES, info_of, layout, leader_shares
+from fedping.protocol.sharing.votes import Votes, context_of, proven
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
 from fedping.protocol.update import Payloads
 
@@ -29,6 +29,9 @@ def system_seeds(count: int) -> list[bytes]:
     drawn = os.urandom(SEED_BYTES * count)
     return [drawn[at : at + SEED_BYTES] for at in range(0, len(drawn), SEED_BYTES)]
 
+
+_BYTES_AT_A_TIME = 2**24
+"""Of masks: those of many clients at once, of which several copies are made."""
 
 FARTHEST = 2.0**52
 """How far from zero the numbers of hostile clients are at most, so that the sum of many can still be told."""
@@ -49,7 +52,7 @@ class Sharer:
 
     A ping's shares are made once: what is sent again has the same bytes. Sealing draws a key for each message, from the
     operating system and from nowhere else, so that the same seeds make the same shares, but never the same payload. It
-    takes about 150 µs a ping; everything else, for many pings at once, a few.
+    takes about 150 µs a ping; everything else, for many pings at once, a few, or with proofs as much again.
 
     Args:
         study: what the line is of.
@@ -60,22 +63,17 @@ class Sharer:
         offer: the offer.
 
     Raises:
-        InvalidSettings: the offer does not fit the line, its key cannot be sealed for, or the line asks for proofs.
+        InvalidSettings: the offer does not fit the line, or its key cannot be sealed for.
     """
 
     def __init__(self, study: Study | PublicStudy, line: Line | PublicLine, offer: Offer) -> None:
         self.offer, self._terms = offer, agreed(offer, study, line)
-        if self._terms.proofs:
-            raise InvalidSettings(
-                f"clients of line '{line.name}' of study '{study.name}' are to prove their votes, which simulated "
-                "clients do not do; let browsers take part, or create a study without 'proofs'"
-            )
         self._seal = sealer(self._terms.seal, bytes.fromhex(self._terms.key))
 
     @property
     def size(self) -> int:
         """How many bytes a payload has."""
-        return layout(self._terms.numbers, self._terms.seal).size
+        return layout(self._terms.numbers, self._terms.seal, self._terms.metric).size
 
     def payloads(
         self,
@@ -95,15 +93,36 @@ class Sharer:
             seeds: where the helper's shares are from.
         """
         terms, offer, drawn = self._terms, self.offer.id, seeds(len(vectors))
-        sealed = [
-            self._seal(seed, info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer))
-            for seed, version, document in zip(drawn, versions, documents, strict=True)
-        ]
-        k = len(vectors)
-        parts = (offer * k, leader_shares(vectors, list(drawn)).tobytes(), b"".join(sealed))
-        rows = [np.frombuffer(part, np.uint8).reshape(k, len(part) // k) for part in parts] if k else []
-        made = np.concatenate(rows, axis=1) if k else np.zeros((0, self.size), np.uint8)
+        made = np.empty((len(vectors), self.size), np.uint8)
+        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal, terms.metric).parts(made)
+        of_offer[:] = np.frombuffer(offer, np.uint8)
+        step = max(1, _BYTES_AT_A_TIME // of_leader.shape[1])
+        for at in range(0, len(vectors), step):
+            some = slice(at, at + step)
+            leaders, helpers = self._split(vectors[some], documents[some], versions[some], arm, drawn[some])
+            of_leader[some] = leaders
+            pings = zip(of_helper[some], helpers, versions[some], documents[some], strict=True)
+            for row, share, version, document in pings:
+                info = info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer)
+                row[:] = np.frombuffer(self._seal(share, info), np.uint8)
         return Payloads("shared", fixed_payloads(made))
+
+    def _split(
+        self,
+        vectors: NDArray[np.int64],
+        documents: Sequence[UUID],
+        versions: Sequence[int],
+        arm: str,
+        seeds: Sequence[bytes],
+    ) -> tuple[NDArray[np.uint8], Sequence[bytes]]:
+        """Return what is the leader's of k vectors, shape (k, bytes), and what is the helper's."""
+        terms = self._terms
+        if not terms.proofs:
+            return leader_shares(vectors, list(seeds)), seeds
+        votes = Votes(terms.numbers, terms.metric)
+        contexts = [context_of(terms.study, terms.line, version, arm, votes) for version in versions]
+        nonces = np.frombuffer(b"".join(each.bytes for each in documents), np.uint8).reshape(len(vectors), 16)
+        return proven(votes, vectors, nonces, seeds, contexts)
 
     def payload(self, vector: NDArray[np.int64], document: UUID, version: int, arm: str) -> bytes:
         """Return the payload of one client's ping, of its vector, shape (d,); its seed is the operating system's."""

@@ -254,20 +254,22 @@ def _fence(text: str) -> tuple[tuple[str, str], int]:
 def answer(request: Path, out: Path | None, threads: int | None, folder: Path, as_json: bool) -> None:
     """Answer the REQUEST in a file, as a job that runs every hour may do.
 
-    For the same request, the answer is the same, byte for byte. Exit code 1: it is refused, and for what.
+    For the same request, the answer is the same, byte for byte. Exit code 1: it is refused; why is in the file of the
+    answer, for the leader.
     """
     from fedping.helper.folder import open_folder
     from fedping.helper.replying import read_request, reply, write_answer
     from fedping.protocol.sharing.exchange import Refused
 
-    helper_ = open_folder(folder)
+    helper_, to = open_folder(folder), out or request.with_name(f"{request.name}.answer")
     try:
         found = reply(helper_, read_request(helper_, request), datetime.now(UTC), threads=threads or _cores())
     except Refused as error:
+        refusal = msgspec.json.encode(error.refusal)
+        write_answer(to, refusal)
         if as_json:
-            click.echo(msgspec.json.encode(error.refusal).decode())
+            click.echo(refusal.decode())
         raise FedpingError(f"the request {request} is refused ({error.reason}): {error}") from error
-    to = out or request.with_name(f"{request.name}.answer")
     write_answer(to, found.data)
     if as_json:
         told = {name: value for name, value in found._asdict().items() if name != "data"}

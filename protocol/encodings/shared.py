@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def layout_of(link: SharedVector, m: int) -> Layout:
     """Return the layout of the payloads of a line of m weights."""
-    return layout(m + len(METRICS), link.seal)
+    return layout(m + len(METRICS), link.seal, link.metric)
 
 
 def ends(link: SharedVector) -> Ends:

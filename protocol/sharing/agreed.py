@@ -48,6 +48,7 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         sigma=noise_of(line),
         min_batch=privacy.shared.min_batch,
         proofs=privacy.shared.proofs,
+        metric=frame_of(privacy, line.spec).metric if privacy.shared.proofs else 0,
         seal=privacy.shared.seal,
         key=key.hex(),
         made=made,
@@ -83,7 +84,7 @@ def agreed_terms(study: PublicStudy, line: PublicLine) -> Terms | None:
 def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) -> Iterator[tuple[str, object, object]]:
     """Yield what an offer says otherwise than a line's settings: its name, what is offered, and what is asked."""
     asked = terms_for(study, line, terms.leader, bytes.fromhex(terms.key), terms.made)
-    for name in ("study", "line", "numbers", "proofs", "seal"):
+    for name in ("study", "line", "numbers", "proofs", "metric", "seal"):
         if getattr(terms, name) != getattr(asked, name):
             yield f"'{name}'", repr(getattr(terms, name)), repr(getattr(asked, name))
     if set(terms.arms) != set(asked.arms):

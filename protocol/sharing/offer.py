@@ -39,6 +39,7 @@ class Terms(Struct, frozen=True, kw_only=True):
         sigma: the standard deviation of the noise that the helper adds to each; 0 for none.
         min_batch: of how many clients of an arm it gives a sum at least.
         proofs: whether it counts only clients that prove that they send votes.
+        metric: with proofs the largest number of a metric; else 0.
         seal, key: how shares are sealed, and the public key, in hexadecimal.
         made: when, ISO 8601 in UTC.
     """
@@ -55,6 +56,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     seal: Seal
     key: Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+\Z", max_length=4096)]
     made: str
+    metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
     format: Literal[1] = 1
 
 

@@ -2,7 +2,8 @@
 
 The payload of a ping is ``offer id (8) ‖ the leader's share ‖ the helper's, sealed``. Without proofs the helper's share
 is a seed of 32 bytes, from which SHAKE128 makes a mask of d words of 64 bits; the leader's is the vector minus the mask
-in :data:`fedping.protocol.sharing.ring.WORDS`, 8 d bytes, little-endian. Each alone is uniformly random.
+in :data:`fedping.protocol.sharing.ring.WORDS`, 8 d bytes, little-endian. Each alone is uniformly random. With proofs
+both are as `fedping.protocol.sharing.votes` says.
 """
 
 from __future__ import annotations
@@ -44,9 +45,15 @@ class Layout(NamedTuple):
         return rows[:, :OFFER_ID_BYTES], rows[:, OFFER_ID_BYTES:start], rows[:, start:]
 
 
-def layout(d: int, seal: Seal) -> Layout:
-    """Return the layout of shares of d numbers."""
-    return Layout(8 * d, SEED_BYTES + OVERHEAD[seal])
+def layout(d: int, seal: Seal, metric: int = 0) -> Layout:
+    """Return the layout of shares of d numbers; with proofs, where ``metric`` is the largest number of a metric."""
+    if not metric:
+        return Layout(8 * d, SEED_BYTES + OVERHEAD[seal])
+    from fedping.protocol.proofs.prio3 import sizes
+    from fedping.protocol.sharing.votes import Votes
+
+    size = sizes(Votes(d, metric).circuit)
+    return Layout(size.leader + size.public, size.helper + OVERHEAD[seal])
 
 
 def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: int, offer: bytes) -> bytes:

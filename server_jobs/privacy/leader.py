@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING
 
 from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
@@ -20,3 +21,8 @@ def leader_key(secret: bytes) -> Ed25519PrivateKey:
 def leader_identity(secret: bytes) -> Identity:
     """Return the identity by which helpers know who asks."""
     return identity_of(leader_key(secret))
+
+
+def verify_key(secret: bytes, study: str, line: str, version: int) -> bytes:
+    """Return the key that both servers look at the proofs of a version with, 32 bytes, which no client knows."""
+    return hmac.digest(secret, f"fedping verify v1|{study}|{line}|{version}".encode(), "sha256")

@@ -34,14 +34,23 @@ from fedping.protocol.sharing.exchange import (
 )
 from fedping.protocol.sharing.ring import Elements
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
+from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.privacy.leader import leader_identity, leader_key
+from fedping.server_jobs.privacy.leader import leader_identity, leader_key, verify_key
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.asking import Helper, NoAnswer
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.manifest import Manifest, work_on
 from fedping.server_jobs.round.private_sums import Sums
-from fedping.server_jobs.round.shared_sums import Shares, asked_arms, repeated_documents, summing, without
+from fedping.server_jobs.round.shared_sums import (
+    Proofs,
+    Shares,
+    asked_arms,
+    repeated_documents,
+    summing,
+    votes_of,
+    without,
+)
 from fedping.server_jobs.round.work import rules_for
 
 if TYPE_CHECKING:
@@ -145,12 +154,17 @@ class SharedSums:
             )
         if short:
             return short
+        arms, sums = asked_arms(self.line, self._arms, shares, proofs := self._proofs)
+        for arm in arms:
+            if arm.clients < self._shared.min_batch:
+                return _too_few(arm.arm, arm.clients, self._shared.min_batch)
         request = Request(
             study=self.study.name,
             line=self.line.name,
             version=self.head.iteration,
-            arms=asked_arms(self.line, self._arms, shares),
+            arms=arms,
             made=now,
+            verify_key=proofs.verify_key if proofs else b"",
         )
         return Asked(
             study=self.study.name,
@@ -158,9 +172,18 @@ class SharedSums:
             version=self.head.iteration,
             of=self.head.digest,
             request=signed(request, leader_key(self.key)),
-            sums={arm: shares[number].total.astype("<u8").tobytes() for number, arm in enumerate(self._arms)},
+            sums={arm: total.astype("<u8").tobytes() for arm, total in sums.items()},
             inputs=manifest.inputs,
         )
+
+    @property
+    def _proofs(self) -> Proofs | None:
+        """What proofs are looked at with; None if clients prove nothing."""
+        votes, study, line, version = votes_of(self.line), self.study.name, self.line.name, self.head.iteration
+        if votes is None:
+            return None
+        contexts = {arm: context_of(study, line, version, arm, votes) for arm in self._arms}
+        return Proofs(verify_key(self.key, study, line, version), contexts)
 
     def _shares(self, inputs: tuple[InputFile, ...], engine: Engine, among: bytes | None = None) -> Shares:
         """Return what has landed of all clients that count, or of those with the document ids ``among`` alone."""
@@ -179,10 +202,7 @@ class SharedSums:
         )
         for arm, clients in zip(self._arms, counts, strict=True):
             if clients < least:
-                return (
-                    f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share, and of fewer "
-                    "the helper gives no sum"
-                )
+                return _too_few(arm, clients, least)
         submitting = {arm.name for arm in self.study.arms if arm.submits}
         there = sum(n for arm, n in zip(self._arms, counts, strict=True) if arm in submitting)
         if there < (wanted := self.line.pipeline.min_clients):
@@ -293,6 +313,13 @@ class SharedSums:
         if trouble := answer_trouble(answer, made.read, self.line):
             raise FedpingError(f"{where} does not fit the request: {trouble}; {lost}")
         return answer
+
+
+def _too_few(arm: str, clients: int, least: int) -> str:
+    return (
+        f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share, and of fewer the helper "
+        "gives no sum"
+    )
 
 
 def most_answer_bytes(line: Line, request: Request) -> int:

@@ -18,8 +18,9 @@ from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, MOST_CLIENTS, AskedArm
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES
-from fedping.protocol.sharing.ring import WORDS, Elements, Ring
+from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring
 from fedping.protocol.sharing.shares import Layout, words_of
+from fedping.protocol.sharing.votes import Votes, bit_shares, numbers_from, split_public
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Accumulator
@@ -48,17 +49,22 @@ class Summing(NamedTuple):
 
 
 def summing(line: Line) -> Summing:
-    """Return what is added up of the leader's shares of a line.
+    """Return what is added up of the leader's shares of a line."""
+    votes = votes_of(line)
+    if votes is None:
+        return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
+    return Summing(
+        PRIME,
+        votes.bits,
+        lambda rows: bit_shares(votes, rows),
+        lambda total, clients: numbers_from(votes, total, clients),
+    )
 
-    Raises:
-        FedpingError: its clients prove what they send, which rounds cannot look at yet.
-    """
-    if link_of(line).proofs:
-        raise FedpingError(
-            f"clients of line '{line.name}' prove what they send, which this fedping cannot look at; use a newer one, "
-            "or create a study without 'proofs' in 'shared'; nothing was read"
-        )
-    return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
+
+def votes_of(line: Line) -> Votes | None:
+    """Return how the vectors of a line are bits, which its clients prove; None if they prove nothing."""
+    link = link_of(line)
+    return Votes(line.spec.m + len(METRICS), link.metric) if link.proofs else None
 
 
 def link_of(line: Line) -> SharedVector:
@@ -74,7 +80,8 @@ class ArmShares(NamedTuple):
     Attributes:
         total: the sum of the leader's shares.
         clients: how many there are.
-        rows: of each client the document id, the offer's id and its sealed share side by side, in blocks of rows.
+        rows: of each client the document id, the offer's id and its sealed share side by side, in blocks of rows; with
+            proofs the leader's share as well.
     """
 
     total: Elements
@@ -101,14 +108,16 @@ def shared_sums(line: Line) -> Accumulator[Shares]:
     document ids.
 
     Raises:
-        FedpingError: as :func:`summing`; and when there are more clients than a request may have.
+        FedpingError: there are more clients than a request may have.
     """
+    proven = link_of(line).proofs
     of, parts = summing(line), layout_of(link_of(line), line.spec.m)
-    most = most_clients(parts)
+    most = most_clients(parts, proven)
 
     def add(shares: Shares, payloads: Bytes, votes: Vector, arms: NDArray[np.int16], documents: Bytes) -> Shares:
         offers, leaders, sealed = parts.parts(payloads)
-        numbers, rows = of.numbers(leaders), np.concatenate([documents, offers, sealed], axis=1)
+        kept = [documents, offers, sealed, leaders] if proven else [documents, offers, sealed]
+        numbers, rows = of.numbers(leaders), np.concatenate(kept, axis=1)
         each = ((int(arm), arms == arm) for arm in np.unique(arms))
         found = {arm: ArmShares(of.ring.total(numbers[at]), int(at.sum()), (rows[at],)) for arm, at in each}
         return merge(shares, found)
@@ -126,9 +135,9 @@ def shared_sums(line: Line) -> Accumulator[Shares]:
     return plain._replace(init=lambda line: {}, add=add, merge=merge, asks=("arms", "documents"))
 
 
-def most_clients(parts: Layout) -> int:
+def most_clients(parts: Layout, proven: bool) -> int:
     """Return of how many clients a helper may be asked at once."""
-    return min(MOST_CLIENTS, MOST_BYTES // parts.sealed)
+    return min(MOST_CLIENTS, MOST_BYTES // (parts.size if proven else parts.sealed))
 
 
 def _both(ring: Ring, a: ArmShares, b: ArmShares) -> ArmShares:
@@ -162,14 +171,65 @@ def without(line: Line, shares: Shares, others: Shares) -> Shares:
     return found
 
 
-def asked_arms(line: Line, arms: Sequence[str], shares: Shares) -> tuple[AskedArm, ...]:
-    """Return what is asked of the helper: of each arm, by name, the clients whose shares are in the leader's sums."""
-    start, found = DOCUMENT_BYTES + OFFER_ID_BYTES, []
+class Proofs(NamedTuple):
+    """What a leader looks at proofs with.
+
+    Attributes:
+        verify_key: 32 bytes that no client knows, the same for all requests on a version: what two keys show of one
+            proof would give it away.
+        contexts: by arm what its clients have proven for (`fedping.protocol.sharing.votes.context_of`).
+    """
+
+    verify_key: bytes
+    contexts: Mapping[str, bytes]
+
+
+def asked_arms(
+    line: Line, arms: Sequence[str], shares: Shares, proofs: Proofs | None
+) -> tuple[tuple[AskedArm, ...], dict[str, Elements]]:
+    """Return what is asked of the helper, the clients of each arm, and by arm the sum of the leader's shares of them.
+
+    Of clients that prove what they send, those are left out whose share has a form that no honest client's has. Whether
+    the others have proven it comes out where the parts of both servers are together, which is at the helper.
+    """
+    asked, sums, of, votes = [], {}, summing(line), votes_of(line)
+    sealed_bytes = layout_of(link_of(line), line.spec.m).sealed
     for number, arm in enumerate(arms):
-        rows = shares[number].ordered
-        documents, offers, sealed = rows[:, :DOCUMENT_BYTES], rows[:, DOCUMENT_BYTES:start], rows[:, start:]
-        found.append(AskedArm(arm=arm, documents=documents.tobytes(), offers=offers.tobytes(), sealed=sealed.tobytes()))
-    return tuple(found)
+        rows, total = shares[number].ordered, shares[number].total
+        public = prepared = rows[:, :0]
+        if proofs is not None and votes is not None:
+            public, prepared, fine = _prepared(votes, proofs, arm, rows)
+            total = of.ring.minus(total, of.ring.total(of.numbers(_leaders(votes, rows[~fine]))))
+            rows, public, prepared = rows[fine], public[fine], prepared[fine]
+        start, end = DOCUMENT_BYTES + OFFER_ID_BYTES, DOCUMENT_BYTES + OFFER_ID_BYTES + sealed_bytes
+        parts = {
+            "documents": rows[:, :DOCUMENT_BYTES],
+            "offers": rows[:, DOCUMENT_BYTES:start],
+            "sealed": rows[:, start:end],
+            "public": public,
+            "prepared": prepared,
+        }
+        asked.append(AskedArm(arm=arm, **{name: part.tobytes() for name, part in parts.items()}))
+        sums[arm] = total
+    return tuple(asked), sums
+
+
+def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Bytes, Bytes, NDArray[np.bool_]]:
+    """Return the public shares of an arm's clients, what the leader makes of theirs, and which have the right form."""
+    from fedping.protocol.proofs.prio3 import Side, prepare
+
+    own, public = split_public(votes, _leaders(votes, rows))
+    documents, context = np.ascontiguousarray(rows[:, :DOCUMENT_BYTES]), proofs.contexts[arm]
+    made = prepare(votes.circuit, Side.LEADER, proofs.verify_key, documents, public, own, context)
+    return public, made.shown, made.ok
+
+
+def _leaders(votes: Votes, rows: Bytes) -> Bytes:
+    """Return what the leader got of each client, from the end of the rows that are kept."""
+    from fedping.protocol.proofs.prio3 import sizes
+
+    size = sizes(votes.circuit)
+    return rows[:, -(size.leader + size.public) :]
 
 
 def as_ids(documents: Bytes) -> NDArray[np.void]:

@@ -68,7 +68,9 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
     def _relay(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if self.command in ("POST", "PUT") else None
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        replaced = self.command == "GET" and self.path in self.instead
+        dropped = _HOP | {"if-none-match", "etag"} if replaced else _HOP  # the tag is that of what ingest has
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
         request = urllib.request.Request(self.to + self.path, data=body, headers=headers, method=self.command)
         try:
             with urllib.request.urlopen(request, timeout=240) as answer:
@@ -77,11 +79,11 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
             status, named, data = error.code, error.headers, error.read()
         seen = {name.lower(): value for name, value in self.headers.items()}
         self.passed.append(Passed(self.command, self.path, seen, status))
-        if self.command == "GET" and self.path in self.instead:
+        if replaced:
             data = self.instead[self.path]
         self.send_response(status)
         for name, value in named.items():
-            if name.lower() not in _HOP:
+            if name.lower() not in dropped:
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -36,7 +36,7 @@ from fedping.server_jobs.optimize import first_versions
 from tests.support.fleets import WHEN, PlannedTransport
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.private import CENTRAL
-from tests.support.sharing import Helper, offering, shared
+from tests.support.sharing import LEADER, Helper, offering, shared
 from tests.support.virtual_time import in_virtual_time
 
 CLIENTS = 60
@@ -142,6 +142,20 @@ def test_an_offer_that_does_not_fit_is_refused_at_the_start_and_waited_out_later
         run(Offering([offering(study, forged)]))
     summaries, sent = run(Offering([offering(study, each) for each in (good, forged, good)]), 3)
     assert [len(pings) > 0 for pings in sent] == [True, False, True]
+    assert "is not signed by the helper" in summaries[1].waits["main"]
+
+
+def test_clients_do_not_follow_a_study_that_names_another_helper_than_the_one_that_they_joined() -> None:
+    study, helper = study_of(SPECS["examples"]), Helper()
+    line = study.lines[0]
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    theirs = replace(line.privacy, shared=replace(line.privacy.shared, helper=LEADER))
+    changed = replace(study, lines=(replace(line, privacy=theirs),))
+    offer = Helper(secret=b"a leader").offer(changed)
+    published = [offering(study, helper.offer(study)), offering(changed, offer)]
+    summaries, sent = run(Offering(published), 2)
+    assert [len(pings) > 0 for pings in sent] == [True, False]
     assert "is not signed by the helper" in summaries[1].waits["main"]
 
 

@@ -104,6 +104,21 @@ def test_seeds_decide_the_shares_and_sealing_is_new_each_time() -> None:
     assert {len(seed) for seed in system_seeds(3)} == {32}
 
 
+def test_many_shares_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of their masks are held at a time."""
+    study, rng = study_of(), np.random.default_rng(1)
+    sharer = Sharer(study, study.lines[0], Helper().offer(study))
+    vectors, seeds = rng.integers(-(2**14), 2**14, (7, D)), system_seeds(7)
+    documents, versions = [uuid4() for _ in vectors], list(range(7))
+    found = []
+    for at_a_time in (2**24, 3 * 8 * D, 1):
+        monkeypatch.setattr("fedping.client_sim.privacy.sharing._BYTES_AT_A_TIME", at_a_time)
+        sent = sharer.payloads(vectors, documents, versions, "treatment", lambda _: seeds).column.to_pylist()
+        found.append([parts(payload)[1] for payload in sent])
+    assert found[0] == found[1] == found[2]
+    assert [together(*each).tolist() for each in zip(found[0], seeds, strict=True)] == vectors.tolist()
+
+
 def test_a_leaders_share_is_uniform_whatever_is_shared() -> None:
     """Bytes by chi-square; of seeds that are given, so that it is the same each time."""
     study = study_of()
@@ -139,9 +154,6 @@ def test_nothing_is_sealed_for_somebody_else() -> None:
     study = study_of()
     with pytest.raises(InvalidSettings, match="is not signed by the helper"):
         Sharer(study, study.lines[0], Helper(secret=b"another").offer(study))
-    proving = study_of(proofs=True)
-    with pytest.raises(InvalidSettings, match="to prove their votes"):
-        Sharer(proving, proving.lines[0], Helper().offer(proving))
     plain = private_study(D - 3)
     with pytest.raises(InvalidSettings, match="has no helper"):
         Sharer(plain, plain.lines[0], Helper().offer(study))

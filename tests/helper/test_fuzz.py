@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,10 @@ JUNK: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def helping(tmp_path_factory: pytest.TempPathFactory) -> Helping:
-    return joined(tmp_path_factory.mktemp("fuzzed") / "helper", min_batch=LEAST)
+def helping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helping]:
+    made = joined(tmp_path_factory.mktemp("fuzzed") / "helper", min_batch=LEAST)
+    with made.folder.records():  # so that nobody is the last to close them, which flushes everything to disk
+        yield made
 
 
 class Row(NamedTuple):

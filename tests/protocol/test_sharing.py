@@ -15,7 +15,6 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.privacy import Frame
 from fedping.protocol.sharing.agreed import agreed, terms_for
 from fedping.protocol.sharing.exchange import (
     Answer,
@@ -32,7 +31,7 @@ from fedping.protocol.sharing.ring import PRIME, WORDS, Ring
 from fedping.protocol.sharing.sealing import OVERHEAD, new_private_key, opener, public_key, sealer
 from fedping.protocol.sharing.shares import layout, leader_shares, masks, words_of
 from fedping.protocol.sharing.signing import identity_of, signing_key
-from fedping.protocol.sharing.votes import bits_in, bits_of, loss_weights, numbers_from
+from fedping.protocol.sharing.votes import Votes, bits_of, loss_weights, numbers_from
 from fedping.protocol.study import Line, Study
 
 HELPER, LEADER, OTHER = (signing_key(bytes([n]) * 32, "test") for n in range(3))
@@ -84,7 +83,7 @@ def test_bits_of_a_loss_come_to_every_loss_that_there_is_and_to_none_beyond(metr
     losses = np.arange(metric + 1)
     vectors = np.zeros((len(losses), m + 3), np.int64)
     vectors[:, m], vectors[:, m + 1] = metric, losses
-    bits = bits_of(Frame(np.zeros(m, np.int64), np.ones(m), True, metric), vectors)
+    bits = bits_of(Votes(m + 3, metric), vectors)
     assert (bits[:, 2:-1] @ np.array(weights) == losses).all()
 
 
@@ -93,15 +92,15 @@ def test_votes_as_bits_come_to_the_same_sums_as_the_vectors_also_from_shares(
     seed: int, clients: int, m: int, metric: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    frame = Frame(np.zeros(m, np.int64), np.ones(m), True, metric)
+    as_bits = Votes(m + 3, metric)
     votes, losses = 64 * rng.integers(-1, 2, (clients, m)), rng.integers(0, metric + 1, clients)
     tops = metric * rng.integers(0, 2, clients)
     vectors = np.column_stack([votes, np.full(clients, metric), losses, tops])
-    bits = bits_of(frame, vectors)
-    assert bits.shape == (clients, bits_in(frame))
+    bits = bits_of(as_bits, vectors)
+    assert bits.shape == (clients, as_bits.bits)
     mask = rng.integers(0, PRIME.modulus, bits.shape, np.uint64)
     leader = PRIME.total(PRIME.minus(bits.astype(np.uint64), mask))
-    ours, theirs = numbers_from(frame, leader, clients), numbers_from(frame, PRIME.total(mask), 0)
+    ours, theirs = numbers_from(as_bits, leader, clients), numbers_from(as_bits, PRIME.total(mask), 0)
     assert (PRIME.centred(PRIME.plus(ours, theirs)) == vectors.sum(axis=0)).all()
 
 
@@ -173,6 +172,7 @@ def test_an_offer_is_agreed_that_the_helper_has_signed_for_the_line_as_it_is() -
         ({"sigma": 3.0}, "noise"),
         ({"min_batch": 9}, "'min_batch'"),
         ({"proofs": True}, "'proofs'"),
+        ({"metric": 7}, "'metric'"),
         ({"seal": "mlkem768-x25519"}, "'seal'"),
         ({"helper": "0" * 64}, "another helper"),
     ],

@@ -1,9 +1,8 @@
 """A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers need."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ from fedping.helper.folder import HelperFolder, make_helper
 from fedping.helper.joining import join
 from fedping.helper.replying import reply
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, frame_of, vectors_of
+from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, read_signed
 from fedping.protocol.sharing.exchange import Request as Request
 from fedping.protocol.sharing.offer import Offer, Seal
@@ -30,14 +29,6 @@ from tests.support.rounds import WHEN, id_of
 KEY = bytes(range(32))
 NOW = datetime.fromisoformat(WHEN)
 CENTRAL = Central(epsilon=3, delta=1e-6, rounds=5, population=1000, noise_multiplier=4.0)
-
-
-class NoNoise:
-    """Of lines without a central guarantee, whose helper adds none."""
-
-    def integers(self, sigma: float, d: int) -> NDArray[np.int64]:
-        assert sigma == 0
-        return np.zeros(d, np.int64)
 
 
 @dataclass
@@ -115,14 +106,16 @@ def shared_line(
     min_batch: int = 5,
     min_clients: int = 1,
     seal: Seal = "x25519",
+    proofs: bool = False,
     name: str = "private",
     helper: HelperFolder | None = None,
     **privacy: Any,
 ) -> SharedLine:
     """Return a line whose helper is in a folder of its own, and takes part."""
     made = helper or make_helper(folder / "helper")
-    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal)
-    settings = Privacy(central=central, shared=shared, **{"contribution": ClippedFlat(norm=2.0), **privacy})
+    shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal, proofs=proofs)
+    contribution = Signs() if proofs else ClippedFlat(norm=2.0)
+    settings = Privacy(central=central, shared=shared, **{"contribution": contribution, **privacy})
     study = private_study(m, privacy=settings, name=name)
     line = msgspec.structs.replace(study.lines[0], pipeline=Pipeline(min_clients=min_clients))
     study = msgspec.structs.replace(study, lines=(line,))
@@ -154,12 +147,3 @@ def documents_in(request: bytes) -> dict[str, list[bytes]]:
         arm.arm: [arm.documents[at : at + DOCUMENT_BYTES] for at in range(0, len(arm.documents), DOCUMENT_BYTES)]
         for arm in read_signed(request, Request).arms
     }
-
-
-def some_bytes(number: int, size: int) -> bytes:
-    """Return bytes that look random."""
-    return hashlib.shake_128(b"%d" % number).digest(size)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
