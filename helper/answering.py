@@ -143,6 +143,12 @@ def check_form(terms: Terms, request: Request) -> None:
     _check_documents(request.arms)
 
 
+def bytes_a_client(terms: Terms) -> int:
+    """Return how many bytes a request has of each client."""
+    of_proofs = _of_proofs(terms).public + _of_proofs(terms).prepared if terms.proofs else 0
+    return DOCUMENT_BYTES + OFFER_ID_BYTES + layout(terms.numbers, terms.seal, terms.metric).sealed + of_proofs
+
+
 def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
     """Raise :class:`Refused` if an arm's parts are not as long as its clients and the terms have it."""
     k = arm.clients

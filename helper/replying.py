@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, msgpack
 
-from fedping.helper.answering import arms_answered, check_age
+from fedping.helper.answering import arms_answered, bytes_a_client, check_age
 from fedping.helper.folder import HelperFolder
 from fedping.helper.joining import current, keys_of
 from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable, used_before
@@ -21,7 +21,6 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import sync_folder
 from fedping.protocol.sharing.exchange import (
-    DOCUMENT_BYTES,
     MOST_CLIENTS,
     Answer,
     Refused,
@@ -31,8 +30,7 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms, terms_of
-from fedping.protocol.sharing.shares import layout
+from fedping.protocol.sharing.offer import Terms, terms_of
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 from fedping.protocol.weights import Name
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise
@@ -188,8 +186,7 @@ def write_answer(file: Path, data: bytes) -> None:
 
 def largest_request(terms: Terms) -> int:
     """Return how many bytes a request of a line has at most."""
-    client = DOCUMENT_BYTES + OFFER_ID_BYTES + layout(terms.numbers, terms.seal).sealed
-    return MOST_CLIENTS * client + _AROUND
+    return MOST_CLIENTS * bytes_a_client(terms) + _AROUND
 
 
 def _reply_of(data: bytes, pinned: Pinned, request: Request, *, again: bool) -> Reply:

@@ -44,7 +44,8 @@ def stage(folder: Path) -> None:
             (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / name)
     for path in (MODULE / "package.json", MODULE / "npm" / "README.md", MODULE.parent / "LICENSE"):
         shutil.copy(path, folder)
-    run(["npx", "--yes", "--package", TYPESCRIPT, "--", "tsc", "fedping.js", *DECLARATIONS], folder)
+    modules = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.js"))
+    run(["npx", "--yes", "--package", TYPESCRIPT, "--", "tsc", *modules, *DECLARATIONS], folder)
 
 
 def pack(out: Path) -> Path:

@@ -53,6 +53,7 @@ class PrivatePings:
         self._sharers: dict[str, Sharer] = {}
         self.waits: dict[str, str] = {}
         self._shared = {line.name: line for line in study.lines if line.privacy and line.privacy.shared}
+        self._unproven = {name for name, line in self._shared.items() if not _proves(line)}
         for line in self._shared.values():
             self._take_offer(line, line.offer)
         self._makers: dict[str, Contributor] = {}
@@ -163,15 +164,15 @@ class PrivatePings:
             losses: theirs, shape (k,).
             tops: 1 where what was chosen was on top, else 0, shape (k,).
             keys: of each, for noise of its own, shape (k,).
-            forging: which of them keep to no bound, shape (k,): in shares nobody can see it. In a vector everybody can,
-                so there it changes nothing.
+            forging: which of them keep to no bound, shape (k,). In shares without proofs nobody can see it; everywhere
+                else they would be left out, or cut down, so there they keep to it.
         """
         maker = self._makers[line]
         m = len(maker.frame.group)
         computed = np.zeros((len(losses), m)) if updates is None else updates
         chances = (Chance(Random(key).randbytes) for key in keys.tolist())
         made = maker.vectors(computed, losses, tops, chances)
-        if forging is not None and line in self._shared:
+        if forging is not None and line in self._unproven:
             made[forging, :m] = unbounded(maker.frame, computed[forging])
         return made
 
@@ -222,6 +223,10 @@ class PrivatePings:
                 update=EncodedUpdate(updates.encoding, payload),
             )
             yield client, _encoder.encode(Ping(client_id=client, type=PRIVATE_UPDATE.name, payload=told))
+
+
+def _proves(line: PublicLine) -> bool:
+    return line.privacy is not None and line.privacy.shared is not None and line.privacy.shared.proofs
 
 
 def _secrets_of(keys: Keys, which: int = _SECRETS) -> list[bytes]:

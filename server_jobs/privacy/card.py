@@ -20,7 +20,7 @@ NOT_COVERED = (
 
 
 OF_BOTH_SERVERS = (
-    "that both servers see how many clients count in a round, and the number of each ping; the operator also sees whose",
+    "that both servers see how many clients count in a round, and the number of each ping; the operator, whose",
     "the two servers together: were they to put together what they have, they could read every vector that was sent",
 )
 """What is not covered besides, where there are two."""

@@ -20,18 +20,20 @@ from fedping.client_sim.fleet import Fleet, FleetSettings, IterationSummary, joi
 from fedping.client_sim.fleet.examples import ExampleSettings
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.interactions import product_spec
+from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Behaviour
 from fedping.client_sim.fleet.transport import Delivery, Outcome, TransportError
 from fedping.client_sim.learning import model_spec
+from fedping.client_sim.learning.states import in_memory
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import landed_files, partition
-from fedping.protocol.privacy import ClippedFlat, OneSign, Privacy, frame_of
+from fedping.protocol.privacy import SIGN, ClippedFlat, OneSign, Privacy, frame_of
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec
-from fedping.protocol.study import Arm, Line, PublicStudy, Study
+from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from tests.support.fleets import WHEN, PlannedTransport
 from tests.support.ingest_server import IngestServer, running_ingest
@@ -190,6 +192,21 @@ def test_a_hostile_client_shares_what_it_likes_and_no_server_sees_it() -> None:
     plain_study = study_of(SPECS["examples"], shares=False, contribution=clipped)
     _, plain = run(PlannedTransport(plain_study), attack=Scale(clients=3, scale=1000.0))
     assert max(float(np.linalg.norm(each[:-3])) for each in by_client(plain[0]).values()) <= bound
+
+
+def test_a_hostile_client_that_has_to_prove_its_votes_keeps_to_them() -> None:
+    line = study_of(SPECS["examples"]).lines[0]
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    for proofs, most in ((True, SIGN), (False, 1000 * SIGN)):
+        privacy = replace(line.privacy, shared=replace(line.privacy.shared, proofs=proofs))
+        study = public_study(replace(study_of(SPECS["examples"]), lines=(replace(line, upload=(), privacy=privacy),)))
+        none, hostile = np.zeros(2), np.array([True, False])
+        updates = np.full((2, line.spec.m), 1000.0)
+        made = PrivatePings(study, 3, in_memory).vectors(
+            "main", updates, none, none, np.arange(2, dtype=np.uint64), hostile
+        )
+        assert made[:, : line.spec.m].max(axis=1).tolist() == [most, SIGN]
 
 
 def test_who_only_learns_from_wrong_examples_keeps_to_the_bound() -> None:

@@ -59,6 +59,17 @@ def shares(draw: Draw) -> dict[str, Any]:
     }
 
 
+def seal_once(draw: Draw) -> None:
+    """Seal the share that is kept anew, where what it belongs to has changed; ``draw`` is that of :func:`shares`."""
+    from fedping.protocol.sharing.sealing import opener, public_key, sealer
+
+    seal: Seal = "mlkem768-x25519"
+    [case] = (each for each in shares(draw)["payloads"] if each["ephemeral"] is None)
+    seed, info = bytes.fromhex(case["seed"]), case["info"].encode()
+    if opener(seal, MLKEM_KEY)(base64.b64decode(SEALED_ONCE.read_bytes()), info) != seed:
+        SEALED_ONCE.write_bytes(base64.encodebytes(sealer(seal, public_key(seal, MLKEM_KEY))(seed, info)))
+
+
 def offered(study: PublicStudy, /, **otherwise: Any) -> Offer:
     """Return the offer of the helper for the first line of a study, which says something otherwise."""
     return signed_offer(replace(_terms(study), **otherwise), HELPER)

@@ -47,9 +47,9 @@ def test_a_published_file_follows_the_code(topic: str) -> None:
 
 def test_every_file_is_described_and_read_by_the_browsers_module() -> None:
     described = re.findall(r"^## `(\w+)\.json`", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    in_javascript = re.search(r"TOPICS = (\[[^\]]*\]);", (BROWSER / "tests" / "parity.js").read_text())
+    in_javascript = re.search(r"TOPICS = \[(.*?)\];", (BROWSER / "tests" / "parity.js").read_text(), re.DOTALL)
     assert in_javascript
-    assert sorted(described) == sorted(json.loads(in_javascript[1])) == sorted(TOPICS)
+    assert sorted(described) == sorted(re.findall(r'"(\w+)"', in_javascript[1])) == sorted(TOPICS)
     assert {path.name for path in FOLDER.iterdir()} == {"README.md", *(f"{topic}.json" for topic in TOPICS)}
 
 

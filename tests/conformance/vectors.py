@@ -77,7 +77,7 @@ from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
 from tests.conformance.proofs import proofs
-from tests.conformance.shares import shares
+from tests.conformance.shares import seal_once, shares
 from tests.support.links import line_with
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"
@@ -85,6 +85,7 @@ NOW = 1_530_000_000_000_000
 """Microseconds since 1970; JavaScript counts in milliseconds, so every time below is a multiple of 1,000."""
 
 _DAY = 86_400_000_000
+_SHARES = 2042
 _PAGES, _SEARCHES, _CLIENTS = 120, 12, 60
 _EDGES = (0, 1, 4, 5, 6, 14, 15, 16, 31, 32, 33, 90, 91, 92)
 
@@ -137,6 +138,7 @@ def read(topic: str) -> dict[str, Any]:
 
 def write() -> None:
     """Write the files of all topics."""
+    seal_once(Draw(_SHARES))
     for topic in TOPICS:
         (FOLDER / f"{topic}.json").write_text(text(topic))
 
@@ -851,7 +853,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "pings": _pings,
     "uploads": _uploads,
     "private": _private,
-    "shares": lambda: shares(Draw(2042)),
+    "shares": lambda: shares(Draw(_SHARES)),
     "proofs": lambda: proofs(Draw(2043)),
     "personal": _personal,
     "retry": _retry,

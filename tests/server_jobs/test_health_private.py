@@ -1,16 +1,27 @@
 """The judgement of a private line: its budget is told, and neither false alarms from noise nor exact counts are."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from fedping.model_store.asked import Waiting
 from fedping.model_store.version import ArmSummary, Outcome, Tally
+from fedping.protocol.clock import time_at
 from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.health.landed import Landed
+from fedping.server_jobs.health.looking import StudyWatch
 from fedping.server_jobs.health.private import PrivateFacts
 from fedping.server_jobs.ingest.counters import OfStudy
+from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.round import run_round
+from tests.support.private_rounds import land_private
+from tests.support.rounds import WHEN, store_with
+from tests.support.shared_rounds import KEY, Refusing, shared_line
 
 ARMS = (
     Arm(name="treatment", share=0.5, line="main", applies=True, submits=True),
@@ -100,3 +111,67 @@ def test_the_error_of_a_ratio_is_that_of_simulated_noise() -> None:
     error = standard_errors(Told(400.0, 1.6, None), noise, (1.0, 3.0)).loss
     assert error is not None
     assert math.isclose(error, float(np.std(1 + 2 * losses / clients)), rel_tol=0.02)
+
+
+def waiting_since(minutes: int) -> Facts:
+    """Return a line whose rounds are 10 minutes apart, and which has waited for its helper for so many."""
+    since = time_at(round(1000 * NOW) - 60_000 * minutes)
+    seen = facts()
+    assert seen.line.privacy is not None
+    private = replace(seen.line.privacy, shared=True, waiting=Waiting(since=since, why="the helper cannot be reached"))
+    return replace(seen, line=replace(seen.line, privacy=private))
+
+
+@pytest.mark.parametrize(("minutes", "severity"), [(20, None), (21, "warning"), (40, "warning"), (41, "problem")])
+def test_a_line_that_waits_for_its_helper_says_so(minutes: int, severity: str | None) -> None:
+    assert found(waiting_since(minutes)) == ([] if severity is None else [("helper", severity)])
+
+
+def test_a_late_version_of_a_line_that_waits_is_told_once_with_the_reason() -> None:
+    late = replace(waiting_since(60), now=NOW + 7200)
+    assert found(late) == [("helper", "problem")]
+    assert judged(late).findings[0].sentence == (
+        "The line waits for its helper since 2026-01-01 00:00 UTC: the helper cannot be reached. Pings that it was "
+        "asked about are kept until it has answered."
+    )
+    assert late.line.privacy is not None
+    idle = replace(late, line=replace(late.line, privacy=replace(late.line.privacy, waiting=None)))
+    [only] = judged(idle).findings
+    assert only.name == "rounds"
+    assert "clients enough in every arm" in only.sentence
+
+
+def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(tmp_path: Path) -> None:
+    from fedping.server_jobs.round.engine import NumpyEngine
+
+    line = shared_line(tmp_path)
+    store = store_with(tmp_path / "store", line.study)
+    land_private(tmp_path / "landing", line.study, [*line.crowd(9), *line.crowd(9, arm="control")])
+    settings = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
+    watch = StudyWatch(settings)
+
+    def waits() -> Waiting | None:
+        private = watch.line("private", "main", Ingest(state="running")).line.privacy
+        assert private is not None
+        return private.waiting
+
+    def round_with(helper: Any) -> None:
+        run_round(
+            store,
+            tmp_path / "landing",
+            "private",
+            "main",
+            NumpyEngine(),
+            clock=lambda: WHEN,
+            code_version="test",
+            privacy_key=KEY,
+            helper=helper,
+        )
+
+    assert waits() is None
+    round_with(Refusing("storage"))
+    seen = waits()
+    assert seen is not None
+    assert (seen.since, seen.why) == (WHEN, "it refuses the request (storage: because it likes to)")
+    round_with(line.way)
+    assert waits() is None

@@ -1,9 +1,8 @@
 """A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers need."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,14 +29,6 @@ from tests.support.rounds import WHEN, id_of
 KEY = bytes(range(32))
 NOW = datetime.fromisoformat(WHEN)
 CENTRAL = Central(epsilon=3, delta=1e-6, rounds=5, population=1000, noise_multiplier=4.0)
-
-
-class NoNoise:
-    """Of lines without a central guarantee, whose helper adds none."""
-
-    def integers(self, sigma: float, d: int) -> NDArray[np.int64]:
-        assert sigma == 0
-        return np.zeros(d, np.int64)
 
 
 @dataclass
@@ -156,12 +147,3 @@ def documents_in(request: bytes) -> dict[str, list[bytes]]:
         arm.arm: [arm.documents[at : at + DOCUMENT_BYTES] for at in range(0, len(arm.documents), DOCUMENT_BYTES)]
         for arm in read_signed(request, Request).arms
     }
-
-
-def some_bytes(number: int, size: int) -> bytes:
-    """Return bytes that look random."""
-    return hashlib.shake_128(b"%d" % number).digest(size)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)

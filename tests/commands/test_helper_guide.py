@@ -1,0 +1,111 @@
+"""The guide of the helper is typed as it stands, with a leader beside it that asks over HTTP and by files."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from fedping.experiments.helper_process import helper_process
+from fedping.helper.serving import STATUS
+from fedping.main import main
+from fedping.protocol.privacy import Privacy, Shared
+from fedping.protocol.sharing.exchange import Reason
+from fedping.protocol.sharing.offer import Offer
+from fedping.protocol.study import public_study
+from tests.support.helping import CENTRAL
+from tests.support.private import private_study
+from tests.support.private_rounds import land_private
+from tests.support.rounds import store_with
+from tests.support.shared_rounds import SharedLine
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "helper.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[str]:
+    for block in BLOCK.findall(GUIDE):
+        yield from block.splitlines()
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    capfd.readouterr()
+    ended = main(list(words))
+    said = capfd.readouterr()
+    assert ended == code, f"{words}\n{said.out}{said.err}"
+    return said.out + said.err
+
+
+def test_the_guide_is_typed_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["privacy", "key", "leader.key"]) == 0
+    leader = run(capfd, "privacy", "identity", "leader.key").strip()
+    line, served = None, ""
+    with ExitStack() as running:
+        for command in commands():
+            program, *words = shlex.split(command.replace("$LEADER", leader).replace("/backups", str(tmp_path)))
+            assert program == "fedping"
+            if words[:2] == ["helper", "serve"]:
+                served = running.enter_context(helper_process(tmp_path / "helper", tmp_path / "log")).address
+                assert line is not None
+                assert "published version 1" in round_of(capfd, "--helper", served)
+                land(line, 1)
+                continue
+            if words[:2] == ["helper", "answer"]:  # version 1, as the leader finds it in its store
+                assert "store/private/main/asked/1.request" in round_of(capfd)
+                words[2] = str(Path("store/private/main/asked/1.request"))
+                assert run(capfd, *words).startswith(f"{words[2]}.answer: the answer to version 1")
+                assert "published version 2" in round_of(capfd, "--answer", f"{words[2]}.answer")
+                continue
+            if words[:2] == ["helper", "join"]:
+                line = prepared(tmp_path)
+            if words[:2] == ["helper", "restore"]:
+                words[-1] = "private/main=3"
+            said = run(capfd, *words)
+            if words[:2] == ["helper", "join"]:
+                assert "noise of ± " in said
+            if words[1] in ("join", "rotate"):
+                offer = msgspec.json.decode(Path("offer.json").read_bytes(), type=Offer)
+                run(capfd, "study", "offer", "private", "main", "offer.json")
+                if words[1] == "join":
+                    assert line is not None
+                    line = SharedLine(line.study, line.helper, offer)
+                    land(line, 0)
+            if words[1] == "status":
+                assert "answered 2 of 5 versions" in said
+    assert served
+
+
+def land(line: SharedLine, version: int) -> None:
+    """Land what clients of both arms have sent on a version."""
+    pings = [*line.crowd(110, version=version), *line.crowd(8, arm="control", version=version)]
+    land_private(Path("landing"), line.study, pings, iteration=version)
+
+
+def round_of(capfd: pytest.CaptureFixture[str], *more: str) -> str:
+    return run(capfd, "round", "private", "main", "--engine", "numpy", "--privacy-key", "leader.key", *more)
+
+
+def prepared(folder: Path) -> SharedLine:
+    """Return a study that names the helper in a folder, with its store, and what clients fetch of it."""
+    from fedping.helper.folder import open_folder
+
+    helper = open_folder(folder / "helper")
+    privacy = Privacy(central=CENTRAL, shared=Shared(helper=helper.identity, min_batch=5))
+    study = private_study(privacy=privacy)
+    store_with(folder / "store", study)
+    (folder / "study.json").write_bytes(msgspec.json.encode(public_study(study)))
+    return SharedLine(study, helper, None)  # type: ignore[arg-type]
+
+
+def test_every_reason_is_in_the_guide_with_its_status() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", GUIDE, re.MULTILINE))
+    assert {reason: int(status) for reason, status in rows.items()} == STATUS
+    assert set(STATUS) == set(get_args(Reason))
