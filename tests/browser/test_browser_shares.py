@@ -148,14 +148,18 @@ def test_a_proof_counts_for_its_own_message_alone(tmp_path: Path) -> None:
         landed = made.landed()
     payloads = landed["treatment"]
     first, other = sorted(payloads, key=lambda document: document.bytes)[:2]
-    own, end = len(made.offer.id), layout(D, "x25519", made.terms.metric).leader + len(made.offer.id)
+    told, end = payloads[first], layout(D, "x25519", made.terms.metric).leader + len(made.offer.id)
     for where, changed in (
-        ("a bit", payloads[first][:own] + bytes([payloads[first][own] ^ 1]) + payloads[first][own + 1 :]),
-        ("the public share", payloads[first][: end - 1] + bytes([payloads[first][end - 1] ^ 1]) + payloads[first][end:]),
-        ("another's proof", payloads[other][:end] + payloads[first][end:]),
+        ("a bit", _flipped(told, len(made.offer.id))),
+        ("the public share", _flipped(told, end - 1)),
+        ("another's proof", payloads[other][:end] + told[end:]),
     ):
         [answered] = made.answer({"treatment": {**payloads, first: changed}})[0]
         assert answered.refused == (0,), where
+
+
+def _flipped(payload: bytes, place: int) -> bytes:
+    return payload[:place] + bytes([payload[place] ^ 1]) + payload[place + 1 :]
 
 
 def test_without_an_offer_that_fits_nothing_is_sent(tmp_path: Path) -> None:
