@@ -168,7 +168,7 @@ export class Membership {
     const promise = line?.privacy ? promiseOf(line.privacy) : null;
     if (promised?.line === name && promised.promise !== promise) {
       throw new TypeError(
-        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; leave the study, and join again if you agree to that`,
+        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; forget the study, and join again if you agree to that`,
       );
     }
     if (promised?.line !== name) {

@@ -80,7 +80,7 @@ export function privacyTrouble(privacy, spec) {
 export function promiseOf({ central, local, shared, contribution, loss, left_out: leftOut, contributions }) {
   const servers = shared ? completed(shared) : null;
   return JSON.stringify([
-    central && [central.epsilon, central.delta, central.rounds, central.noise_multiplier, central.sampling],
+    central && [central.epsilon, central.delta, central.rounds, central.noise_multiplier, central.population],
     local && [local.mechanism, local.epsilon, local.delta],
     servers && [servers.helper, servers.min_batch, servers.seal, servers.proofs],
     [contribution.by, contribution.norm, contribution.norms, loss, leftOut, contributions],
