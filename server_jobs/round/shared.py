@@ -347,6 +347,11 @@ def _arm_trouble(each: AnsweredArm, arm: AskedArm, line: Line) -> str | None:
     places = each.refused
     if any(b <= a for a, b in zip((-1, *places), places, strict=False)) or (places and places[-1] >= arm.clients):
         return f"the clients of arm '{arm.arm}' that it refuses are not places in the request"
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    least = line.privacy.shared.min_batch
+    if (left := arm.clients - len(places)) < least:  # or a helper could have the sum of whom it likes published
+        return f"it leaves {left:,} of {arm.clients:,} clients of arm '{arm.arm}', and a sum is of {least:,} or more"
     return None
 
 

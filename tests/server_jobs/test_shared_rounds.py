@@ -327,6 +327,8 @@ def spoilt(line: SharedLine, folder: Path) -> dict[str, tuple[Callable[[bytes], 
         "places beyond": (arm(refused=(30,)), "are not places in the request"),
         "places twice": (arm(refused=(1, 1)), "are not places in the request"),
         "negative places": (arm(refused=(-1,)), "are not places in the request"),
+        "all places but one": (arm(refused=tuple(range(1, 30))), "it leaves 1 of 30 clients of arm 'treatment', and"),
+        "too many places": (arm(refused=tuple(range(26))), "and a sum is of 5 or more"),
     }
 
 
