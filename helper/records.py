@@ -182,6 +182,18 @@ class Records:
         number: int = answers
         return number
 
+    def spent(self, line: int) -> int:
+        """Return how many versions of a line may have an answer: of a restored one also all that it answers no more."""
+        first = "SELECT first FROM lines WHERE id = ?"
+        [[spent]] = self._all(
+            f"SELECT ({first}) + (SELECT count(*) FROM answers WHERE line = ? AND version >= ({first}))",
+            line,
+            line,
+            line,
+        )
+        number: int = spent
+        return number
+
     def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
         """Return which of these documents are in an answer.
 

@@ -193,7 +193,8 @@ def _in_words(row: dict[str, object]) -> str:
     older = f", {row['older_keys']} older keys" if row["older_keys"] else ""
     of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
     newest = f", the newest is version {row['newest']}, on {row['answered']}" if row["newest"] is not None else ""
-    fence = f"\n  answers from version {row['first']} on, since it was restored" if row["first"] else ""
+    restored = f"since it was restored answers from version {row['first']} on, and counts all before as answered"
+    fence = f"\n  {restored}" if row["first"] else ""
     noise = f"noise of ± {row['sigma']:.6g}" if row["sigma"] else "no noise"
     return (
         f"line '{row['line']}' of study '{row['study']}'\n"

@@ -245,6 +245,24 @@ def test_a_backup_answers_nothing_until_it_is_restored_and_then_no_version_twice
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
 
 
+def test_what_a_backup_has_forgotten_counts_against_the_promised_rounds(tmp_path: Path) -> None:
+    helping = joined(tmp_path / "helper", central=CENTRAL)
+
+    def answered(folder: HelperFolder, version: int) -> int:
+        some = clients_of(helping, version=version, first=10 * version)
+        return reply(folder, request_of(helping, some.rows, version=version), NOW, noise=Counted()).clients
+
+    answered(helping.folder, 0)
+    back_up(helping.folder, tmp_path / "backup")
+    for version in (1, 2, 3):
+        answered(helping.folder, version)
+    restored = restore(tmp_path / "backup", tmp_path / "again", {("private", "main"): 4})
+    assert CENTRAL.rounds == 5
+    assert answered(restored, 4) == 3
+    with pytest.raises(Refused, match="is for 5 rounds, and so many are answered"):
+        answered(restored, 5)
+
+
 def test_a_folder_copied_by_hand_is_known_for_a_copy(helping: Helping, tmp_path: Path) -> None:
     reply(helping.folder, request_of(helping, clients_of(helping).rows), NOW)
     shutil.copytree(helping.folder.path, tmp_path / "copy")
