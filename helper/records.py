@@ -14,6 +14,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -204,8 +205,8 @@ class Records:
         if not self._all("SELECT 1 FROM documents WHERE line = ? LIMIT 1", line):
             return frozenset()
         found = set[bytes]()
-        ids = iter([each for arm in documents for each in _ids(arm)])
-        while some := [each for each, _ in zip(ids, range(_LOOKED_UP_AT_ONCE), strict=False)]:
+        ids = (each for arm in documents for each in _ids(arm))
+        while some := list(islice(ids, _LOOKED_UP_AT_ONCE)):
             marks = ",".join("?" * len(some))
             query = f"SELECT document FROM documents WHERE line = ? AND document IN ({marks})"
             found.update(bytes(each) for (each,) in self._all(query, line, *some))

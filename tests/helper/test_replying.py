@@ -104,6 +104,9 @@ def test_a_document_of_an_answer_is_left_out_for_ever_and_stops_nobody_elses(hel
         overlapping = clients_of(helping, 1200, version=version, first=first)
         found = reply(helping.folder, request_of(helping, overlapping.rows, version=version), NOW)
         assert (found.clients, found.refused) == (1200, 1)
+    with helping.folder.records() as records:
+        every = clients_of(helping, 2401).rows.documents
+        assert len(records.used(1, [every])) == records.told(1).documents == 2401, "whatever their places are"
     too_few = clients_of(helping, 4, version=5, first=1)
     assert reason(helping, request_of(helping, too_few.rows, version=5)) == "too_few"
     others = clients_of(helping, 3, version=5, first=5000)
