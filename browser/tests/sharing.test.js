@@ -209,6 +209,11 @@ const UNFIT = {
   "another length": [{ numbers: 26 }, /another number of weights/],
   "less noise": [{ sigma: 1000 }, /less noise than the study promises/],
   "no noise said": [{ sigma: null }, /less noise than the study promises/],
+  "no promise": [{ promise: null }, /for another guarantee/],
+  "a promise of more rounds": [
+    { promise: { epsilon: 1, delta: 1e-6, rounds: 49, contributions: null, noise_multiplier: 4.2 } },
+    /for another guarantee/,
+  ],
   "smaller batches": [{ min_batch: 99 }, /fewer clients/],
   proofs: [{ proofs: true, metric: 75 }, /whether clients prove/],
   "a metric without proofs": [{ metric: 75 }, /proofs of other metrics/],
@@ -278,7 +283,7 @@ for (const [what, change] of /** @type {[string, (privacy: any) => void][]} */ (
 test("with the noise of its own a client splits the noisy vector, and an offer of no noise will do", async () => {
   const helper = await helperOf();
   const ingest = sharedIngest(helper, { central: null, local: { mechanism: "one-sign", epsilon: 1 } });
-  ingest.study.lines[0].offer = await helper.offer({ sigma: 0 });
+  ingest.study.lines[0].offer = await helper.offer({ sigma: 0, promise: null });
   const { reported } = await contribution(await started({ ingest }));
   assert.deepEqual(reported.vector.slice(0, 22).map(Math.abs).sort((/** @type {number} */ a, /** @type {number} */ b) => b - a).slice(0, 2), [64, 0]);
 });

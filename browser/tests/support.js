@@ -237,6 +237,7 @@ export async function helperOf(/** @type {any} */ privacy = {}) {
     ...{ helper, leader: "11".repeat(32), study: "pings", line: "main", arms: ["treatment", "control"], numbers: 25 },
     ...{ sigma: SIGMA, min_batch: 100, seal: "x25519", key, made: "2026-07-01T00:00:00Z", format: 1 },
     ...{ proofs: shared.proofs, metric: metricWith(shared) },
+    promise: { epsilon: 1, delta: 1e-6, rounds: 48, contributions: null, noise_multiplier: 4.2 },
   };
   /** An offer of these terms, changed as is said. @param {any} [changed] */
   const offer = async (changed = {}) => {

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.privacy import METRICS, frame_of
-from fedping.protocol.sharing.offer import Offer, Terms, terms_of
+from fedping.protocol.privacy import METRICS, Privacy, frame_of
+from fedping.protocol.sharing.offer import Offer, Promise, Terms, terms_of
 from fedping.protocol.sharing.signing import Identity
 from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
 
@@ -46,6 +46,7 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         arms=arms_of(study.arms, line.name),
         numbers=numbers_of(line),
         sigma=noise_of(line),
+        promise=_promise_of(privacy),
         min_batch=privacy.shared.min_batch,
         proofs=privacy.shared.proofs,
         metric=frame_of(privacy, line.spec).metric if privacy.shared.proofs else 0,
@@ -89,10 +90,35 @@ def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) ->
             yield f"'{name}'", repr(getattr(terms, name)), repr(getattr(asked, name))
     if set(terms.arms) != set(asked.arms):
         yield "'arms'", ", ".join(terms.arms), ", ".join(asked.arms)
+    if terms.promise != asked.promise:
+        yield "guarantee", _in_words(terms.promise), _in_words(asked.promise)
     if terms.sigma < asked.sigma * _LAST_DIGITS:
         yield "noise", f"{terms.sigma:.12g}", f"{asked.sigma:.12g}"
     if terms.min_batch < asked.min_batch:
         yield "'min_batch'", terms.min_batch, asked.min_batch
+
+
+def _promise_of(privacy: Privacy) -> Promise | None:
+    central = privacy.central
+    if central is None or central.noise_multiplier is None:
+        return None
+    return Promise(
+        epsilon=central.epsilon,
+        delta=central.delta,
+        rounds=central.rounds,
+        contributions=privacy.contributions,
+        noise_multiplier=central.noise_multiplier,
+    )
+
+
+def _in_words(promise: Promise | None) -> str:
+    if promise is None:
+        return "none"
+    at_most = "" if promise.contributions is None else f", {promise.contributions:,} of a client"
+    return (
+        f"epsilon {promise.epsilon:g} and delta {promise.delta:g} for {promise.rounds:,} rounds{at_most}, with "
+        f"noise_multiplier {promise.noise_multiplier:g}"
+    )
 
 
 def arms_of(arms: Sequence[Arm], line: str) -> tuple[str, ...]:

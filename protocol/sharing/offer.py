@@ -29,6 +29,20 @@ Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
 """How shares are sealed: by X25519, or by it together with ML-KEM-768, which quantum computers do not break either."""
 
 
+class Promise(Struct, frozen=True, kw_only=True):
+    """What a line's central guarantee is, as the helper has found it kept by its noise.
+
+    A client cannot work that out. Were it not in the terms, a leader could show clients another guarantee than the
+    helper has looked at. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    contributions: int | None
+    noise_multiplier: float
+
+
 class Terms(Struct, frozen=True, kw_only=True):
     """What a helper takes part in a line by.
 
@@ -37,6 +51,7 @@ class Terms(Struct, frozen=True, kw_only=True):
         study, line, arms: the names, of every arm that follows the line.
         numbers: d, how many numbers a sum has.
         sigma: the standard deviation of the noise that the helper adds to each; 0 for none.
+        promise: what that noise keeps; None without a central guarantee.
         min_batch: of how many clients of an arm it gives a sum at least.
         proofs: whether it counts only clients that prove that they send votes.
         metric: with proofs the largest number of a metric; else 0.
@@ -57,6 +72,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+\Z", max_length=4096)]
     made: str
     metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    promise: Promise | None = None
     format: Literal[1] = 1
 
 

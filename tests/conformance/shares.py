@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.privacy import LARGEST, Central, ClippedFlat, Privacy, Shared
 from fedping.protocol.sharing.agreed import terms_for
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
+from fedping.protocol.sharing.offer import Offer, Promise, Seal, Terms, signed_offer
 from fedping.protocol.sharing.shares import info_of, layout, leader_shares, mask
 from fedping.protocol.sharing.signing import identity_of, signing_key
 from fedping.protocol.sharing.votes import Votes, context_of, proven
@@ -151,6 +151,12 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
         ("noise that is another language's", {"sigma": sigma * (1 - 1e-12)}, True),
         ("less noise", {"sigma": sigma * (1 - 1e-6)}, False),
         ("no noise", {"sigma": 0.0}, False),
+        ("no promise", {"promise": None}, False),
+        ("a larger epsilon", {"promise": _promised(terms, epsilon=2.0)}, False),
+        ("a larger delta", {"promise": _promised(terms, delta=1e-5)}, False),
+        ("fewer rounds", {"promise": _promised(terms, rounds=4)}, False),
+        ("fewer contributions", {"promise": _promised(terms, contributions=1)}, False),
+        ("less noise of another vector", {"promise": _promised(terms, noise_multiplier=8.0)}, False),
         ("larger batches", {"min_batch": 51}, True),
         ("smaller batches", {"min_batch": 49}, False),
         ("another order of arms", {"arms": terms.arms[::-1]}, True),
@@ -170,6 +176,7 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
     ):
         yield case(1, what, offered(noisy, **otherwise), taken)
     yield case(0, "noise that nobody asked for", offered(exact, sigma=5.0), True)
+    yield case(0, "a promise that nobody asked for", offered(exact, promise=terms.promise), False)
     yield case(4, "no proofs", offered(studies[4], proofs=False, metric=0), False)
     yield case(4, "proofs of other metrics", offered(studies[4], metric=28), False)
     yield case(0, "no word of a metric", _as_signed(offered(exact).terms.replace('"metric":0,', "")), True)
@@ -183,6 +190,11 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
         ("no JSON", '"format":1}', '"format":1', False),
     ):
         yield case(1, what, _as_signed(good.terms.replace(ours, theirs)), taken)
+
+
+def _promised(terms: Terms, **otherwise: Any) -> Promise:
+    assert terms.promise is not None
+    return replace(terms.promise, **otherwise)
 
 
 def _as_signed(text: str) -> Offer:

@@ -699,6 +699,9 @@ def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
     squared = 4096 * len(kept) if privacy["contribution"]["by"] == "signs" else 2**28  # by norm: one group
     metric = max(1, round(math.sqrt(squared) / 4))
     noise = central["noise_multiplier"] * math.sqrt(squared + 3 * metric**2) if central else 0
+    promised = {**(central or {}), "contributions": privacy["contributions"]}
+    names = ("epsilon", "delta", "rounds", "contributions", "noise_multiplier")
+    promise = {name: promised[name] for name in names} if central else None
     key = bytes.fromhex(terms["key"])
     return (
         terms["format"] == 1
@@ -708,6 +711,7 @@ def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
         and (terms["seal"], terms["proofs"]) == (shared["seal"], shared["proofs"])
         and terms.get("metric", 0) == (metric if shared["proofs"] else 0)
         and terms["min_batch"] >= shared["min_batch"]
+        and terms.get("promise") == promise
         and terms["sigma"] >= (1 - 1e-9) * noise
         and len(key) == {"x25519": 32, "mlkem768-x25519": 1216}[terms["seal"]]
         and any(key)

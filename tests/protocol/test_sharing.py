@@ -170,6 +170,7 @@ def test_an_offer_is_agreed_that_the_helper_has_signed_for_the_line_as_it_is() -
         ({"arms": ("some",)}, "'arms'"),
         ({"numbers": 6}, "'numbers'"),
         ({"sigma": 3.0}, "noise"),
+        ({"promise": None}, "guarantee is none, and the study has epsilon 1 and delta 1e-06 for 9 rounds, with"),
         ({"min_batch": 9}, "'min_batch'"),
         ({"proofs": True}, "'proofs'"),
         ({"metric": 7}, "'metric'"),
@@ -181,6 +182,21 @@ def test_an_offer_that_protects_less_or_something_else_is_refused(changes: dict[
     study = a_study()
     with pytest.raises(InvalidSettings, match=said):
         agreed(an_offer(study, **changes), study, study.lines[0])
+
+
+def test_clients_are_shown_the_guarantee_that_the_helper_has_looked_at() -> None:
+    """How much noise a guarantee takes is a sum that the helper does: a leader may not show clients another one."""
+    looked_at = an_offer(a_study())
+    for change in (
+        lambda line: line["privacy"]["central"].update(epsilon=0.1),
+        lambda line: line["privacy"]["central"].update(delta=1e-9),
+        lambda line: line["privacy"]["central"].update(rounds=90),
+        lambda line: line["privacy"]["central"].update(noise_multiplier=1.0),
+        lambda line: line["privacy"].update(contributions=1),
+    ):
+        shown = a_study(change)
+        with pytest.raises(InvalidSettings, match="its guarantee is epsilon 1 and delta 1e-06 for 9 rounds"):
+            agreed(looked_at, shown, shown.lines[0])
 
 
 def test_an_offer_of_somebody_else_and_one_that_was_changed_are_refused() -> None:

@@ -26,6 +26,7 @@ import { metricOf } from "./votes.js";
 
 const SIGNED_AS = "fedping offer v1";
 const LONGEST = 65_536;
+const PROMISED = ["epsilon", "delta", "rounds", "contributions", "noise_multiplier"];
 /** By what a bound worked out in another language may come out smaller. */
 const LAST_DIGITS = 1 - 1e-9;
 
@@ -113,10 +114,25 @@ function apart(terms, study, { name, privacy, spec }) {
     [terms.proofs === shared.proofs, "it differs in whether clients prove what they send"],
     [metric === metricOf(/** @type {Privacy} */ (privacy), spec), "it is for proofs of other metrics"],
     [terms.seal === shared.seal && isHex(terms.key, KEY_BYTES), "its key is of another kind"],
+    [samePromise(terms.promise ?? null, /** @type {Privacy} */ (privacy)), "it is for another guarantee"],
     [Number.isFinite(terms.sigma) && terms.sigma >= noise * LAST_DIGITS, "it offers less noise than the study promises"],
     [Number.isInteger(terms.min_batch) && terms.min_batch >= shared.min_batch, "it gives sums of fewer clients than are promised"],
   ]);
   return checks.find(([holds]) => !holds)?.[1] ?? null;
+}
+
+/**
+ * Whether the helper has looked at the guarantee that this client is shown: what noise it takes, no client can work out.
+ *
+ * @param {any} promise
+ * @param {Privacy} privacy
+ */
+function samePromise(promise, { central, contributions }) {
+  if (central === null || promise === null) {
+    return central === promise;
+  }
+  const shown = /** @type {Record<string, unknown>} */ ({ ...central, contributions });
+  return PROMISED.every((name) => promise[name] === shown[name]);
 }
 
 /** @param {readonly unknown[]} some @param {readonly string[]} others */
