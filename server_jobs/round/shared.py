@@ -347,6 +347,10 @@ def _arm_trouble(each: AnsweredArm, arm: AskedArm, line: Line) -> str | None:
     places = each.refused
     if any(b <= a for a, b in zip((-1, *places), places, strict=False)) or (places and places[-1] >= arm.clients):
         return f"the clients of arm '{arm.arm}' that it refuses are not places in the request"
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    if (left := arm.clients - len(places)) < (least := line.privacy.shared.min_batch):  # or it might refuse all but one
+        return f"it leaves {left:,} clients of arm '{arm.arm}', and sums are of {least:,} or more"
     return None
 
 
