@@ -6,7 +6,7 @@ it is opened, and noise is drawn once nothing can be refused any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,13 +55,19 @@ class Key(NamedTuple):
 
 
 def arms_answered(
-    terms: Terms, keys: Mapping[bytes, Key], request: Request, noise: Noise, threads: int = 1
+    terms: Terms,
+    keys: Mapping[bytes, Key],
+    request: Request,
+    noise: Noise,
+    threads: int = 1,
+    used: Set[bytes] = frozenset(),
 ) -> tuple[AnsweredArm, ...]:
     """Return the sums of the helper's shares by arm, with noise, in the order of the request.
 
     A share that cannot be opened as what the request says it is, or was sealed for an offer that is not among ``keys``
-    or promises something else than ``terms``, is left out, and its place told. Memory does not grow with the number of
-    clients, but for those places.
+    or promises something else than ``terms``, is left out, and its place told; so is that of a document which an
+    answer has had, since a client chooses its ids and could otherwise stop the others' answer. Memory does not grow
+    with the number of clients, but for those places.
 
     Args:
         terms: the line's, as the helper has pinned it.
@@ -69,6 +75,7 @@ def arms_answered(
         request: one for that study and line; its signature, time and version are the caller's to look at.
         noise: what draws the noise: d numbers an arm, once, after everything else.
         threads: how many open shares at a time.
+        used: the documents that an answer has had.
 
     Raises:
         Refused: the request is not in order (:func:`check_form`), or too few shares of an arm could be opened.
@@ -80,7 +87,8 @@ def arms_answered(
         if _promises_the_same(key.terms, terms)
     }
     opened = [
-        _opened(_Shares(terms, request.version, arm, openers, request.verify_key), threads) for arm in request.arms
+        _opened(_Shares(terms, request.version, arm, openers, request.verify_key, used), threads)
+        for arm in request.arms
     ]
     for arm, (_, refused) in zip(request.arms, opened, strict=True):
         if arm.clients - len(refused) < terms.min_batch:
@@ -196,6 +204,7 @@ class _Shares(NamedTuple):
     arm: AskedArm
     openers: Mapping[bytes, Opener]
     verify_key: bytes
+    used: Set[bytes]
 
     @property
     def ring(self) -> Ring:
@@ -239,9 +248,9 @@ class _Shares(NamedTuple):
         """Return what was sealed at a place, or None if it cannot be opened."""
         arm, width = self.arm, len(self.arm.sealed) // self.arm.clients
         offer = arm.offers[OFFER_ID_BYTES * place : OFFER_ID_BYTES * (place + 1)]
-        if (open_it := self.openers.get(offer)) is None:
-            return None
         document = UUID(bytes=arm.documents[DOCUMENT_BYTES * place : DOCUMENT_BYTES * (place + 1)])
+        if document.bytes in self.used or (open_it := self.openers.get(offer)) is None:
+            return None
         terms = self.terms
         info = info_of(terms.study, terms.line, self.version, arm.arm, document, terms.numbers, offer)
         share = open_it(arm.sealed[width * place : width * (place + 1)], info)

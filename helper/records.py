@@ -12,7 +12,7 @@ from which version on each line is answered.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -182,29 +182,38 @@ class Records:
         number: int = answers
         return number
 
-    def any_used(self, line: int, documents: Sequence[bytes]) -> bool:
-        """Return whether any of these documents is in an answer.
+    def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
+        """Return which of these documents are in an answer.
 
         Args:
             line: the line's number.
             documents: ids of 16 bytes, one after the other, of each arm.
         """
         if not self._all("SELECT 1 FROM documents WHERE line = ? LIMIT 1", line):
-            return False
+            return frozenset()
+        found = set[bytes]()
         ids = iter([each for arm in documents for each in _ids(arm)])
         while some := [each for each, _ in zip(ids, range(_LOOKED_UP_AT_ONCE), strict=False)]:
             marks = ",".join("?" * len(some))
-            if self._all(f"SELECT 1 FROM documents WHERE line = ? AND document IN ({marks}) LIMIT 1", line, *some):
-                return True
-        return False
+            query = f"SELECT document FROM documents WHERE line = ? AND document IN ({marks})"
+            found.update(bytes(each) for (each,) in self._all(query, line, *some))
+        return frozenset(found)
 
     def keep(
-        self, line: int, version: int, answered: Answered, documents: Sequence[bytes], made: str, refused: int
+        self,
+        line: int,
+        version: int,
+        answered: Answered,
+        documents: Sequence[bytes],
+        made: str,
+        refused: int,
+        *,
+        but: Set[bytes] = frozenset(),
     ) -> None:
-        """Keep an answer with its documents; call it within :meth:`writing`.
+        """Keep an answer with its documents, ``but`` those that an answer has had; call it within :meth:`writing`.
 
         Raises:
-            Refused: one of the documents is in an answer already.
+            Refused: one of them has come into another answer meanwhile.
         """
         clients = sum(len(arm) // DOCUMENT_BYTES for arm in documents)
         try:
@@ -212,10 +221,13 @@ class Records:
                 "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", (line, version, *answered, made, clients, refused)
             )
             self._database.executemany(
-                "INSERT INTO documents VALUES (?, ?)", ((line, each) for arm in documents for each in _ids(arm))
+                "INSERT INTO documents VALUES (?, ?)",
+                ((line, each) for arm in documents for each in _ids(arm) if each not in but),
             )
         except sqlite3.IntegrityError as error:
-            raise used_before() from error
+            raise Refused(
+                "storage", "another answer was made meanwhile with a document of this request: ask again"
+            ) from error
 
     def copy_to(self, path: Path) -> None:
         """Write a copy to a new file, which has to be restored before it is of use."""
@@ -229,13 +241,6 @@ class Records:
 
     def _all(self, query: str, *values: object) -> list[Any]:
         return self._database.execute(query, values).fetchall()
-
-
-def used_before() -> Refused:
-    """Return why a request is refused that has a document of an answer."""
-    return Refused(
-        "used_before", "a document of the request is in an answer already; no client may count twice, so leave it out"
-    )
 
 
 def make_records(path: Path, identity: str) -> None:

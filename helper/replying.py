@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, msgpack
 from fedping.helper.answering import arms_answered, bytes_a_client, check_age
 from fedping.helper.folder import HelperFolder
 from fedping.helper.joining import current, keys_of
-from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable, used_before
+from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import sync_folder
@@ -112,9 +112,8 @@ def reply(
         check_age(request, now)
         _check_rounds(records, pinned)
         documents = [arm.documents for arm in request.arms]
-        if records.any_used(pinned.number, documents):
-            raise used_before()
-        arms = arms_answered(terms, keys_of(folder, offers), request, noise or SystemNoise(), threads)
+        used = records.used(pinned.number, documents)
+        arms = arms_answered(terms, keys_of(folder, offers), request, noise or SystemNoise(), threads, used)
         on_step("summed")
         made = utc_now()
         answer = Answer(
@@ -127,7 +126,7 @@ def reply(
             if known is None:
                 _check_rounds(records, pinned)
                 refused = sum(len(arm.refused) for arm in arms)
-                records.keep(pinned.number, request.version, answered, documents, made, refused)
+                records.keep(pinned.number, request.version, answered, documents, made, refused, but=used)
                 on_step("written")
         on_step("kept")
         return _reply_of((known or answered).answer, pinned, request, again=known is not None)

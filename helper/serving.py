@@ -70,7 +70,6 @@ STATUS: dict[Reason, int] = {
     "unknown": 404,
     "other_terms": 409,
     "answered": 409,
-    "used_before": 409,
     "too_many": 413,
     "too_few": 422,
     "too_old": 422,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Corner: TypeAlias = Literal["lower left", "lower right", "upper left", "upper right", "upper center"]
+Corner: TypeAlias = Literal["lower left", "lower right", "upper left", "upper right", "upper center", "center left"]
 
 SHARE = (0.0, 1.0)
 """What an accuracy or an AUC can be."""

@@ -324,7 +324,7 @@ def draw_methods(results: Path) -> Figure:
         one.set(title=data, xlabel="accuracy beyond that of one model for all")
         one.title.set_fontsize(TEXT_SIZE)
         one.grid(axis="x", linewidth=0.8, color=LIGHT.faint)
-    legend(axes[-1])
+    legend(axes[-1], "center left")
     text = f"Points: mean differences over {max(band.seeds for band in drawn)} seeds. Lines: their 95 % t intervals."
     figure.supxlabel(text, x=0.99, ha="right", fontsize=8.5, color=LIGHT.soft)
     return titled(figure, "Methods that personalize, by the examples that a client has", theme=LIGHT)

@@ -103,7 +103,6 @@ Reason = Literal[
     "from_the_future",
     "answered",
     "repeated",
-    "used_before",
     "storage",
 ]
 """Why a helper refuses a request. After ``answered`` no other request for the version will do; after others one may."""

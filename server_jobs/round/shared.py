@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated"})
 """Refusals after which the next round makes another request: the helper has kept nothing of this one."""
 
-_NO_REQUEST: frozenset[Reason] = frozenset({"answered", "used_before"})
+_NO_REQUEST: frozenset[Reason] = frozenset({"answered"})
 """Refusals after which no request on the same version will do."""
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -141,3 +142,29 @@ def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: 
         run_demo(DemoSettings(out=tmp_path / "out", clients=50, iterations=1, engine="numpy"), Progress())
     with pytest.raises(InvalidSettings, match="not an empty folder"):
         DemoSettings(out=tmp_path / "out")
+
+
+def test_with_two_servers_it_learns_and_each_share_alone_is_noise(tmp_path: Path) -> None:
+    """Seed fixed; the shares are not, and each p is below 1e-6 once in a million runs."""
+    out = tmp_path / "out"
+    settings = DemoSettings(out=out, clients=600, iterations=4, seed=5, engine="numpy", secure=True)
+    outcome = run_demo(settings, Progress())
+    first, last = outcome.iterations[0].arms["treatment"], outcome.iterations[-1].arms["treatment"]
+    assert first.loss is not None
+    assert last.loss is not None
+    assert last.loss < 0.8 * first.loss
+    seen = outcome.seen
+    assert seen is not None
+    assert seen.clients > 100
+    assert min(seen.leader_p, seen.helper_p) > 1e-6
+    assert set(seen.votes.tolist()) <= {-1, 0, 1}
+    assert np.count_nonzero(seen.votes) > 0
+    told = [open_store(outcome.store).version("demo", "main", number).lineage.privacy for number in range(1, 5)]
+    assert len({event.shared.answer for event in told if event is not None and event.shared is not None}) == 4
+    assert not list(outcome.landing.rglob("*.parquet")), "pings of a private line go once they are released"
+    check_whole(out)
+
+
+def test_a_page_that_shows_what_is_sent_is_refused_where_it_is_shared(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="leave out --stay or --secure"):
+        DemoSettings(out=tmp_path / "out", page=True, secure=True)

@@ -98,13 +98,16 @@ def test_another_request_for_the_version_is_refused_and_another_version_is_answe
     assert reply(helping.folder, request_of(helping, others.rows, version=4), NOW).clients == 3
 
 
-def test_a_document_of_an_answer_is_refused_for_ever(helping: Helping) -> None:
+def test_a_document_of_an_answer_is_left_out_for_ever_and_stops_nobody_elses(helping: Helping) -> None:
     reply(helping.folder, request_of(helping, clients_of(helping, 3).rows), NOW)
-    for version in (2, 4):
-        overlapping = clients_of(helping, 1200, version=version, first=2)
-        assert reason(helping, request_of(helping, overlapping.rows, version=version)) == "used_before"
-    others = clients_of(helping, 3, version=4, first=3)
-    reply(helping.folder, request_of(helping, others.rows, version=4), NOW)
+    for version, first in ((2, 2), (4, 1201)):
+        overlapping = clients_of(helping, 1200, version=version, first=first)
+        found = reply(helping.folder, request_of(helping, overlapping.rows, version=version), NOW)
+        assert (found.clients, found.refused) == (1200, 1)
+    too_few = clients_of(helping, 4, version=5, first=1)
+    assert reason(helping, request_of(helping, too_few.rows, version=5)) == "too_few"
+    others = clients_of(helping, 3, version=5, first=5000)
+    assert reply(helping.folder, request_of(helping, others.rows, version=5), NOW).refused == 0
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,7 @@ def test_garbage_of_clients_is_left_out_and_their_documents_are_used_all_the_sam
     assert (found.clients, found.refused) == (4, 1)
     assert (combined(good.shares, answer_in(found.data).arms[0]) == 3).all()
     again = clients_of(helping, 4, version=4)
-    assert reason(helping, request_of(helping, again.rows, version=4)) == "used_before"
+    assert reason(helping, request_of(helping, again.rows, version=4)) == "too_few"
 
 
 def test_after_too_few_could_be_opened_the_same_clients_may_be_asked_for_again(helping: Helping) -> None:

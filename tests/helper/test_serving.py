@@ -187,7 +187,7 @@ def test_the_log_has_neither_documents_nor_addresses(helping: Helping, server: R
     server.post(request_of(helping, some.rows, version=21, made=utc_now()))
     log = server.log.read_text()
     assert "answered first: version 20 of line 'main' of study 'private', 3 clients, 0 of them left out" in log
-    assert "refused (used_before)" in log
+    assert "refused (too_few)" in log
     for at in range(3):
         assert some.rows.documents[16 * at : 16 * at + 16].hex()[:12] not in log.replace("-", "")
     assert "127.0.0.1" not in log.replace(f"Answering requests on {server.url}", "")
