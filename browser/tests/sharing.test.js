@@ -210,6 +210,11 @@ const UNFIT = {
   "less noise": [{ sigma: 1000 }, /less noise than the study promises/],
   "no noise said": [{ sigma: null }, /less noise than the study promises/],
   "smaller batches": [{ min_batch: 99 }, /fewer clients/],
+  "noise for a weaker guarantee": [{ epsilon: 8 }, /its noise is for another guarantee/],
+  "no guarantee": [{ epsilon: undefined, delta: undefined }, /its noise is for another guarantee/],
+  "noise for fewer rounds": [{ rounds: 1 }, /another number of rounds/],
+  "noise for longer vectors": [{ noise_multiplier: 1 }, /vectors of another length/],
+  "noise for clients that contribute once": [{ contributions: 1 }, /another number of contributions/],
   proofs: [{ proofs: true, metric: 75 }, /whether clients prove/],
   "a metric without proofs": [{ metric: 75 }, /proofs of other metrics/],
   "another seal": [{ seal: "mlkem768-x25519" }, /its key is of another kind/],
@@ -255,7 +260,7 @@ test("an offer that is not signed by the helper is none", async () => {
 test("with the noise of its own a client splits the noisy vector, and an offer of no noise will do", async () => {
   const helper = await helperOf();
   const ingest = sharedIngest(helper, { central: null, local: { mechanism: "one-sign", epsilon: 1 } });
-  ingest.study.lines[0].offer = await helper.offer({ sigma: 0 });
+  ingest.study.lines[0].offer = await helper.offer({ sigma: 0, epsilon: 0, delta: 0, rounds: 0, noise_multiplier: 0 });
   const { reported } = await contribution(await started({ ingest }));
   assert.deepEqual(reported.vector.slice(0, 22).map(Math.abs).sort((/** @type {number} */ a, /** @type {number} */ b) => b - a).slice(0, 2), [64, 0]);
 });

@@ -236,6 +236,8 @@ export async function helperOf(/** @type {any} */ privacy = {}) {
   const terms = {
     ...{ helper, leader: "11".repeat(32), study: "pings", line: "main", arms: ["treatment", "control"], numbers: 25 },
     ...{ sigma: SIGMA, min_batch: 100, seal: "x25519", key, made: "2026-07-01T00:00:00Z", format: 1 },
+    ...{ epsilon: CENTRAL.epsilon, delta: CENTRAL.delta, rounds: CENTRAL.rounds },
+    ...{ noise_multiplier: CENTRAL.noise_multiplier, contributions: 0 },
     ...{ proofs: shared.proofs, metric: metricWith(shared) },
   };
   /** An offer of these terms, changed as is said. @param {any} [changed] */

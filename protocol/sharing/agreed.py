@@ -19,6 +19,9 @@ from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
 _LAST_DIGITS = 1 - 1e-9
 """By what a bound worked out in another language may come out smaller."""
 
+_GUARANTEE = ("epsilon", "delta", "rounds", "noise_multiplier", "contributions")
+"""What a helper has looked at: the same noise is too little for clients who contribute more, or send longer vectors."""
+
 
 def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
     """Return the terms that a line's settings ask of its helper.
@@ -38,6 +41,7 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' has no helper; name a line with [lines.privacy.shared]"
         )
+    central = privacy.central
     return Terms(
         helper=privacy.shared.helper,
         leader=leader,
@@ -49,6 +53,11 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         min_batch=privacy.shared.min_batch,
         proofs=privacy.shared.proofs,
         metric=frame_of(privacy, line.spec).metric if privacy.shared.proofs else 0,
+        epsilon=central.epsilon if central else 0.0,
+        delta=central.delta if central else 0.0,
+        rounds=central.rounds if central else 0,
+        noise_multiplier=(central.noise_multiplier or 0.0) if central else 0.0,
+        contributions=privacy.contributions or 0,
         seal=privacy.shared.seal,
         key=key.hex(),
         made=made,
@@ -84,7 +93,7 @@ def agreed_terms(study: PublicStudy, line: PublicLine) -> Terms | None:
 def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) -> Iterator[tuple[str, object, object]]:
     """Yield what an offer says otherwise than a line's settings: its name, what is offered, and what is asked."""
     asked = terms_for(study, line, terms.leader, bytes.fromhex(terms.key), terms.made)
-    for name in ("study", "line", "numbers", "proofs", "metric", "seal"):
+    for name in ("study", "line", "numbers", "proofs", "metric", "seal", *_GUARANTEE):
         if getattr(terms, name) != getattr(asked, name):
             yield f"'{name}'", repr(getattr(terms, name)), repr(getattr(asked, name))
     if set(terms.arms) != set(asked.arms):

@@ -40,6 +40,9 @@ class Terms(Struct, frozen=True, kw_only=True):
         min_batch: of how many clients of an arm it gives a sum at least.
         proofs: whether it counts only clients that prove that they send votes.
         metric: with proofs the largest number of a metric; else 0.
+        epsilon, delta, rounds: the guarantee that the noise is for, of so many answers; 0 without a central one.
+        noise_multiplier: the noise over the length of a vector, of which the helper knows that it keeps the guarantee.
+        contributions: to how many versions a client contributes at most, as the noise has it; 0 for any number.
         seal, key: how shares are sealed, and the public key, in hexadecimal.
         made: when, ISO 8601 in UTC.
     """
@@ -57,6 +60,11 @@ class Terms(Struct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+\Z", max_length=4096)]
     made: str
     metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    epsilon: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    delta: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    noise_multiplier: Annotated[float, Meta(ge=0)] = 0.0
+    contributions: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     format: Literal[1] = 1
 
 

@@ -167,12 +167,19 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
         ("a key that nothing can be sealed for", {"key": "00" * 32}, False),
         ("another leader", {"leader": identity_of(signing_key(b"conformance", "another leader"))}, True),
         ("another helper", {"helper": LEADER}, False),
+        ("another epsilon", {"epsilon": terms.epsilon * 2}, False),
+        ("another delta", {"delta": terms.delta / 2}, False),
+        ("fewer rounds", {"rounds": terms.rounds - 1}, False),
+        ("more noise for shorter vectors", {"noise_multiplier": 5.0, "sigma": sigma * 2}, False),
+        ("contributions that are counted", {"contributions": 1}, False),
     ):
         yield case(1, what, offered(noisy, **otherwise), taken)
     yield case(0, "noise that nobody asked for", offered(exact, sigma=5.0), True)
     yield case(4, "no proofs", offered(studies[4], proofs=False, metric=0), False)
     yield case(4, "proofs of other metrics", offered(studies[4], metric=28), False)
     yield case(0, "no word of a metric", _as_signed(offered(exact).terms.replace('"metric":0,', "")), True)
+    yield case(0, "no word of a guarantee", _as_signed(_without_guarantee(offered(exact).terms)), True)
+    yield case(1, "no word of the guarantee", _as_signed(_without_guarantee(good.terms)), False)
     yield case(1, "signed by somebody else", signed_offer(terms, signing_key(b"conformance", "another")), False)
     yield case(1, "a signature that is changed", replace(good, signature="0" * 128), False)
     yield case(1, "terms that are changed", replace(good, terms=good.terms.replace(MADE, "2026-11-24")), False)
@@ -183,6 +190,11 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
         ("no JSON", '"format":1}', '"format":1', False),
     ):
         yield case(1, what, _as_signed(good.terms.replace(ours, theirs)), taken)
+
+
+def _without_guarantee(text: str) -> str:
+    left_out = ("epsilon", "delta", "rounds", "noise_multiplier", "contributions")
+    return json.dumps({name: value for name, value in json.loads(text).items() if name not in left_out})
 
 
 def _as_signed(text: str) -> Offer:

@@ -682,6 +682,9 @@ def test_personal() -> None:
         assert basis(case["rows"], case["size"], case["seed"]) == case["basis"]
 
 
+GUARANTEE = ("epsilon", "delta", "rounds", "noise_multiplier")
+
+
 def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
     """By a package's Ed25519; whether a key can be sealed for is what sealing itself finds out."""
     line = study["lines"][0]
@@ -709,6 +712,8 @@ def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
         and terms.get("metric", 0) == (metric if shared["proofs"] else 0)
         and terms["min_batch"] >= shared["min_batch"]
         and terms["sigma"] >= (1 - 1e-9) * noise
+        and all(terms.get(name, 0) == (central[name] if central else 0) for name in GUARANTEE)
+        and terms.get("contributions", 0) == (privacy["contributions"] or 0)
         and len(key) == {"x25519": 32, "mlkem768-x25519": 1216}[terms["seal"]]
         and any(key)
     )

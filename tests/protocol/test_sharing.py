@@ -175,12 +175,37 @@ def test_an_offer_is_agreed_that_the_helper_has_signed_for_the_line_as_it_is() -
         ({"metric": 7}, "'metric'"),
         ({"seal": "mlkem768-x25519"}, "'seal'"),
         ({"helper": "0" * 64}, "another helper"),
+        ({"epsilon": 8.0}, "'epsilon'"),
+        ({"delta": 0.0}, "'delta'"),
+        ({"rounds": 1}, "'rounds'"),
+        ({"noise_multiplier": 0.5}, "'noise_multiplier'"),
+        ({"contributions": 1}, "'contributions'"),
     ],
 )
 def test_an_offer_that_protects_less_or_something_else_is_refused(changes: dict[str, Any], said: str) -> None:
     study = a_study()
     with pytest.raises(InvalidSettings, match=said):
         agreed(an_offer(study, **changes), study, study.lines[0])
+
+
+def test_clients_are_told_what_the_helper_was_told_of_what_its_noise_is_for() -> None:
+    """Else noise for one contribution of a short vector would do for clients who send often, or longer ones."""
+
+    def told(noise_multiplier: float, **privacy: Any) -> Study:
+        def change(line: dict[str, Any]) -> None:
+            line["privacy"]["central"]["noise_multiplier"] = noise_multiplier
+            line["privacy"] |= privacy
+
+        return a_study(change)
+
+    offer = an_offer(told(3.0, contributions=1, left_out=["a"]))
+    for study in (
+        told(3.0, contributions=9, left_out=["a"]),
+        told(3.0, left_out=["a"]),
+        told(2.0, contributions=1),  # times the longer vector, it is as much
+    ):
+        with pytest.raises(InvalidSettings, match="the helper's offer is not for line 'shares'"):
+            agreed(offer, study, study.lines[0])
 
 
 def test_an_offer_of_somebody_else_and_one_that_was_changed_are_refused() -> None:

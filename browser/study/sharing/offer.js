@@ -97,7 +97,7 @@ function readTerms(text) {
  * @param {Line} line
  */
 function apart(terms, study, { name, privacy, spec }) {
-  const { central } = /** @type {Privacy} */ (privacy);
+  const { central, contributions } = /** @type {Privacy} */ (privacy);
   const shared = completed(privacy?.shared);
   const { metric = 0 } = terms;
   const norm = sensitivityOf(frameOf(/** @type {Privacy} */ (privacy), spec));
@@ -115,8 +115,18 @@ function apart(terms, study, { name, privacy, spec }) {
     [terms.seal === shared.seal && isHex(terms.key, KEY_BYTES), "its key is of another kind"],
     [Number.isFinite(terms.sigma) && terms.sigma >= noise * LAST_DIGITS, "it offers less noise than the study promises"],
     [Number.isInteger(terms.min_batch) && terms.min_batch >= shared.min_batch, "it gives sums of fewer clients than are promised"],
+    // the helper has looked at these: its noise is too little for clients who contribute more, or send longer vectors
+    [isSame(terms, "epsilon", central?.epsilon) && isSame(terms, "delta", central?.delta), "its noise is for another guarantee"],
+    [isSame(terms, "rounds", central?.rounds), "its noise is for another number of rounds"],
+    [isSame(terms, "noise_multiplier", central?.noise_multiplier), "its noise is for vectors of another length"],
+    [isSame(terms, "contributions", contributions), "its noise is for another number of contributions"],
   ]);
   return checks.find(([holds]) => !holds)?.[1] ?? null;
+}
+
+/** @param {any} terms @param {string} name @param {number | null | undefined} asked 0 stands for none. */
+function isSame(terms, name, asked) {
+  return (terms[name] ?? 0) === (asked ?? 0);
 }
 
 /** @param {readonly unknown[]} some @param {readonly string[]} others */
