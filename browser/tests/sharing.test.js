@@ -257,6 +257,29 @@ test("an offer that is not signed by the helper is none", async () => {
   }
 });
 
+for (const [what, change] of /** @type {[string, (privacy: any) => void][]} */ ([
+  ["another helper", (privacy) => (privacy.shared.helper = "0".repeat(64))],
+  ["no helper", (privacy) => delete privacy.shared],
+  ["smaller batches", (privacy) => (privacy.shared.min_batch = 2)],
+  ["less noise", (privacy) => (privacy.central.noise_multiplier /= 2)],
+])) {
+  test(`a study with ${what} than when a browser joined it gets nothing from it until it joins again`, async () => {
+    const { ingest } = await offered();
+    const storage = memoryStorage();
+    assert.equal((await contribution(await started({ ingest, storage }))).posts.length, 1);
+    const before = structuredClone(ingest.study);
+    const [line] = ingest.study.lines;
+    change(line.privacy);
+    if (!line.privacy.shared) {
+      line.upload = [{ link: "private" }];
+    }
+    const made = await started({ ingest, storage, seed: 2 });
+    await made.client.refresh();
+    assert.match(String(made.client.trouble), /promises something else than when this browser joined it/);
+    assert.deepEqual(made.client.guarantee, (await started({ ingest: Object.assign(ingest, { study: before }), storage })).client.guarantee);
+  });
+}
+
 test("with the noise of its own a client splits the noisy vector, and an offer of no noise will do", async () => {
   const helper = await helperOf();
   const ingest = sharedIngest(helper, { central: null, local: { mechanism: "one-sign", epsilon: 1 } });

@@ -71,6 +71,23 @@ export function privacyTrouble(privacy, spec) {
 }
 
 /**
+ * What of a study's privacy its clients rely on, as one text: as long as it is the same, so is the promise. What later
+ * versions of fedping add to a published study does not enter.
+ *
+ * @param {Privacy} privacy
+ * @returns {string}
+ */
+export function promiseOf({ central, local, shared, contribution, loss, left_out: leftOut, contributions }) {
+  const servers = shared ? completed(shared) : null;
+  return JSON.stringify([
+    central && [central.epsilon, central.delta, central.rounds, central.noise_multiplier, central.population],
+    local && [local.mechanism, local.epsilon, local.delta],
+    servers && [servers.helper, servers.min_batch, servers.seal, servers.proofs],
+    [contribution.by, contribution.norm, contribution.norms, loss, leftOut, contributions],
+  ]);
+}
+
+/**
  * The guarantee in plain words, a sentence each.
  *
  * @param {Privacy} privacy
