@@ -14,7 +14,7 @@ from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.privacy import frame_of
-from fedping.protocol.sharing.exchange import Answer, Request, is_from, read_signed, signed
+from fedping.protocol.sharing.exchange import Answer, AnsweredArm, Request, is_from, read_signed, signed
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
@@ -288,6 +288,29 @@ def test_an_answer_that_leaves_too_few_for_a_step_is_published_all_the_same(tmp_
     assert result.status == "published"
     assert "which repeats version 0: too few for a step, which takes 12" in result.sentence
     assert store.head("private", "main").iteration == 1
+
+
+@pytest.mark.parametrize("proofs", [False, True])
+def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(tmp_path: Path, proofs: bool) -> None:
+    """It says by itself whose shares it cannot use, and what is published is a sum of the others."""
+    line, store, landing = begun(tmp_path, proofs=proofs)
+    assert round_of(store, landing).status == "asked"
+
+    def all_but(left: int) -> Callable[[bytes], bytes]:
+        arms = read_signed(line.way.answer(line_request(tmp_path), 10**6), Answer).arms
+        return of_another(
+            line,
+            arms=tuple(
+                AnsweredArm(arm=arm.arm, total=arm.total, refused=tuple(range(left, n)))
+                for arm, n in zip(arms, (30, 20), strict=True)
+            ),
+        )
+
+    for left in (0, 1, 4):
+        with pytest.raises(FedpingError, match=f"leaves {left} clients of arm 'treatment', and sums are of 5 or more"):
+            round_of(store, landing, ByHand(line.helper, spoil=all_but(left)))
+        assert store.head("private", "main").iteration == 0
+    assert round_of(store, landing, line.way).status == "published"
 
 
 def of_another(of: SharedLine, **changed: Any) -> Callable[[bytes], bytes]:
