@@ -307,7 +307,7 @@ def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(
         )
 
     for left in (0, 1, 4):
-        with pytest.raises(FedpingError, match=f"leaves {left} clients of arm 'treatment', and sums are of 5 or more"):
+        with pytest.raises(FedpingError, match=f"leaves {left} of 30 clients of arm 'treatment', and a sum is of 5"):
             round_of(store, landing, ByHand(line.helper, spoil=all_but(left)))
         assert store.head("private", "main").iteration == 0
     assert round_of(store, landing, line.way).status == "published"
