@@ -238,6 +238,7 @@ class Records:
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
             copy.close()
+        path.chmod(0o600)
 
     def _all(self, query: str, *values: object) -> list[Any]:
         return self._database.execute(query, values).fetchall()
