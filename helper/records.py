@@ -88,7 +88,7 @@ class Told(NamedTuple):
     """What a line's records say of its answers.
 
     Attributes:
-        answers: how many there are.
+        answers: how many there are; of a restored folder, versions before its first one count as answered.
         newest: the newest version of them, and when it was answered; None without any.
         documents: how many document ids are kept.
     """
@@ -171,14 +171,18 @@ class Records:
 
     def told(self, line: int) -> Told:
         """Return what is known of a line's answers."""
-        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
+        answers = self.answers(line)
         newest = self._all("SELECT version, made FROM answers WHERE line = ? ORDER BY version DESC LIMIT 1", line)
         [[documents]] = self._all("SELECT count(*) FROM documents WHERE line = ?", line)
         return Told(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
-        """Return how many versions of a line are answered."""
-        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
+        """Return how many versions of a line are answered, or may have been before the folder was restored."""
+        [[answers]] = self._all(
+            "SELECT first + (SELECT count(*) FROM answers WHERE line = lines.id AND version >= first) "
+            "FROM lines WHERE id = ?",
+            line,
+        )
         number: int = answers
         return number
 

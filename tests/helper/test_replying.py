@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fedping.helper.copies import back_up, restore
 from fedping.helper.folder import HelperFolder, open_folder
 from fedping.helper.joining import current, retire, rotate
-from fedping.helper.records import Records
+from fedping.helper.records import Records, Told
 from fedping.helper.replying import reply
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
@@ -61,7 +61,7 @@ def reason(helping: Helping, data: bytes, **more: Any) -> str:
     return raised.value.reason
 
 
-def kept(folder: HelperFolder) -> list[tuple[int, object, int]]:
+def kept(folder: HelperFolder) -> list[Told]:
     with folder.records() as records:
         return [records.told(each.number) for each in records.lines()]
 
@@ -243,6 +243,18 @@ def test_a_backup_answers_nothing_until_it_is_restored_and_then_no_version_twice
     for file in [*(tmp_path / "backup").rglob("*.key"), tmp_path / "backup" / "helper.sqlite"]:
         assert file.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_backup_has_forgotten_counts_towards_the_rounds_of_the_promise(tmp_path: Path) -> None:
+    helping = joined(tmp_path / "helper", central=CENTRAL)
+    back_up(helping.folder, tmp_path / "backup")
+    restored = restore(tmp_path / "backup", tmp_path / "again", {("private", "main"): CENTRAL.rounds - 1})
+    after = Helping(restored, helping.offer, helping.terms)
+    last = clients_of(helping, version=CENTRAL.rounds - 1)
+    reply(restored, request_of(helping, last.rows, version=CENTRAL.rounds - 1), NOW)
+    beyond = clients_of(helping, version=CENTRAL.rounds, first=10)
+    assert reason(after, request_of(helping, beyond.rows, version=CENTRAL.rounds)) == "other_terms"
+    assert [each.answers for each in kept(restored)] == [CENTRAL.rounds]
 
 
 def test_a_folder_copied_by_hand_is_known_for_a_copy(helping: Helping, tmp_path: Path) -> None:
