@@ -218,8 +218,9 @@ def _shared(
     if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
         raise InvalidSettings(
             f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
-            "agreed; give that one, or give the helper the identity that 'fedping privacy identity FILE' prints, and "
-            "publish the offer that it then makes; nothing was read"
+            "agreed; give that one, or, as long as the helper has answered nothing, have its operator repeat 'fedping "
+            "helper join' with the identity that 'fedping privacy identity FILE' prints, and publish the offer that it "
+            "then makes; nothing was read"
         )
     asked = store.asked(study.name, line.name)
     return SharedSums(

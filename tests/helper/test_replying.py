@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from fedping.helper.copies import back_up, restore
 from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.joining import current, retire, rotate
+from fedping.helper.joining import current, join, retire, rotate
 from fedping.helper.records import Records, Told
 from fedping.helper.replying import reply
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
 from fedping.protocol.sharing.offer import Offer, terms_of
-from fedping.protocol.sharing.signing import signing_key
+from fedping.protocol.sharing.signing import identity_of, signing_key
 from tests.support.helping import (
     CENTRAL,
     HELPER,
@@ -39,6 +39,7 @@ from tests.support.helping import (
     combined,
     joined,
     request_of,
+    shared_study,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -215,6 +216,21 @@ def test_a_new_key_opens_beside_the_old_one_until_that_is_retired(helping: Helpi
     rows, is_new = mixed(4, 100)
     found = reply(helping.folder, request_of(helping, rows, version=4), NOW)
     assert answer_in(found.data).arms[0].refused == tuple(place for place, new in enumerate(is_new) if not new)
+
+
+def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping: Helping, tmp_path: Path) -> None:
+    folder, someone = helping.folder, signing_key(b"somebody else", "fedping leader v1")
+    study = shared_study(folder.identity)
+    offer, _ = join(folder, study, study.lines[0], identity_of(someone))
+    sealed_before = clients_of(helping).rows  # who has not fetched the new offer yet counts all the same
+    assert reason(helping, request_of(helping, sealed_before)) == "forged"
+    offer, new = join(folder, study, study.lines[0], identity_of(LEADER))
+    assert new
+    assert terms_of(offer, folder.identity).leader == identity_of(LEADER)
+    assert reply(folder, request_of(helping, sealed_before), NOW).refused == 0
+    with pytest.raises(InvalidSettings, match="to whom this helper has told sums"):
+        join(folder, study, study.lines[0], identity_of(someone))
+    assert join(folder, study, study.lines[0], identity_of(LEADER)) == (offer, False)
 
 
 # --- copies ---
