@@ -218,16 +218,18 @@ def test_a_new_key_opens_beside_the_old_one_until_that_is_retired(helping: Helpi
     assert answer_in(found.data).arms[0].refused == tuple(place for place, new in enumerate(is_new) if not new)
 
 
-def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping: Helping, tmp_path: Path) -> None:
+def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping: Helping) -> None:
     folder, someone = helping.folder, signing_key(b"somebody else", "fedping leader v1")
     study = shared_study(folder.identity)
-    offer, _ = join(folder, study, study.lines[0], identity_of(someone))
-    sealed_before = clients_of(helping).rows  # who has not fetched the new offer yet counts all the same
-    assert reason(helping, request_of(helping, sealed_before)) == "forged"
+    mistyped, _ = join(folder, study, study.lines[0], identity_of(someone))
+    before = Helping(folder, mistyped, terms_of(mistyped, folder.identity))
+    assert reason(before, request_of(before, clients_of(before).rows)) == "forged"
     offer, new = join(folder, study, study.lines[0], identity_of(LEADER))
     assert new
-    assert terms_of(offer, folder.identity).leader == identity_of(LEADER)
-    assert reply(folder, request_of(helping, sealed_before), NOW).refused == 0
+    after = Helping(folder, offer, terms_of(offer, folder.identity))
+    assert after.terms.leader == identity_of(LEADER)
+    assert reason(after, request_of(after, clients_of(before).rows)) == "too_few"  # they have agreed to another leader
+    assert reply(folder, request_of(after, clients_of(after).rows), NOW).refused == 0
     with pytest.raises(InvalidSettings, match="to whom this helper has told sums"):
         join(folder, study, study.lines[0], identity_of(someone))
     assert join(folder, study, study.lines[0], identity_of(LEADER)) == (offer, False)
