@@ -1,7 +1,7 @@
 """What it takes that no server sees a vector: rounds of a line of shares, the shares themselves, and proofs of votes.
 
-    python -m benchmarks.shared_rounds [--json] [--what rounds shares proofs] [--clients 100000] [--repeats 9]
-                                       [--some 5000] [--seed 1]
+    python -m benchmarks.shared_rounds [--json] [--what rounds shares proofs] [--clients 100000] [--proven 10000]
+                                       [--repeats 9] [--some 5000] [--seed 1]
 
 **rounds**: whole rounds on NumPy in one thread, over the Parquet files of clients that have sent a ping of 22 weights
 each, beside rounds of a private line without a helper, of the same clients with the same updates; in turns, as in
@@ -11,7 +11,7 @@ adds up the shares in one thread, and keeps its answer on disk. Request and answ
 **shares**: for each way of sealing, what a client's share takes, and the helper's part of it, with 22 weights.
 
 **proofs**: that a client sends votes of 22 weights and nothing else: making them, what each server makes of its part,
-and the decision. The helper opens a share as well, which comes on top.
+and the decision. Then whole rounds of ``--proven`` clients that do.
 
 All seconds are those of the processor, and of shares and proofs the least of the repeats.
 """
@@ -49,11 +49,10 @@ from fedping.helper.joining import join, keys_of
 from fedping.helper.replying import reply
 from fedping.protocol.privacy import METRICS, Shared, frame_of, vectors_of
 from fedping.protocol.proofs.prio3 import KEY_BYTES, NONCE_BYTES, RAND_BYTES, Side, prepare, shard, sizes, valid
-from fedping.protocol.proofs.sum_vec import SumVec
 from fedping.protocol.sharing.exchange import AskedArm, Request
 from fedping.protocol.sharing.offer import Offer, Seal, terms_of
 from fedping.protocol.sharing.shares import layout
-from fedping.protocol.sharing.votes import bits_in, bits_of
+from fedping.protocol.sharing.votes import Votes, bits_of
 from fedping.protocol.study import Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import SystemNoise
@@ -93,12 +92,14 @@ class ProofRow:
     bytes: int
 
 
-def shared_study(helper: HelperFolder, seal: Seal = "x25519") -> tuple[Study, Offer]:
+def shared_study(helper: HelperFolder, seal: Seal = "x25519", *, proofs: bool = False) -> tuple[Study, Offer]:
     """Return the private study of `benchmarks.private_rounds` with a helper, and the offer of that helper."""
     study = study_of(1.0)
     [line] = study.lines
     assert line.privacy is not None
-    line = replace(line, privacy=replace(line.privacy, shared=Shared(helper=helper.identity, seal=seal)), upload=())
+    line = replace(
+        line, privacy=replace(line.privacy, shared=Shared(helper=helper.identity, seal=seal, proofs=proofs)), upload=()
+    )
     study = replace(study, lines=(line,))
     public = public_study(study)
     return study, join(helper, public, public.lines[0], leader_identity(KEY))[0]
@@ -132,10 +133,10 @@ def payloads_of(
     return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(order))))
 
 
-def rounds(where: Path, clients: int, repeats: int, seed: int) -> Iterator[RoundRow]:
-    """Yield what each part of a round of shares takes, beside a private one."""
+def rounds(where: Path, clients: int, repeats: int, seed: int, *, proofs: bool = False) -> Iterator[RoundRow]:
+    """Yield what each part of a round of shares takes, beside a private one; with ``proofs`` clients prove votes."""
     made = make_helper(where / "helper")
-    study, offer = shared_study(made)
+    study, offer = shared_study(made, proofs=proofs)
     back_up(made, where / "who has not answered yet")
     plain = study_of(1.0)
     land(where / "plain", plain, clients, seed)
@@ -189,9 +190,9 @@ def proofs(k: int, repeats: int, seed: int) -> Iterator[ProofRow]:
     """Yield what each step of proving takes."""
     [line] = (study := study_of(1.0)).lines
     assert line.privacy is not None
-    frame = frame_of(line.privacy, line.spec)
-    circuit = SumVec.shortest(bits_in(frame))
-    bits, rand, key = bits_of(frame, _vectors(study, k, seed)), _random(k, RAND_BYTES), os.urandom(KEY_BYTES)
+    votes = Votes(M + len(METRICS), frame_of(line.privacy, line.spec).metric)
+    circuit = votes.circuit
+    bits, rand, key = bits_of(votes, _vectors(study, k, seed)), _random(k, RAND_BYTES), os.urandom(KEY_BYTES)
     nonces, context = _random(k, NONCE_BYTES), [b"fedping benchmark %d" % number for number in range(k)]
     sent = shard(circuit, bits, nonces, rand, context)
     leader = prepare(circuit, Side.LEADER, key, nonces, sent.public, sent.leader, context)
@@ -234,6 +235,7 @@ def main() -> None:
         "--what", nargs="+", choices=("rounds", "shares", "proofs"), default=["rounds", "shares", "proofs"]
     )
     parser.add_argument("--clients", type=int, default=100_000, help="of a round")
+    parser.add_argument("--proven", type=int, default=10_000, help="clients of a round with proofs")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument(
         "--some", type=int, default=5_000, help="clients whose shares and proofs are made again and again"
@@ -248,6 +250,9 @@ def main() -> None:
         if "shares" in given.what:
             found["shares"] = list(shares(where, given.some, given.repeats, given.seed))
         if "proofs" in given.what:
+            (where / "proofs").mkdir()
+            proven = rounds(where / "proofs", given.proven, given.repeats, given.seed, proofs=True)
+            found["rounds with proofs"] = list(proven)
             found["proofs"] = list(proofs(given.some, given.repeats, given.seed))
     if given.json:
         print(json.dumps({name: [asdict(row) for row in rows] for name, rows in found.items()}))

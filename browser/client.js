@@ -58,6 +58,7 @@ import { guaranteeInWords } from "./study/privacy/guarantee.js";
 import { hasTurn, rotatingId } from "./study/privacy/ids.js";
 import { ENCODING, frameOf, payloadOf, vectorOf } from "./study/privacy/vectors.js";
 import { SHARED, leaderShare, sharedPayload } from "./study/sharing/shares.js";
+import { provenShare } from "./study/sharing/votes.js";
 import { base64, sentUpdate } from "./study/upload.js";
 
 /** @import { SealedShare } from "./delivery/sharing.js" @import { Arm } from "./study/study.js" @import { Privacy } from "./study/privacy/vectors.js" */
@@ -471,6 +472,8 @@ function plain(vector) {
 }
 
 /** @param {readonly number[]} vector @param {SealedShare} share */
-function split(vector, { offer, seed, sealed }) {
-  return { encoding: SHARED, payload: base64(sharedPayload(offer, leaderShare(vector, seed), sealed)) };
+function split(vector, share) {
+  const { offer, seed, sealed } = share;
+  const leader = share.metric > 0 ? provenShare(vector, seed, share) : leaderShare(vector, seed);
+  return { encoding: SHARED, payload: base64(sharedPayload(offer, leader, sealed)) };
 }

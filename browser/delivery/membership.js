@@ -12,6 +12,7 @@ import { fromHex, toHex } from "../study/bytes.js";
 import { enrol, stagedFor } from "../study/enrolment.js";
 import { roleIn } from "../study/learning.js";
 import { PRIVATE_TYPE } from "../study/ping.js";
+import { promiseOf } from "../study/privacy/guarantee.js";
 import { SECRET_BYTES, hasTurn } from "../study/privacy/ids.js";
 import { canShare } from "../study/sharing/sealing.js";
 import { NO_VERSION, readModel, readStudy, stagedIn, startWeights } from "../study/study.js";
@@ -130,7 +131,7 @@ export class Membership {
     this.sharing.clear();
     this.trouble = null;
     this.#study = this.#arm = this.#fetched = this.clientId = this.secret = null;
-    await Promise.all(["membership", "client", "secret"].map((key) => this.storage.remove(this.prefix + key)));
+    await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
   }
 
   /** @param {PublicStudy} study */
@@ -146,12 +147,33 @@ export class Membership {
       this.#fetched = null;
     }
     if (study.pings === PRIVATE_TYPE && arm?.line) {
+      await this.#sameAsPromised(study, arm.line);
       this.secret ??= await this.#secret();
       await this.contributions.recall(arm.line);
     }
     this.#study = study;
     this.clientId = clientId;
     this.#arm = arm;
+  }
+
+  /**
+   * Hold a private line to what it promised when this client joined: whoever publishes the study could promise less later,
+   * or name a helper of its own.
+   *
+   * @param {PublicStudy} study @param {string} name
+   */
+  async #sameAsPromised(study, name) {
+    const line = study.lines.find((each) => each.name === name);
+    const promised = await this.storage.get(`${this.prefix}promise`);
+    const promise = line?.privacy ? promiseOf(line.privacy) : null;
+    if (promised?.line === name && promised.promise !== promise) {
+      throw new TypeError(
+        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; forget the study, and join again if you agree to that`,
+      );
+    }
+    if (promised?.line !== name) {
+      await this.storage.set(`${this.prefix}promise`, { line: name, promise });
+    }
   }
 
   /** In a line of shares, have one ready for the version that is held, as long as there is anything to send of it. */

@@ -11,18 +11,21 @@
  *
  * @typedef {object} SealedShare
  * @property {string} documentId Of the ping that it is for.
+ * @property {string} study The study's name.
  * @property {string} line
  * @property {string} arm
  * @property {number} version The model version that the ping names.
  * @property {Uint8Array} offer The id of the helper's offer.
  * @property {Uint8Array} seed
- * @property {Uint8Array} sealed The seed, for the helper alone.
+ * @property {number} metric Where the vector is to be proven the largest number of a metric; else 0.
+ * @property {Uint8Array} sealed The seed, for the helper alone; where the vector is to be proven the two that follow from it.
  */
 
 import { toHex } from "../study/bytes.js";
 import { agreedTerms } from "../study/sharing/offer.js";
 import { seal } from "../study/sharing/sealing.js";
 import { SEED_BYTES, infoOf } from "../study/sharing/shares.js";
+import { helperSeeds } from "../study/sharing/votes.js";
 import { uuid } from "./environment.js";
 
 /** A list may have been ranked by the version before the newest. */
@@ -60,8 +63,10 @@ export class Sharing {
       if (version !== null && this.find(line.name, arm.name, version) === null) {
         const [document, seed] = [uuid(this.environment), crypto.getRandomValues(new Uint8Array(SEED_BYTES))];
         const info = infoOf({ study: study.name, ...of, version, document, numbers: terms.numbers });
-        const sealed = await seal(terms.key, seed, info);
-        this.#ready = [...this.#ready, { documentId: document, ...of, version, seed, sealed }].slice(-VERSIONS);
+        const { metric } = terms;
+        const sealed = await seal(terms.key, metric > 0 ? helperSeeds(seed) : seed, info);
+        const share = { documentId: document, study: study.name, ...of, version, seed, metric, sealed };
+        this.#ready = [...this.#ready, share].slice(-VERSIONS);
       }
       return null;
     } catch (error) {

@@ -61,6 +61,7 @@ import { PING_TYPE, PRIVATE_TYPE } from "./ping.js";
 import { privacyTrouble } from "./privacy/guarantee.js";
 import { ENCODING } from "./privacy/vectors.js";
 import { SHARED, completed } from "./sharing/shares.js";
+import { metricOf } from "./sharing/votes.js";
 import { uploadTrouble } from "./upload.js";
 
 /** The version of a client that has not fetched any yet. */
@@ -196,9 +197,13 @@ function privateTrouble({ upload, privacy, spec }) {
   if (link?.link !== (shared === null ? ENCODING : SHARED) || more.length > 0) {
     return shared === null ? "it is private, and does not send vectors" : "it has two servers, and does not send shares";
   }
-  const asked = completed(link);
-  const agree = shared === null || (asked.seal === shared.seal && asked.proofs === shared.proofs);
-  return privacyTrouble(privacy, spec) ?? (agree ? null : "its upload link and its privacy disagree on how shares are made");
+  const trouble = privacyTrouble(privacy, spec);
+  if (trouble !== null || shared === null) {
+    return trouble;
+  }
+  const { seal, proofs, metric = 0 } = /** @type {any} */ (completed(link));
+  const agree = seal === shared.seal && proofs === shared.proofs && metric === metricOf(privacy, spec);
+  return agree ? null : "its upload link and its privacy disagree on how shares are made";
 }
 
 /** @param {unknown} value */

@@ -38,12 +38,16 @@ import { randomBasis } from "../study/personal/vector.js";
 import { frameOf, localSigma, payloadOf, vectorOf } from "../study/privacy/vectors.js";
 import { sha256Bytes } from "../study/sha256.js";
 import { agreedTerms } from "../study/sharing/offer.js";
+import { shard, shortest } from "../study/sharing/prio3.js";
 import { SEALS, seal } from "../study/sharing/sealing.js";
 import { infoOf, leaderShare, maskOf, sharedPayload } from "../study/sharing/shares.js";
+import { helperSeeds, provenShare } from "../study/sharing/votes.js";
 import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
-export const TOPICS = ["pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "personal", "retry"];
+export const TOPICS = [
+  "pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "proofs", "personal", "retry"
+];
 
 /**
  * @typedef {{ name: string, got: unknown, expected: unknown }} Comparison
@@ -69,6 +73,7 @@ export function* checkParity(vectors) {
   yield* turns(vectors.private);
   yield* draws(vectors.private);
   yield* masks(vectors.shares);
+  yield* proofs(vectors.proofs);
   yield* trainings(vectors.personal, pages, now);
 }
 
@@ -100,10 +105,12 @@ export async function* checkSharing({ shares: { studies, offers, payloads } }) {
     const to = { study: study.name, line: "main", version, arm, document, numbers: vector.length, offer: terms.id };
     yield { name: `info ${i}`, got: new TextDecoder().decode(infoOf(to)), expected: info };
     const expected = Uint8Array.from(atob(payload), (letter) => letter.charCodeAt(0));
-    const sent = expected.slice(8 + 8 * vector.length).slice(0, 32);
-    const pair = await pairOf(fromHex(ephemeral), sent);
-    const sealed = await seal(terms.key, fromHex(seed), infoOf(to), { pair });
-    const got = sharedPayload(terms.id, leaderShare(vector, fromHex(seed)), sealed);
+    const secret = fromHex(seed);
+    const { metric } = terms;
+    const leader = metric > 0 ? provenShare(vector, secret, { ...to, documentId: document, metric }) : leaderShare(vector, secret);
+    const pair = await pairOf(fromHex(ephemeral), expected.slice(8 + leader.length).slice(0, 32));
+    const sealed = await seal(terms.key, metric > 0 ? helperSeeds(secret) : secret, infoOf(to), { pair });
+    const got = sharedPayload(terms.id, leader, sealed);
     yield { name: `payload of shares ${i}`, got: toHex(got), expected: toHex(expected) };
   }
 }
@@ -121,6 +128,16 @@ export async function pairOf(secret, known) {
   const { subtle } = crypto;
   const privateKey = await subtle.importKey("jwk", { ...jwk, d: inBase64(secret) }, "X25519", false, ["deriveBits"]);
   return { privateKey, publicKey: await subtle.importKey("jwk", jwk, "X25519", true, []) };
+}
+
+/** @param {any} vectors */
+function* proofs({ cases }) {
+  for (const [i, { bits, nonce, rand, context, ...expected }] of cases.entries()) {
+    const shares = shard(shortest(bits.length), bits, fromHex(nonce), fromHex(rand), new TextEncoder().encode(context));
+    for (const [name, share] of Object.entries(shares)) {
+      yield { name: `${name} of proof ${i}`, got: toHex(share), expected: expected[name] };
+    }
+  }
 }
 
 /** @param {any} vectors */

@@ -210,7 +210,8 @@ const UNFIT = {
   "less noise": [{ sigma: 1000 }, /less noise than the study promises/],
   "no noise said": [{ sigma: null }, /less noise than the study promises/],
   "smaller batches": [{ min_batch: 99 }, /fewer clients/],
-  proofs: [{ proofs: true }, /prove/],
+  proofs: [{ proofs: true, metric: 75 }, /whether clients prove/],
+  "a metric without proofs": [{ metric: 75 }, /proofs of other metrics/],
   "another seal": [{ seal: "mlkem768-x25519" }, /its key is of another kind/],
   "a key too long": [{ key: "00".repeat(33) }, /its key is of another kind/],
   "another helper's name": [{ helper: "22".repeat(32) }, /names another helper/],
@@ -251,6 +252,29 @@ test("an offer that is not signed by the helper is none", async () => {
   }
 });
 
+for (const [what, change] of /** @type {[string, (privacy: any) => void][]} */ ([
+  ["another helper", (privacy) => (privacy.shared.helper = "0".repeat(64))],
+  ["no helper", (privacy) => delete privacy.shared],
+  ["smaller batches", (privacy) => (privacy.shared.min_batch = 2)],
+  ["less noise", (privacy) => (privacy.central.noise_multiplier /= 2)],
+])) {
+  test(`a study with ${what} than when a browser joined it gets nothing from it until it joins again`, async () => {
+    const { ingest } = await offered();
+    const storage = memoryStorage();
+    assert.equal((await contribution(await started({ ingest, storage }))).posts.length, 1);
+    const before = structuredClone(ingest.study);
+    const [line] = ingest.study.lines;
+    change(line.privacy);
+    if (!line.privacy.shared) {
+      line.upload = [{ link: "private" }];
+    }
+    const made = await started({ ingest, storage, seed: 2 });
+    await made.client.refresh();
+    assert.match(String(made.client.trouble), /promises something else than when this browser joined it/);
+    assert.deepEqual(made.client.guarantee, (await started({ ingest: Object.assign(ingest, { study: before }), storage })).client.guarantee);
+  });
+}
+
 test("with the noise of its own a client splits the noisy vector, and an offer of no noise will do", async () => {
   const helper = await helperOf();
   const ingest = sharedIngest(helper, { central: null, local: { mechanism: "one-sign", epsilon: 1 } });
@@ -283,7 +307,7 @@ test("a browser without the curves takes no part, and says so", async () => {
 
 const REFUSED = {
   "a seal that no browser has": [{ seal: "mlkem768-x25519" }, /sealed by 'mlkem768-x25519', which no browser can do yet/],
-  "proofs": [{ proofs: true }, /proofs of what is sent, which this client does not make/],
+  "proofs or not": [{ proofs: "maybe" }, /does not say whether clients prove what they send/],
   "a setting that it does not know": [{ threshold: 3 }, /settings of two servers that this client does not know/],
   "a helper without a name": [{ helper: "me" }, /which helper it has/],
   "sums of one client": [{ min_batch: 1 }, /how many clients a sum has/],
@@ -303,8 +327,10 @@ test("a line of shares sends nothing else, and no other line sends shares", asyn
   const { study } = sharedIngest(await helperOf());
   const [line] = study.lines;
   assert.throws(() => readStudy({ ...study, lines: [{ ...line, upload: [{ link: "private" }] }] }, "pings"), /does not send shares/);
-  const upload = [{ link: "shared", seal: "x25519", proofs: true }];
-  assert.throws(() => readStudy({ ...study, lines: [{ ...line, upload }] }, "pings"), /disagree on how shares are made/);
+  for (const other of [{ proofs: true, metric: 75 }, { metric: 75 }, { seal: "mlkem768-x25519" }]) {
+    const upload = [{ ...line.upload[0], ...other }];
+    assert.throws(() => readStudy({ ...study, lines: [{ ...line, upload }] }, "pings"), /disagree on how shares are made/);
+  }
   const plain = privateIngest().study;
   assert.throws(() => readStudy({ ...plain, lines: [{ ...plain.lines[0], upload: line.upload }] }, "pings"), /does not send vectors/);
   const spec = /** @type {any} */ (line.spec);
@@ -330,5 +356,8 @@ test("what a study of two servers promises is said in words", async () => {
   }
   const exact = guaranteeInWords(/** @type {any} */ ({ ...PRIVACY, central: null, shared: helper.shared })).join(" ");
   assert.match(exact, /No noise is added/);
+  assert.doesNotMatch(exact, /proof/);
+  const proven = guaranteeInWords(/** @type {any} */ ({ ...PRIVACY, shared: { ...helper.shared, proofs: true } })).join(" ");
+  assert.match(proven, /a proof that it holds nothing but votes, which the two servers check together and which tells them nothing else/);
   assert.doesNotMatch(exact, /ε/);
 });

@@ -235,7 +235,8 @@ export async function helperOf(/** @type {any} */ privacy = {}) {
   const shared = { helper, min_batch: 100, seal: "x25519", proofs: false, ...privacy };
   const terms = {
     ...{ helper, leader: "11".repeat(32), study: "pings", line: "main", arms: ["treatment", "control"], numbers: 25 },
-    ...{ sigma: SIGMA, min_batch: 100, proofs: false, seal: "x25519", key, made: "2026-07-01T00:00:00Z", format: 1 },
+    ...{ sigma: SIGMA, min_batch: 100, seal: "x25519", key, made: "2026-07-01T00:00:00Z", format: 1 },
+    ...{ proofs: shared.proofs, metric: metricWith(shared) },
   };
   /** An offer of these terms, changed as is said. @param {any} [changed] */
   const offer = async (changed = {}) => {
@@ -247,12 +248,17 @@ export async function helperOf(/** @type {any} */ privacy = {}) {
   return { shared, offer };
 }
 
+/** The largest number of a metric of {@link PRIVACY}, a quarter of the norm of 22 signs, as proofs need it. @param {any} shared */
+function metricWith({ proofs }) {
+  return proofs ? 75 : 0;
+}
+
 /** The noise of {@link PRIVACY} for 22 signs: 4.2 times the norm of a vector, 64² · 22 + 3 · 75² in the square. */
 export const SIGMA = 4.2 * Math.sqrt(64 ** 2 * 22 + 3 * 75 ** 2);
 
 /** An ingest with a study of two servers. @param {Awaited<ReturnType<typeof helperOf>>} helper @param {any} [privacy] */
 export function sharedIngest({ shared }, privacy = {}) {
   const ingest = privateIngest({ shared, ...privacy });
-  ingest.study.lines[0].upload = [{ link: "shared", seal: shared.seal, proofs: shared.proofs }];
+  ingest.study.lines[0].upload = [{ link: "shared", seal: shared.seal, proofs: shared.proofs, metric: metricWith(shared) }];
   return ingest;
 }

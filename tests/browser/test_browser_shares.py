@@ -15,15 +15,16 @@ from fedping.helper.answering import Key, arms_answered
 from fedping.model_store import open_store
 from fedping.protocol.privacy import METRICS, Central, Privacy, Shared
 from fedping.protocol.sharing.agreed import terms_for
-from fedping.protocol.sharing.exchange import AskedArm, Request
+from fedping.protocol.sharing.exchange import AnsweredArm, Request
 from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
-from fedping.protocol.sharing.ring import WORDS
 from fedping.protocol.sharing.sealing import new_private_key, public_key
-from fedping.protocol.sharing.shares import layout, words_of
+from fedping.protocol.sharing.shares import layout
 from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Arm, Line, Study, public_json, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.noise import SystemNoise
+from fedping.server_jobs.round.shared_sums import Proofs, Shares, asked_arms, shared_sums, summing, votes_of
 from tests.browser.pages import Web, serving
 from tests.browser.test_browser_ingest import drive
 from tests.browser.tools import landed_rows
@@ -45,9 +46,9 @@ def study_of_shares(arms: Sequence[str], privacy: Privacy, name: str = "shares")
     return Study(name=name, pings="private-update", arms=made, lines=(Line(name="main", spec=spec, privacy=privacy),))
 
 
-def shared(seal: Seal = "x25519", central: Central | None = None) -> Privacy:
+def shared(seal: Seal = "x25519", central: Central | None = None, proofs: bool = False) -> Privacy:
     """Return settings of sums of two clients or more, of which every client sends at once."""
-    helper = Shared(helper=identity_of(HELPER), min_batch=2, seal=seal)
+    helper = Shared(helper=identity_of(HELPER), min_batch=2, seal=seal, proofs=proofs)
     return Privacy(shared=helper, central=central, loss=(0.0, 1000.0), delay_minutes=0)
 
 
@@ -71,27 +72,43 @@ class Running:
         offers = {} if offer is None else {"main": offer}
         self.web.instead[f"/models/{self.study.name}/study.json"] = public_json(public_study(self.study, offers=offers))
 
+    def landed(self) -> dict[str, dict[UUID, bytes]]:
+        """Return by arm what has landed, payloads by document id, all as long as the layout says."""
+        rows, size = landed_rows(self.landing), layout(D, self.terms.seal, self.terms.metric).size
+        assert {row["update_encoding"] for row in rows.values()} == {"shared"}
+        assert {len(row["update"]) for row in rows.values()} == {size}
+        found: dict[str, dict[UUID, bytes]] = {}
+        for document, row in rows.items():
+            found.setdefault(row["study_variation"], {})[UUID(document)] = row["update"]
+        return dict(sorted(found.items()))
+
     def sums(self) -> dict[str, list[int]]:
-        """Return by arm what the two servers find together, with the helper's own code; its noise is part of it."""
-        rows, made = landed_rows(self.landing), layout(D, self.terms.seal)
-        asked, leader = [], []
-        for arm in sorted({row["study_variation"] for row in rows.values()}):
-            own = sorted((UUID(document).bytes, row) for document, row in rows.items() if row["study_variation"] == arm)
-            assert {row["update_encoding"] for _, row in own} == {"shared"}
-            assert {len(row["update"]) for _, row in own} == {made.size}
-            payloads = np.frombuffer(b"".join(row["update"] for _, row in own), np.uint8).reshape(-1, made.size)
-            offers, shares, sealed = made.parts(payloads)
-            documents = b"".join(document for document, _ in own)
-            asked.append(AskedArm(arm=arm, documents=documents, offers=offers.tobytes(), sealed=sealed.tobytes()))
-            leader.append(WORDS.total(words_of(shares)))
-        request = Request(study=self.study.name, line="main", version=0, arms=tuple(asked), made=WHEN)
-        keys = {self.offer.id: Key(self.terms, self.private)}
-        found = {}
-        for answered, own_sum in zip(arms_answered(self.terms, keys, request, SystemNoise()), leader, strict=True):
-            assert answered.refused == ()
-            total = WORDS.plus(own_sum, np.frombuffer(answered.total, "<u8").astype(np.uint64))
-            found[answered.arm] = WORDS.centred(total).tolist()
+        """Return by arm what both servers find together; they refuse nobody."""
+        answered, found = self.answer(self.landed())
+        assert {each.refused for each in answered} == {()}
         return found
+
+    def answer(self, landed: dict[str, dict[UUID, bytes]]) -> tuple[tuple[AnsweredArm, ...], dict[str, list[int]]]:
+        """Return what the helper answers, and by arm the sum of both, its noise included, where it refuses nobody."""
+        line, names = self.study.lines[0], list(landed)
+        shares: Shares = {}
+        for number, payloads in enumerate(landed.values()):
+            rows = np.frombuffer(b"".join(payloads.values()), np.uint8).reshape(len(payloads), -1)
+            documents = np.frombuffer(b"".join(document.bytes for document in payloads), np.uint8).reshape(-1, 16)
+            arms = np.full(len(payloads), number, np.int16)
+            shares = shared_sums(line).add(shares, rows, np.ones(len(payloads)), arms, documents)
+        proofs, key, of, votes = None, b"", summing(line), votes_of(line)
+        if votes is not None:
+            key = bytes(range(32))
+            proofs = Proofs(key, {arm: context_of(self.study.name, line.name, 0, arm, votes) for arm in names})
+        asked, own = asked_arms(line, names, shares, proofs)
+        request = Request(study=self.study.name, line="main", version=0, arms=asked, made=WHEN, verify_key=key)
+        answered = arms_answered(self.terms, {self.offer.id: Key(self.terms, self.private)}, request, SystemNoise())
+        found = {}
+        for arm, each in zip(asked, answered, strict=True):
+            theirs = np.frombuffer(each.total, "<u8").astype(np.uint64)
+            found[arm.arm] = of.ring.centred(of.ring.plus(of.vector(own[arm.arm], arm.clients), theirs)).tolist()
+        return answered, found
 
 
 @contextmanager
@@ -110,8 +127,9 @@ def running(folder: Path, study: Study) -> Iterator[Running]:
         yield Running(study, server, web, terms, private, folder / "landing")
 
 
-def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path) -> None:
-    with running(tmp_path, study_of_shares(["treatment", "control"], shared())) as made:
+@pytest.mark.parametrize("proofs", [False, True])
+def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path, proofs: bool) -> None:
+    with running(tmp_path, study_of_shares(["treatment", "control"], shared(proofs=proofs))) as made:
         told = drive(made.web.relay, "shares", clients=12)
         made.server.flush()
         assert all(client["counts"] == {"accepted": 1, "refused": 0, "dropped": 0, "waiting": 0} for client in told)
@@ -120,6 +138,28 @@ def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path) -> None:
     for arm, found in sums.items():
         vectors = [client["sent"][0]["vector"] for client in told if client["arm"] == arm]
         assert found == np.sum(vectors, axis=0).tolist(), arm
+
+
+def test_a_proof_counts_for_its_own_message_alone(tmp_path: Path) -> None:
+    """Of messages that come with proofs, the helper refuses the one that is not as its browser made it."""
+    with running(tmp_path, study_of_shares(["treatment"], shared(proofs=True))) as made:
+        drive(made.web.relay, "shares", clients=4)
+        made.server.flush()
+        landed = made.landed()
+    payloads = landed["treatment"]
+    first, other = sorted(payloads, key=lambda document: document.bytes)[:2]
+    told, end = payloads[first], layout(D, "x25519", made.terms.metric).leader + len(made.offer.id)
+    for where, changed in (
+        ("a bit", _flipped(told, len(made.offer.id))),
+        ("the public share", _flipped(told, end - 1)),
+        ("another's proof", payloads[other][:end] + told[end:]),
+    ):
+        [answered] = made.answer({"treatment": {**payloads, first: changed}})[0]
+        assert answered.refused == (0,), where
+
+
+def _flipped(payload: bytes, place: int) -> bytes:
+    return payload[:place] + bytes([payload[place] ^ 1]) + payload[place + 1 :]
 
 
 def test_without_an_offer_that_fits_nothing_is_sent(tmp_path: Path) -> None:
@@ -166,8 +206,11 @@ PAGE = """<!doctype html>
 
 
 @pytest.mark.browser
-def test_a_real_browser_takes_part_in_a_line_of_shares(visit: Callable[[str], object], tmp_path: Path) -> None:
-    with running(tmp_path, study_of_shares(["treatment"], shared())) as made:
+@pytest.mark.parametrize("proofs", [False, True])
+def test_a_real_browser_takes_part_in_a_line_of_shares(
+    visit: Callable[[str], object], tmp_path: Path, proofs: bool
+) -> None:
+    with running(tmp_path, study_of_shares(["treatment"], shared(proofs=proofs))) as made:
         made.web.more["/shares.html"] = PAGE.replace("INGEST", made.web.relay)
         visit(f"{made.web.address}/shares.html")
         parts: list[dict[str, Any]] = made.web.hears("parts")

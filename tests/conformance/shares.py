@@ -19,12 +19,14 @@ from uuid import UUID
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fedping.protocol.privacy import LARGEST, Central, ClippedFlat, Privacy, Shared
 from fedping.protocol.sharing.agreed import terms_for
 from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
 from fedping.protocol.sharing.shares import info_of, layout, leader_shares, mask
 from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.votes import Votes, context_of, proven
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_json, public_study
 
@@ -107,6 +109,7 @@ def _studies() -> Iterator[PublicStudy]:
         ("noisy", Privacy(shared=shared, central=central)),
         ("clipped", Privacy(shared=shared, central=central, contribution=clipped, left_out=("w1",))),
         ("post-quantum", Privacy(shared=replace(shared, seal="mlkem768-x25519"), central=central)),
+        ("proven", Privacy(shared=replace(shared, proofs=True), central=central, left_out=("w1",))),
     ):
         weights = tuple(Weight(f"w{i}", 0.0, Step(start=1, min=1, max=1)) for i in range(3))
         spec = ModelSpec(name="spec", model="linear-15", weights=weights)
@@ -156,7 +159,8 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
         ("another study", {"study": "exact"}, False),
         ("another line", {"line": "other"}, False),
         ("another length", {"numbers": 7}, False),
-        ("proofs", {"proofs": True}, False),
+        ("proofs", {"proofs": True, "metric": 28}, False),
+        ("a metric without proofs", {"metric": 28}, False),
         ("another seal", {"seal": "mlkem768-x25519", "key": _terms(studies[3]).key}, False),
         ("a key of another kind", {"key": _terms(studies[3]).key}, False),
         ("a key that is too short", {"key": terms.key[:-2]}, False),
@@ -166,6 +170,9 @@ def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
     ):
         yield case(1, what, offered(noisy, **otherwise), taken)
     yield case(0, "noise that nobody asked for", offered(exact, sigma=5.0), True)
+    yield case(4, "no proofs", offered(studies[4], proofs=False, metric=0), False)
+    yield case(4, "proofs of other metrics", offered(studies[4], metric=28), False)
+    yield case(0, "no word of a metric", _as_signed(offered(exact).terms.replace('"metric":0,', "")), True)
     yield case(1, "signed by somebody else", signed_offer(terms, signing_key(b"conformance", "another")), False)
     yield case(1, "a signature that is changed", replace(good, signature="0" * 128), False)
     yield case(1, "terms that are changed", replace(good, terms=good.terms.replace(MADE, "2026-11-24")), False)
@@ -189,22 +196,21 @@ def _as_signed(text: str) -> Offer:
 def _payloads(draw: Draw, studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
     from fedping.protocol.sharing.sealing import public_key
 
-    largest = [LARGEST, -LARGEST, 0, 1, -1, 64]
     for number, study in enumerate(studies):
         terms, offer = _terms(study), offered(study)
         for turn in range(1 if terms.seal != "x25519" else 4):
-            vector = largest if turn == 0 else [draw.whole(-(2**14), 2**14) for _ in range(terms.numbers)]
+            vector = _votes(draw, terms.metric, turn) if terms.proofs else _numbers(draw, terms.numbers, turn)
             document, version = UUID(draw.uuid()), draw.whole(0, 1000)
             arm, seed, ephemeral = terms.arms[turn % 2], _bytes(draw, 32), _bytes(draw, 32)
             info = info_of(study.name, terms.line, version, arm, document, terms.numbers, offer.id)
-            share = leader_shares(np.array([vector], np.int64), [seed])[0].tobytes()
+            share, own = _split(terms, np.array([vector], np.int64), document, version, arm, seed)
             private = _KEYS[terms.seal]
             if terms.seal == "x25519":
-                sealed = sealed_with(ephemeral, public_key(terms.seal, private), seed, info)
+                sealed = sealed_with(ephemeral, public_key(terms.seal, private), own, info)
             else:
                 sealed = base64.b64decode(SEALED_ONCE.read_bytes())
             payload = offer.id + share + sealed
-            assert len(payload) == layout(terms.numbers, terms.seal).size
+            assert len(payload) == layout(terms.numbers, terms.seal, terms.metric).size
             yield {
                 "study": number,
                 "version": version,
@@ -217,6 +223,29 @@ def _payloads(draw: Draw, studies: list[PublicStudy]) -> Iterator[dict[str, Any]
                 "info": info.decode(),
                 "payload": base64.b64encode(payload).decode(),
             }
+
+
+def _numbers(draw: Draw, d: int, turn: int) -> list[int]:
+    return [LARGEST, -LARGEST, 0, 1, -1, 64] if turn == 0 else [draw.whole(-(2**14), 2**14) for _ in range(d)]
+
+
+def _votes(draw: Draw, metric: int, turn: int) -> list[int]:
+    """Return a vector of signs for three weights, the second of which is left out."""
+    signs = [64 * draw.whole(-1, 1), 0, 64 * draw.whole(-1, 1)]
+    loss = (0, metric, draw.whole(1, metric - 1), draw.whole(1, metric - 1))[turn]
+    return [*signs, metric, loss, metric * (turn % 2)]
+
+
+def _split(
+    terms: Terms, vector: NDArray[np.int64], document: UUID, version: int, arm: str, seed: bytes
+) -> tuple[bytes, bytes]:
+    """Return what is the leader's of a vector, shape (1, d), and what is the helper's."""
+    if not terms.proofs:
+        return leader_shares(vector, [seed])[0].tobytes(), seed
+    votes = Votes(terms.numbers, terms.metric)
+    context = context_of(terms.study, terms.line, version, arm, votes)
+    leader, [helper] = proven(votes, vector, np.frombuffer(document.bytes, np.uint8)[None], [seed], [context])
+    return leader[0].tobytes(), helper
 
 
 def _mask(seed: bytes, d: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import math
+import operator
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
+from Crypto.Hash import TurboSHAKE128
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -28,6 +30,7 @@ Scores: TypeAlias = Callable[[list[float], list[Page], int], list[float]]
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"
 DAY = 86_400_000
+FIELD = 2**64 - 2**32 + 1
 
 
 def given(topic: str) -> Any:
@@ -703,6 +706,7 @@ def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
         and set(terms["arms"]) == {arm["name"] for arm in study["arms"] if arm["line"] == line["name"]}
         and terms["numbers"] == len(weights) + 3
         and (terms["seal"], terms["proofs"]) == (shared["seal"], shared["proofs"])
+        and terms.get("metric", 0) == (metric if shared["proofs"] else 0)
         and terms["min_batch"] >= shared["min_batch"]
         and terms["sigma"] >= (1 - 1e-9) * noise
         and len(key) == {"x25519": 32, "mlkem768-x25519": 1216}[terms["seal"]]
@@ -741,8 +745,12 @@ def test_shares() -> None:
         offer, line = offers[case["study"]], study["lines"][0]["name"]
         place = f"{study['name']}|{line}|{case['version']}|{case['arm']}|{case['document']}|{d}|{offer['id']}"
         assert case["info"] == f"fedping share v1|{place}"
-        words = zip(case["vector"], share_mask(case["seed"], d), strict=True)
-        share = struct.pack(f"<{d}Q", *((number - word) % 2**64 for number, word in words))
+        if study["lines"][0]["privacy"]["shared"]["proofs"]:
+            share, sealed = proven_shares(case, f"{study['name']}|{line}|{case['version']}|{case['arm']}|{d}")
+        else:
+            words = zip(case["vector"], share_mask(case["seed"], d), strict=True)
+            share = struct.pack(f"<{d}Q", *((number - word) % 2**64 for number, word in words))
+            sealed = bytes.fromhex(case["seed"])
         payload, head = base64.b64decode(case["payload"]), bytes.fromhex(offer["id"]) + share
         assert payload.startswith(head)
         assert (case["ephemeral"] is None) == (len(payload) == len(head) + 1168)
@@ -751,7 +759,101 @@ def test_shares() -> None:
             public = bytes.fromhex(json.loads(offer["offer"]["terms"])["key"])
             sent, dh = own.public_key().public_bytes_raw(), own.exchange(X25519PublicKey.from_public_bytes(public))
             key, nonce = hpke(dh, sent, public, case["info"].encode())
-            assert payload == head + sent + AESGCM(key).encrypt(nonce, bytes.fromhex(case["seed"]), b"")
+            assert payload == head + sent + AESGCM(key).encrypt(nonce, sealed, b"")
+
+
+def proven_shares(case: dict[str, Any], place: str) -> tuple[bytes, bytes]:
+    """What is the leader's of a vector of signs, and what is sealed for the helper."""
+    *signs, metric, loss, top = case["vector"]
+    bits, left, weights = [*(sign > 0 for sign in signs), *(sign < 0 for sign in signs)], metric, []
+    while left:
+        weights.append(-(-left // 2))
+        left -= weights[-1]
+    for weight in weights:
+        bits.append(loss >= weight)
+        loss -= weight * bits[-1]
+    rand = hashlib.shake_128(b"fedping proof rand v1" + bytes.fromhex(case["seed"])).digest(128)
+    context = f"fedping proof v1|{place}|{metric}".encode()
+    leader, public, helper = prio3(list(map(int, [*bits, top > 0])), UUID(case["document"]).bytes, rand, context)
+    return leader + public, helper
+
+
+def test_proofs() -> None:
+    for case in given("proofs")["cases"]:
+        nonce, rand = bytes.fromhex(case["nonce"]), bytes.fromhex(case["rand"])
+        shares = prio3(case["bits"], nonce, rand, case["context"].encode())
+        assert shares == tuple(bytes.fromhex(case[name]) for name in ("leader", "public", "helper"))
+
+
+def prio3(bits: list[int], nonce: bytes, rand: bytes, context: bytes) -> tuple[bytes, bytes, bytes]:
+    """What is for the leader, for both, and for the helper."""
+    s, b, own_b, q = (rand[start : start + 32] for start in range(0, 128, 32))
+    helper = drawn(xof(context, 1, s, b"\x01"), len(bits))
+    leader = [(bit - share) % FIELD for bit, share in zip(bits, helper, strict=True)]
+    public = xof(context, 7, own_b, b"\0" + nonce + packed_numbers(leader))(32)
+    public += xof(context, 7, b, b"\x01" + nonce + packed_numbers(helper))(32)
+    joint = xof(context, 3, xof(context, 6, bytes(32), public)(32), b"\x03")
+    secret, proofs = xof(context, 4, q, b"\x03"), []
+    chunk = min((2 * c + 2 * least_points(len(bits), c) - 1, c) for c in range(1, len(bits) + 1))[1]
+    points = least_points(len(bits), chunk)
+    for _ in range(3):
+        w, r = drawn(secret, 2 * chunk), drawn(joint, -(-len(bits) // chunk))
+        proofs += [*w, *gadget_values(bits, w, r, chunk, points)]
+    shares = drawn(xof(context, 2, s, b"\x03\x01"), len(proofs))
+    proofs = [(number - share) % FIELD for number, share in zip(proofs, shares, strict=True)]
+    return packed_numbers([*leader, *proofs]) + own_b, public, s + b
+
+
+def least_points(length: int, chunk: int) -> int:
+    points = 1
+    while points <= -(-length // chunk):
+        points *= 2
+    return points
+
+
+def gadget_values(bits: list[int], w: list[int], r: list[int], chunk: int, points: int) -> list[int]:
+    """G at all places but the last, by Lagrange's formula."""
+    alpha, beta = (pow(7, (FIELD - 1) // order, FIELD) for order in (points, 2 * points))
+    found = []
+    for k in range(2 * points - 1):
+        place, value = pow(beta, k, FIELD), 0
+        basis = [basis_value(alpha, points, i, place) for i in range(points)]
+        for j in range(chunk):
+            x = [bits[i * chunk + j] if i * chunk + j < len(bits) else 0 for i in range(len(r))]
+            u = [w[2 * j], *(pow(random, j + 1, FIELD) * bit for random, bit in zip(r, x, strict=True))]
+            v = [w[2 * j + 1], *(bit - 1 for bit in x)]
+            value += sum(map(operator.mul, u, basis)) * sum(map(operator.mul, v, basis))
+        found.append(value % FIELD)
+    return found
+
+
+def basis_value(alpha: int, points: int, i: int, place: int) -> int:
+    """The polynomial that is 1 at the i-th power of alpha, and 0 at the other ones, at a place."""
+    above, below = 1, 1
+    for other in range(points):
+        if other != i:
+            above = above * (place - pow(alpha, other, FIELD)) % FIELD
+            below = below * (pow(alpha, i, FIELD) - pow(alpha, other, FIELD)) % FIELD
+    return above * pow(below, -1, FIELD) % FIELD
+
+
+def xof(context: bytes, use: int, seed: bytes, binder: bytes) -> Callable[[int], bytes]:
+    tag = bytes.fromhex("1200ffffffff00") + bytes([use]) + context
+    message = struct.pack("<H", len(tag)) + tag + bytes([32]) + seed + binder
+    read: Callable[[int], bytes] = TurboSHAKE128.new(domain=1, data=message).read
+    return read
+
+
+def drawn(read: Callable[[int], bytes], count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        number = int.from_bytes(read(8), "little")
+        found += [number] if number < FIELD else []
+    return found
+
+
+def packed_numbers(numbers: list[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 def share_mask(seed: str, d: int) -> tuple[int, ...]:

@@ -14,18 +14,24 @@ import jsonschema
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.transport import Delivery, Outcome
 from fedping.client_sim.models import model_for, page_table, searches_from
 from fedping.client_sim.models.ranking_loss_reference import loss
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import Shared
+from fedping.protocol.proofs.field import add
+from fedping.protocol.proofs.prio3 import Side, prepare, valid
+from fedping.protocol.proofs.sum_vec import SumVec
 from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.sharing.ring import WORDS
 from fedping.protocol.sharing.sealing import opener, sealer
 from fedping.protocol.sharing.shares import layout, mask, words_of
+from fedping.protocol.sharing.votes import Votes, bits_of, context_of, split_public
 from fedping.protocol.study import PublicStudy
 from tests.browser.tools import BROWSER
 from tests.conformance.vectors import ANSWERS, FOLDER, NOW, TOPICS, drawn_pages, read, text
@@ -85,16 +91,57 @@ def test_offers_and_shares_are_those_of_fedpings_clients_and_helpers() -> None:
         assert _is_taken(study, offer) is case["taken"], case["what"]
         assert offer.id.hex() == case["id"]
     for case in vectors["payloads"]:
-        shared = _shared(studies[case["study"]])
+        study = studies[case["study"]]
+        shared, metric = _shared(study), _metric(study)
         payload = np.frombuffer(base64.b64decode(case["payload"]), np.uint8)[None]
-        where, own, sealed = layout(len(case["vector"]), shared.seal).parts(payload)
+        where, own, sealed = layout(len(case["vector"]), shared.seal, metric).parts(payload)
         opened = opener(shared.seal, bytes.fromhex(case["private"]))(sealed.tobytes(), case["info"].encode())
         assert opened is not None
-        assert opened.hex() == case["seed"]
-        found = WORDS.plus(words_of(own)[0], mask(opened, len(case["vector"])))
-        assert WORDS.centred(found).tolist() == case["vector"]
+        if shared.proofs:
+            _check_proven(study.name, case, own, np.frombuffer(opened, np.uint8)[None], metric)
+        else:
+            assert opened.hex() == case["seed"]
+            found = WORDS.plus(words_of(own)[0], mask(opened, len(case["vector"])))
+            assert WORDS.centred(found).tolist() == case["vector"]
         first = next(offer for offer in vectors["offers"] if offer["study"] == case["study"])
         assert where.tobytes().hex() == first["id"]
+
+
+def _check_proven(
+    study: str, case: dict[str, Any], leader: NDArray[np.uint8], helper: NDArray[np.uint8], metric: int
+) -> None:
+    """Hold that both servers take the proof of a case, and that the bits are those of its vector."""
+    votes = Votes(len(case["vector"]), metric)
+    own, public = split_public(votes, leader)
+    document = np.frombuffer(UUID(case["document"]).bytes, np.uint8)[None]
+    context = context_of(study, "main", case["version"], case["arm"], votes)
+    bits = bits_of(votes, np.array([case["vector"]], np.int64)).tolist()
+    assert _opened_together(votes.circuit, document, public, own, helper, context) == bits
+
+
+def _opened_together(
+    circuit: SumVec,
+    nonce: NDArray[np.uint8],
+    public: NDArray[np.uint8],
+    leader: NDArray[np.uint8],
+    helper: NDArray[np.uint8],
+    context: bytes,
+) -> list[list[int]]:
+    """Return the bits that have been proven to both servers."""
+    own = prepare(circuit, Side.LEADER, bytes(32), nonce, public, leader, context)
+    other = prepare(circuit, Side.HELPER, bytes(32), nonce, public, helper, context)
+    assert valid(circuit, public, own.shown, other.shown).all()
+    bits: list[list[int]] = add(own.out_shares, other.out_shares).tolist()
+    return bits
+
+
+def test_servers_take_the_proofs() -> None:
+    for case in read("proofs")["cases"]:
+        nonce, public, leader, helper = (
+            np.frombuffer(bytes.fromhex(case[name]), np.uint8)[None] for name in ("nonce", "public", "leader", "helper")
+        )
+        circuit, context = SumVec.shortest(len(case["bits"])), case["context"].encode()
+        assert _opened_together(circuit, nonce, public, leader, helper, context) == [case["bits"]]
 
 
 def _is_taken(study: PublicStudy, offer: Offer) -> bool:
@@ -111,6 +158,13 @@ def _shared(study: PublicStudy) -> Shared:
     assert privacy is not None
     assert privacy.shared is not None
     return privacy.shared
+
+
+def _metric(study: PublicStudy) -> int:
+    """Return what a proof has to say of metrics."""
+    [link] = study.lines[0].upload
+    assert isinstance(link, SharedVector)
+    return link.metric
 
 
 def test_an_answer_means_to_the_fleet_what_it_means_everywhere() -> None:

@@ -76,6 +76,7 @@ from fedping.protocol.study import Arm, Line, PublicLine, Study, public_study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
+from tests.conformance.proofs import proofs
 from tests.conformance.shares import seal_once, shares
 from tests.support.links import line_with
 
@@ -853,6 +854,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "uploads": _uploads,
     "private": _private,
     "shares": lambda: shares(Draw(_SHARES)),
+    "proofs": lambda: proofs(Draw(2043)),
     "personal": _personal,
     "retry": _retry,
 }

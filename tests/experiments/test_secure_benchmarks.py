@@ -35,10 +35,11 @@ def test_an_interpreter_without_flower_is_refused_with_a_sentence(python: str) -
     assert line.startswith(f"{python} has no Flower: install flwr[simulation]==")
 
 
-def test_rounds_of_shares_are_measured_to_their_published_versions_and_divided_among_the_servers(
-    tmp_path: Path,
+@pytest.mark.parametrize("proofs", [False, True])
+def test_rounds_are_measured_to_their_published_versions_and_divided_among_the_servers(
+    tmp_path: Path, proofs: bool
 ) -> None:
-    rows = {row.what: row.seconds for row in rounds(tmp_path, clients=600, repeats=1, seed=1)}
+    rows = {row.what: row.seconds for row in rounds(tmp_path, clients=600, repeats=1, seed=1, proofs=proofs)}
     assert list(rows) == [PLAIN, LEADER, HELPER, BOTH]
     assert rows[BOTH] == pytest.approx(rows[LEADER] + rows[HELPER])
     assert min(rows.values()) > 0

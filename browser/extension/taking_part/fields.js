@@ -72,7 +72,7 @@ export const SHARED_FIELDS = Object.freeze([
   ...PRIVATE_FIELDS.filter(([name]) => name !== "update"),
   [
     "update",
-    "What your choice says, split by chance into two parts: one for the study's operator, and one that is locked for the helper, a second server of somebody else. Each is noise by itself. Also, in the first eight bytes, which key of the helper it is locked with.",
+    "What your choice says, split by chance into two parts: one for the study's operator, and one that is locked for the helper, a second server of somebody else. Each is noise by itself. Where the study asks for it, a proof that these are votes and nothing else is in them too. Also, in the first eight bytes, which key of the helper it is locked with.",
   ],
 ]);
 

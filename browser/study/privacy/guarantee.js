@@ -50,7 +50,8 @@ export function privacyTrouble(privacy, spec) {
     [!shared || isHex(shared.helper, KEY_BYTES), "does not say well which helper it has"],
     [!shared || (Number.isInteger(shared.min_batch) && shared.min_batch >= 2), "does not say how many clients a sum has"],
     [!shared || SEALS.includes(shared.seal), `asks for shares that are sealed by '${shared?.seal}', which no browser can do yet`],
-    [!shared || shared.proofs === false, "asks for proofs of what is sent, which this client does not make"],
+    [!shared || typeof shared.proofs === "boolean", "does not say whether clients prove what they send"],
+    [!shared?.proofs || (!local && contribution?.by === "signs"), "asks for proofs of what is no vote"],
     [!shared || !central || isPositive(central.noise_multiplier), "does not say how much noise its servers add"],
     [!shared || !central || central.sampling === undefined || central.sampling === 1, "counts on a coin that two servers see"],
     [!local || hasKeys(local, MECHANISMS.get(local.mechanism)), "asks for noise that this client does not know"],
@@ -67,6 +68,23 @@ export function privacyTrouble(privacy, spec) {
   ];
   const failed = checks.find(([holds]) => !holds);
   return failed === undefined ? null : `its privacy ${failed[1]}`;
+}
+
+/**
+ * What of a study's privacy its clients rely on, as one text: as long as it is the same, so is the promise. What later
+ * versions of fedping add to a published study does not enter.
+ *
+ * @param {Privacy} privacy
+ * @returns {string}
+ */
+export function promiseOf({ central, local, shared, contribution, loss, left_out: leftOut, contributions }) {
+  const servers = shared ? completed(shared) : null;
+  return JSON.stringify([
+    central && [central.epsilon, central.delta, central.rounds, central.noise_multiplier, central.population],
+    local && [local.mechanism, local.epsilon, local.delta],
+    servers && [servers.helper, servers.min_batch, servers.seal, servers.proofs],
+    [contribution.by, contribution.norm, contribution.norms, loss, leftOut, contributions],
+  ]);
 }
 
 /**
@@ -125,15 +143,19 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
  * @param {NonNullable<Privacy["shared"]>} shared
  * @param {boolean} noisy Whether the browser has added noise.
  */
-function sharedInWords({ helper, min_batch: least }, noisy) {
+function sharedInWords({ helper, min_batch: least, proofs }, noisy) {
   const together = noisy ? "together they could put it together as it was sent, with your browser's noise" : "together they could put your message together and read it";
   return [
     "Your browser splits each message by chance into two parts, of which either alone is noise and says nothing of what you did. One is for the study's operator. The other is locked so that only a second server can read it, the helper, which somebody else runs.",
     `Each server adds up the parts of the browsers of your group, and only the two sums together say anything. The helper gives its sum only if there are ${least.toLocaleString("en")} browsers or more. So neither server sees what you did.`,
+    ...(proofs ? [PROVEN] : []),
     `For this you trust that the two do not work together: ${together}, as long as both have kept their parts. Both can see how many browsers take part, and in which groups.`,
     `The helper is known by its signature, ${helper.slice(0, 16)}…, which your browser verifies before it sends anything. Which helper that is, the study says: whoever runs it can tell you whether it is theirs.`,
   ];
 }
+
+const PROVEN =
+  "With each message your browser sends a proof that it holds nothing but votes, which the two servers check together and which tells them nothing else. So nobody's message counts for more than one.";
 
 /** @param {number} epsilon */
 function times(epsilon) {

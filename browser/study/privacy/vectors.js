@@ -32,7 +32,7 @@ import { leastNoise } from "./gaussian.js";
 export const ENCODING = "private";
 
 /** What a vector tells after the update: that there is a client, its loss, and whether what it chose was on top. */
-const METRICS = 3;
+export const METRICS = 3;
 const SIGN = 64;
 const RADIUS = 2 ** 14;
 const FARTHEST = 8;

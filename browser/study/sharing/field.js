@@ -53,15 +53,29 @@ function inverse(a) {
  * @param {readonly bigint[]} values
  */
 export function otherValues(values) {
-  const n = values.length;
-  const step = root(2 * n);
-  let weight = inverse(BigInt(n));
-  const coefficients = transformed(values, inverse(root(n))).map((number) => {
+  const { omega, back, step, least } = constantsOf(values.length);
+  let weight = least;
+  const coefficients = transformed(values, back).map((number) => {
     const weighted = mul(number, weight);
     weight = mul(weight, step);
     return weighted;
   });
-  return transformed(coefficients, root(n));
+  return transformed(coefficients, omega);
+}
+
+/** @type {Map<number, { omega: bigint, back: bigint, step: bigint, least: bigint }>} */
+const CONSTANTS = new Map();
+
+/**
+ * The root of unity of order n, its inverse, the root of order 2n, and 1 / n: powers that cost more than all that is done with
+ * them, and are the same for all polynomials of a proof.
+ *
+ * @param {number} n
+ */
+function constantsOf(n) {
+  const found = CONSTANTS.get(n) ?? { omega: root(n), back: inverse(root(n)), step: root(2 * n), least: inverse(BigInt(n)) };
+  CONSTANTS.set(n, found);
+  return found;
 }
 
 /**

@@ -14,6 +14,7 @@
  * @property {Uint8Array} id What stands for the offer in a share: the first bytes of the SHA-256 of its terms.
  * @property {Uint8Array} key What shares are sealed for.
  * @property {number} numbers How many a vector has.
+ * @property {number} metric With proofs the largest number of a metric; else 0.
  */
 
 import { fromHex, isHex, joined, utf8 } from "../bytes.js";
@@ -21,6 +22,7 @@ import { frameOf, lengthOf, sensitivityOf } from "../privacy/vectors.js";
 import { sha256Bytes } from "../sha256.js";
 import { KEY_BYTES, seal } from "./sealing.js";
 import { OFFER_ID_BYTES, completed } from "./shares.js";
+import { metricOf } from "./votes.js";
 
 const SIGNED_AS = "fedping offer v1";
 const LONGEST = 65_536;
@@ -51,7 +53,7 @@ export async function agreedTerms(study, line) {
     throw new TypeError(`the helper's offer is not for line '${line.name}' of study '${study.name}' as it is: ${different}`);
   }
   const id = sha256Bytes(utf8(offer.terms)).slice(0, OFFER_ID_BYTES);
-  return { id, key: fromHex(terms.key), numbers: terms.numbers };
+  return { id, key: fromHex(terms.key), numbers: terms.numbers, metric: metricOf(/** @type {Privacy} */ (line.privacy), line.spec) };
 }
 
 /**
@@ -97,6 +99,7 @@ function readTerms(text) {
 function apart(terms, study, { name, privacy, spec }) {
   const { central } = /** @type {Privacy} */ (privacy);
   const shared = completed(privacy?.shared);
+  const { metric = 0 } = terms;
   const norm = sensitivityOf(frameOf(/** @type {Privacy} */ (privacy), spec));
   const noise = central === null ? 0 : Number(central.noise_multiplier) * norm;
   const arms = study.arms.filter((arm) => arm.line === name).map((arm) => arm.name);
@@ -108,6 +111,7 @@ function apart(terms, study, { name, privacy, spec }) {
     [Array.isArray(terms.arms) && sameNames(terms.arms, arms), "it is for other arms"],
     [terms.numbers === lengthOf(spec.weights.length), "it is for another number of weights"],
     [terms.proofs === shared.proofs, "it differs in whether clients prove what they send"],
+    [metric === metricOf(/** @type {Privacy} */ (privacy), spec), "it is for proofs of other metrics"],
     [terms.seal === shared.seal && isHex(terms.key, KEY_BYTES), "its key is of another kind"],
     [Number.isFinite(terms.sigma) && terms.sigma >= noise * LAST_DIGITS, "it offers less noise than the study promises"],
     [Number.isInteger(terms.min_batch) && terms.min_batch >= shared.min_batch, "it gives sums of fewer clients than are promised"],
