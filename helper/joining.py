@@ -76,8 +76,8 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
     """Pin a line, and return the helper's offer for it, and whether the line is new.
 
     A line that is pinned already, with the same terms, keeps its newest offer. Until a version is answered, its leader
-    can be corrected, which takes a new offer: a wrong identity is noticed when that leader asks for the first time. What
-    was sealed for the earlier offer is not opened for another leader.
+    can be corrected, which takes a new offer: a wrong identity is noticed when that leader asks for the first time.
+    What was sealed for the earlier offer is not opened for another leader.
 
     Raises:
         InvalidSettings: its settings are none that a helper can take part in, or others than those that are pinned.

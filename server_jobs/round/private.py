@@ -172,8 +172,10 @@ class PrivateRound:
         if self._privacy.central is None and shared is None and not lineage.privacy.stepped:
             return replace(result, status="waiting"), None
         told = self._told(event.releases, event.epsilon)
-        noise = noise_in_clients(event, self.line)
-        return replace(result, privacy=replace(told, noise=noise, stepped=lineage.privacy.stepped)), version
+        noise, refused = noise_in_clients(event, self.line), shared.refused if shared is not None else 0
+        return replace(
+            result, privacy=replace(told, noise=noise, stepped=lineage.privacy.stepped, refused=refused)
+        ), version
 
     def _told(self, releases: int, epsilon: float | None) -> PrivacySpent:
         central = self._privacy.central
