@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -14,7 +14,10 @@ from hypothesis import strategies as some
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from fedping.protocol.encodings.shared import ends
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.links import SharedVector
+from fedping.protocol.privacy import METRICS
 from fedping.protocol.sharing.agreed import agreed, terms_for
 from fedping.protocol.sharing.exchange import (
     Answer,
@@ -26,13 +29,14 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of
+from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
 from fedping.protocol.sharing.ring import PRIME, WORDS, Ring
 from fedping.protocol.sharing.sealing import OVERHEAD, new_private_key, opener, public_key, sealer
 from fedping.protocol.sharing.shares import layout, leader_shares, masks, words_of
 from fedping.protocol.sharing.signing import identity_of, signing_key
 from fedping.protocol.sharing.votes import Votes, bits_of, loss_weights, numbers_from
 from fedping.protocol.study import Line, Study
+from fedping.protocol.update import longest_payload
 
 HELPER, LEADER, OTHER = (signing_key(bytes([n]) * 32, "test") for n in range(3))
 NOW = "2026-11-23T09:00:00.000+00:00"
@@ -279,3 +283,15 @@ def _prove_what_is_no_vote(line: Any) -> None:
 def test_settings_that_shares_forbid_are_refused(change: Callable[[dict[str, Any]], None], said: str) -> None:
     with pytest.raises((msgspec.ValidationError, InvalidSettings), match=said):
         a_study(change)
+
+
+@pytest.mark.parametrize("seal", get_args(Seal))
+@pytest.mark.parametrize("metric", [0, 1, 70, 2**24])
+@pytest.mark.parametrize("m", [1, 4, 15, 22, 25, 100, 1000, 30_000, 1_000_000])
+def test_shares_of_any_line_are_as_long_as_ingest_and_rounds_take_them(m: int, metric: int, seal: Seal) -> None:
+    size = layout(m + len(METRICS), seal, metric).size
+    link = SharedVector(seal=seal, proofs=bool(metric), metric=metric)
+    lengths = ends(link)[1].lengths
+    assert lengths is not None
+    assert lengths(m) == (size, size)
+    assert size <= longest_payload(m)  # or a line of such a size would refuse every ping

@@ -15,7 +15,7 @@ from fedping.client_sim.privacy import Sharer
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.landing import landed_files, partition
-from fedping.protocol.privacy import Privacy
+from fedping.protocol.privacy import Privacy, Signs, frame_of, vectors_of
 from fedping.protocol.study import public_json
 from tests.conformance.vectors import FOLDER
 from tests.support.ingest_app import IngestApp, ingest_app
@@ -131,3 +131,16 @@ def test_clients_of_other_private_lines_read_what_they_always_read(ingest: Inges
     )
     assert "offer" not in line
     assert "shared" in study_json(ingest).json["lines"][0]["privacy"]
+
+
+@pytest.mark.parametrize("proofs", [False, True])
+def test_the_longest_shares_of_a_small_model_are_taken(tmp_path: Path, proofs: bool) -> None:
+    """The seal that withstands quantum computers is longer than all else that a small model sends."""
+    settings: dict[str, Any] = {"seal": "mlkem768-x25519", "proofs": proofs}
+    study = private_study(privacy=shared(Privacy(central=CENTRAL, contribution=Signs()), **settings))
+    document, sharer = uuid.uuid4(), Sharer(study, study.lines[0], HELPER.offer(study))
+    frame = frame_of(study.lines[0].privacy, study.lines[0].spec)  # type: ignore[arg-type]
+    vector = vectors_of(frame, np.array([[1.0, -1.0, 0.0, 1.0]]), np.zeros(1), np.ones(1), (0.0, 1.0))[0]
+    sent = base64.b64encode(sharer.payload(vector, document, 0, "treatment")).decode()
+    told = private_ping(study, b"", update={"encoding": "shared", "payload": sent})
+    assert post(ingest_app(tmp_path, others=(study,)), told, document).json == {"accepted": 1, "rejected": []}
