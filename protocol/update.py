@@ -27,8 +27,8 @@ DENSE = "dense"
 def longest_payload(m: int) -> int:
     """Return how many bytes a payload of an update of m weights may have, whatever its encoding.
 
-    The longest are shares with proofs (`fedping.protocol.sharing.shares`): 16 bytes a weight, the proof, which grows with
-    the root of that, up to 70 bits of metrics, and 1,136 bytes of a seal with ML-KEM.
+    The longest are shares with proofs (`fedping.protocol.sharing.shares`): 16 bytes a weight, the proof, which grows
+    with the root of that, some 50 bits of metrics, and 1,136 bytes of a seal with ML-KEM.
     """
     return 24 * m + 4096
 
