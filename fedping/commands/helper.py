@@ -334,7 +334,9 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str) -> 
             f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
         ) from error
     terms = terms_of(offer, helper_.identity)
-    noise = f"noise of ± {terms.sigma:.6g} on each" if terms.sigma else "without noise: both servers learn exact sums"
+    noise = "without noise: both servers learn exact sums"
+    if terms.sigma:
+        noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"
     click.echo(
         f"{what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, {terms.min_batch:,} "
         f"clients or more, {noise}\n{file}: the offer {offer.id.hex()}, for the leader ('fedping study offer')"
