@@ -50,7 +50,6 @@ def restore(backup: Path, to: Path, first: Mapping[tuple[str, str], int]) -> Hel
     _refuse_existing(to)
     copy = open_folder(backup)
     try:
-        make_empty(to)
         with open_records(backup / "helper.sqlite", copy.identity, a_copy=True) as records:
             lines = {(each.study, each.line): each for each in records.lines()}
             for study, line in lines.keys() ^ first.keys():
@@ -60,6 +59,7 @@ def restore(backup: Path, to: Path, first: Mapping[tuple[str, str], int]) -> Hel
                     f"which on it is answered: --from {study}/{line}=VERSION, one after the newest that is published"
                 )
             with_fences = {lines[each].number: max(first[each], lines[each].first) for each in lines}
+            make_empty(to)  # not before all is clear: a folder that is there is refused when the command is repeated
             records.copy_to(to / "helper.sqlite")
         adopt(to / "helper.sqlite")
         with open_records(to / "helper.sqlite", copy.identity) as restored, restored.writing():

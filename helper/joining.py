@@ -75,7 +75,9 @@ def _helper_of(line: PublicLine) -> str | None:
 def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Identity) -> tuple[Offer, bool]:
     """Pin a line, and return the helper's offer for it, and whether the line is new.
 
-    A line that is pinned already, with the same terms, keeps its newest offer.
+    A line that is pinned already, with the same terms, keeps its newest offer. Until a version is answered, its leader
+    can be corrected, which takes a new offer: a wrong identity is noticed when that leader asks for the first time.
+    What was sealed for the earlier offer is not opened for another leader.
 
     Raises:
         InvalidSettings: its settings are none that a helper can take part in, or others than those that are pinned.
@@ -86,11 +88,23 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
             newest = current(records.offers(pinned.number))
             before = terms_of(newest, folder.identity)
             asked = _checked(study, line, leader, bytes.fromhex(before.key), before.made)
+            if asked.leader != before.leader:
+                if records.answers(pinned.number):
+                    raise InvalidSettings(
+                        f"line '{line.name}' of study '{study.name}' is pinned with the leader {before.leader[:16]}…, "
+                        "to whom this helper has told sums, and it tells nobody else; that leader has to ask with the "
+                        "key that it had"
+                    )
+                asked = replace(asked, leader=before.leader)
             if replace(asked, arms=before.arms) != before or set(asked.arms) != set(before.arms):
                 raise InvalidSettings(
                     f"line '{line.name}' of study '{study.name}' is pinned with other terms, and clients rely on "
                     "those; the leader has to create a study of another name for new ones"
                 )
+            if leader != before.leader:
+                offer = _renewed(folder, replace(before, leader=leader))
+                records.add_offer(pinned.number, offer)
+                return offer, True
             return newest, False
         rounds = None if line.privacy is None or line.privacy.central is None else line.privacy.central.rounds
         private = new_private_key(_seal(line))
@@ -109,9 +123,7 @@ def rotate(folder: HelperFolder, study: str, line: str) -> Offer:
     with folder.records() as records, records.writing():
         pinned = pinned_line(records, study, line)
         before = terms_of(current(records.offers(pinned.number)), folder.identity)
-        private = new_private_key(before.seal)
-        terms = replace(before, key=public_key(before.seal, private).hex(), made=utc_now())
-        offer = _kept(folder, terms, private)
+        offer = _renewed(folder, before)
         records.add_offer(pinned.number, offer)
         return offer
 
@@ -171,6 +183,12 @@ def keys_of(folder: HelperFolder, offers: Sequence[Offered]) -> dict[bytes, Key]
             terms = terms_of(offer, folder.identity)
             found[offer.id] = Key(terms, read_secret(folder.key_file(offer.id), _PRIVATE_BYTES[terms.seal]))
     return found
+
+
+def _renewed(folder: HelperFolder, terms: Terms) -> Offer:
+    """Return an offer of terms with a new key."""
+    private = new_private_key(terms.seal)
+    return _kept(folder, replace(terms, key=public_key(terms.seal, private).hex(), made=utc_now()), private)
 
 
 def _kept(folder: HelperFolder, terms: Terms, private: bytes) -> Offer:

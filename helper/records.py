@@ -89,7 +89,7 @@ class Told(NamedTuple):
     """What a line's records say of its answers.
 
     Attributes:
-        answers: how many there are.
+        answers: how many there are; of a restored folder, versions before its first one count as answered.
         newest: the newest version of them, and when it was answered; None without any.
         documents: how many document ids are kept.
     """
@@ -172,27 +172,19 @@ class Records:
 
     def told(self, line: int) -> Told:
         """Return what is known of a line's answers."""
-        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
+        answers = self.answers(line)
         newest = self._all("SELECT version, made FROM answers WHERE line = ? ORDER BY version DESC LIMIT 1", line)
         [[documents]] = self._all("SELECT count(*) FROM documents WHERE line = ?", line)
         return Told(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
-        """Return how many versions of a line are answered."""
-        [[answers]] = self._all("SELECT count(*) FROM answers WHERE line = ?", line)
-        number: int = answers
-        return number
-
-    def spent(self, line: int) -> int:
-        """Return how many versions of a line may have an answer: of a restored one also all that it answers no more."""
-        first = "SELECT first FROM lines WHERE id = ?"
-        [[spent]] = self._all(
-            f"SELECT ({first}) + (SELECT count(*) FROM answers WHERE line = ? AND version >= ({first}))",
-            line,
-            line,
+        """Return how many versions of a line are answered, or may have been before the folder was restored."""
+        [[answers]] = self._all(
+            "SELECT first + (SELECT count(*) FROM answers WHERE line = lines.id AND version >= first) "
+            "FROM lines WHERE id = ?",
             line,
         )
-        number: int = spent
+        number: int = answers
         return number
 
     def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
@@ -251,6 +243,7 @@ class Records:
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
             copy.close()
+        path.chmod(0o600)
 
     def _all(self, query: str, *values: object) -> list[Any]:
         return self._database.execute(query, values).fetchall()

@@ -230,7 +230,7 @@ def _known(records: Records, pinned: Pinned, version: int, digest: str) -> Answe
 
 def _check_rounds(records: Records, pinned: Pinned) -> None:
     """Raise :class:`Refused` if as many versions may be answered as the guarantee to clients allows."""
-    if pinned.rounds is not None and records.spent(pinned.number) >= pinned.rounds:
+    if pinned.rounds is not None and records.answers(pinned.number) >= pinned.rounds:
         raise Refused(
             "other_terms",
             f"what line '{pinned.line}' of study '{pinned.study}' guarantees is for {pinned.rounds:,} rounds, and so "

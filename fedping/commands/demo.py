@@ -178,15 +178,17 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
     first, last = outcome.iterations[0], outcome.iterations[-1]
     table = Table(box=box.SIMPLE_HEAD, title=f"iteration {first.iteration} and {last.iteration}", title_justify="left")
     table.add_column("arm", no_wrap=True)
-    for heading in ("loss: first", "last", "change", "selected rank: first", "last"):
+    ranks = any(arm.rank_selected is not None for row in (first, last) for arm in row.arms.values())
+    for heading in ("loss: first", "last", "change", *(("selected rank: first", "last") if ranks else ())):
         table.add_column(heading, justify="right")
     for name, before in first.arms.items():
         after = last.arms[name]
         change = with_minus(f"{after.loss / before.loss - 1:+.0%}") if before.loss and after.loss is not None else ""
         ends = (_number(before.rank_selected, 2), _number(after.rank_selected, 2))
-        table.add_row(name, _number(before.loss, 1), _number(after.loss, 1), change, *ends)
+        table.add_row(name, _number(before.loss, 1), _number(after.loss, 1), change, *(ends if ranks else ()))
     console.print(table)
     if outcome.seen is not None:
+        _print_noise(outcome, console)
         _print_seen(outcome.seen, console)
     trained = " and ".join(arm.name for arm in outcome.study.arms if arm.applies)
     console.print(f"Only {trained} ranks with the trained model; the others rank with version 0.\n", highlight=False)
@@ -194,18 +196,37 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
     command = "fedping" if shutil.which("fedping") else sys.argv[0]
     where = {
         "loss by arm, a picture": outcome.figure,
-        "pings, in Parquet": outcome.landing,
+        ("where pings were, until their round" if outcome.helper else "pings, in Parquet"): outcome.landing,
         "versions, with state and lineage": outcome.store,
         "what ingest said": outcome.ingest_log,
-        **({"the helper's keys and records": outcome.helper} if outcome.helper else {}),
         "see the versions": f"{command} store history {line} {store}",
         "what was learned": f"{command} store diff {line} 0 {store}",
         "all of it on a page": f"{command} dashboard {store} --landing {outcome.landing}",
     }
+    if outcome.helper is not None:
+        where |= {
+            "the helper's keys and records": outcome.helper,
+            "what the helper answered": f"{command} helper status --folder {outcome.helper}",
+            "what clients are promised": f"{command} privacy card {outcome.study.name} {store}",
+        }
     if not stays:
         where["try it in a browser"] = f"{command} demo --stay"
     for what, path in where.items():
-        console.print(f"{what:<34} {path}", highlight=False, soft_wrap=True)
+        console.print(f"{what:<36} {path}", highlight=False, soft_wrap=True)
+
+
+def _print_noise(outcome: DemoOutcome, console: Console) -> None:
+    """Say why the losses are not those of the demo with one server."""
+    privacy = outcome.study.line(outcome.line).privacy
+    assert privacy is not None
+    assert privacy.central is not None
+    console.print(
+        "These losses are not those of a demo without --secure: clients send once a version, a loss above "
+        f"{privacy.loss[1]:g} counts as {privacy.loss[1]:g}, and each server adds noise to its sums, by which "
+        f"{privacy.central.rounds:,} rounds tell only so much of a client (epsilon = {privacy.central.epsilon:g}, a "
+        "demo's: promise people less). The fewer --clients, the more the noise shows.\n",
+        highlight=False,
+    )
 
 
 def _print_seen(seen: Seen, console: Console) -> None:
@@ -217,12 +238,14 @@ def _print_seen(seen: Seen, console: Console) -> None:
         ("the leader, in the ping", _first(seen.leader)),
         ("the helper, from a sealed seed", _first(seen.helper)),
         ("the sum of both: votes", f"{votes} …"),
-        ("even bytes, of all clients", f"χ²: p = {seen.leader_p:.2f} (leader), {seen.helper_p:.2f} (helper)"),
+        ("is it noise? (χ² of all bytes)", f"p = {seen.leader_p:.2g} (leader), {seen.helper_p:.2g} (helper)"),
     ):
         console.print(f"  {who:<32} {what}", highlight=False, soft_wrap=True)
     console.print(
-        f"Each share alone is noise: the bytes of the {seen.clients:,} clients' are as uneven as random ones would be "
-        "by chance with probability p. Here one computer has both folders; of real servers neither has the other's.\n",
+        "Each share alone is noise: p is how often random bytes are at least as uneven as those of the "
+        f"{seen.clients:,} clients' whose arm trains. Any p from 0 to 1 is as likely as another; only one near 0, say "
+        "below 0.001, would show a pattern. Here one computer has both folders; of real servers neither has the "
+        "other's.\n",
         highlight=False,
     )
 

@@ -99,7 +99,7 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
     study = joining.read_public_study(file)
     the_line = joining.line_of(study, line, helper_.identity)
     offer, new = joining.join(helper_, study, the_line, leader)
-    _give(helper_, offer, offer_file, "joined" if new else "is a member already of")
+    _give(helper_, offer, offer_file, "takes part in" if new else "takes part already in")
 
 
 @helper.command()
@@ -132,7 +132,7 @@ def retire(study: str, line: str, folder: Path) -> None:
     click.echo(
         f"line '{line}' of study '{study}': "
         + (
-            f"deleted the keys of {len(gone)} offers: {', '.join(each.hex() for each in gone)}"
+            f"deleted the older keys, of the offers {', '.join(each.hex() for each in gone)}"
             if gone
             else "no older key"
         )
@@ -190,7 +190,7 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _in_words(row: dict[str, object]) -> str:
-    older = f", {row['older_keys']} older keys" if row["older_keys"] else ""
+    older = f"; older keys that still open: {row['older_keys']}" if row["older_keys"] else ""
     of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
     newest = f", the newest is version {row['newest']}, on {row['answered']}" if row["newest"] is not None else ""
     restored = f"since it was restored answers from version {row['first']} on, and counts all before as answered"
@@ -278,8 +278,8 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
         click.echo(msgspec.json.encode({**told, "file": str(to)}).decode())
         return
     click.echo(
-        f"{to}: the answer to version {found.version} of line '{found.line}' of study '{found.study}', about "
-        f"{found.clients - found.refused:,} of {found.clients:,} clients{', as before' if found.again else ''}"
+        f"{to}: the answer to version {found.version} of line '{found.line}' of study '{found.study}', a sum "
+        f"over {found.clients - found.refused:,} of {found.clients:,} clients{', as before' if found.again else ''}"
     )
 
 
@@ -326,18 +326,20 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str) -> 
     text = msgspec.json.encode(offer).decode()
     if file is None:
         click.echo(text)
-        return
-    try:
-        file.write_text(text + "\n")
-    except OSError as error:
-        raise FedpingError(
-            f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
-        ) from error
+    else:
+        try:
+            file.write_text(text + "\n")
+        except OSError as error:
+            raise FedpingError(
+                f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
+            ) from error
     terms = terms_of(offer, helper_.identity)
     noise = "without noise: both servers learn exact sums"
     if terms.sigma:
         noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"
     click.echo(
-        f"{what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, {terms.min_batch:,} "
-        f"clients or more, {noise}\n{file}: the offer {offer.id.hex()}, for the leader ('fedping study offer')"
+        f"this helper {what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, "
+        f"{terms.min_batch:,} clients or more, {noise}\n{file or 'above'}: the offer {offer.id.hex()}, for the leader "
+        f"{terms.leader[:16]}… ('fedping study offer')",
+        err=file is None,  # what is printed then is the offer alone, for a file
     )

@@ -127,8 +127,16 @@ def show(name: str, store_path: Path, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("line")
 @click.argument("offer", metavar="FILE_OR_URL")
+@click.option(
+    "--privacy-key",
+    "privacy_key",
+    type=LocalPath(dir_okay=False),
+    envvar="FEDPING_PRIVACY_KEY",
+    show_envvar=True,
+    help="File of the key that rounds will have: an offer for another leader is refused.",
+)
 @store_option
-def offer(name: str, line: str, offer: str, store_path: Path) -> None:
+def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Path) -> None:
     """Publish what the helper of a LINE of shares of the study NAME offers, so that clients can send.
 
     FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
@@ -145,6 +153,16 @@ def offer(name: str, line: str, offer: str, store_path: Path) -> None:
     if of.privacy is None or of.privacy.shared is None:
         raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so no offer is for it")
     found = read_offer(offer, name, line)
+    if privacy_key is not None:
+        from fedping.server_jobs.privacy.coins import read_key
+        from fedping.server_jobs.privacy.leader import leader_identity
+
+        ours, theirs = leader_identity(read_key(privacy_key)), agreed(found, store.study(name), of).leader
+        if ours != theirs:
+            raise InvalidSettings(
+                f"the offer is for the leader {theirs[:16]}…, and {privacy_key} is the key of {ours[:16]}…, whose "
+                "requests that helper would refuse: have its operator repeat 'fedping helper join' with yours"
+            )
     before = store.publish_offer(name, line, found)
     if before == found:
         click.echo(f"line '{line}' of study '{name}' has this offer already, {found.id.hex()}; nothing changed")
@@ -155,7 +173,9 @@ def offer(name: str, line: str, offer: str, store_path: Path) -> None:
         f"{terms.made}, for the leader {terms.leader[:16]}…"
         + (f"; it takes the place of {before.id.hex()}" if before is not None else "")
     )
-    click.echo("clients seal for it from their next fetch of the study on; 'fedping privacy identity' tells the leader")
+    click.echo("clients seal for it from their next fetch of the study on")
+    if privacy_key is None:
+        click.echo("the helper answers that leader alone: 'fedping privacy identity FILE' has to print the same")
 
 
 @study.command(name="list")

@@ -166,7 +166,8 @@ def decide(circuit: SumVec, verifiers: Elements) -> NDArray[np.bool_]:
     """Return which vectors satisfy the circuit, (k,), given the sums of both servers' shares, (proofs, verifier, k).
 
     One that does not passes with probability at most ((chunk + 2 points) / 2^64)^proofs, for 52 bits 2^-178. A client
-    may try out many r before it sends anything; Q tries add at most Q (chunk / 2^64)^proofs, 2^-103 for Q = 2^80.
+    may try out many r before it sends anything: of Q tries the best passes with at most Q times that, 2^-98 for
+    Q = 2^80. It gains most by r that fool two of the proofs, and hopes for the t of the third.
     """
     pairs = verifiers[:, 1:-1].reshape(circuit.proofs, circuit.chunk, 2, -1)
     gadget = total(mul(pairs[:, :, 0], pairs[:, :, 1]), 1)

@@ -165,7 +165,7 @@ def guarantee_in_words(privacy: Privacy) -> str:
             f"(epsilon = {central.epsilon:g}, delta = {central.delta:.2g}) differential privacy for an installation, "
             f"all {central.rounds:,} rounds together, {each}: whatever is published is up to e^epsilon = "
             f"{_times(math.exp(central.epsilon))} times as likely with it as without it, but for a chance of delta"
-            + ("" if privacy.shared is None else ", and so is whatever one of the two servers sees")
+            + ("" if privacy.shared is None else ", and so is whatever one of the two servers learns of the sums")
         )
     if (local := privacy.local) is not None:
         times = privacy.contributions

@@ -172,8 +172,10 @@ class PrivateRound:
         if self._privacy.central is None and shared is None and not lineage.privacy.stepped:
             return replace(result, status="waiting"), None
         told = self._told(event.releases, event.epsilon)
-        noise = noise_in_clients(event, self.line)
-        return replace(result, privacy=replace(told, noise=noise, stepped=lineage.privacy.stepped)), version
+        noise, refused = noise_in_clients(event, self.line), shared.refused if shared is not None else 0
+        return replace(
+            result, privacy=replace(told, noise=noise, stepped=lineage.privacy.stepped, refused=refused)
+        ), version
 
     def _told(self, releases: int, epsilon: float | None) -> PrivacySpent:
         central = self._privacy.central
@@ -218,8 +220,9 @@ def _shared(
     if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
         raise InvalidSettings(
             f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
-            "agreed; give that one, or give the helper the identity that 'fedping privacy identity FILE' prints, and "
-            "publish the offer that it then makes; nothing was read"
+            "agreed; give that one, or, as long as the helper has answered nothing, have its operator repeat 'fedping "
+            "helper join' with the identity that 'fedping privacy identity FILE' prints, and publish the offer that it "
+            "then makes; nothing was read"
         )
     asked = store.asked(study.name, line.name)
     return SharedSums(

@@ -78,6 +78,7 @@ class PrivacySpent:
         noise: the standard deviation of the noise on an arm's number of clients; 0 where clients add it.
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
+        refused: how many clients the last round left out because the helper could not use their shares.
     """
 
     releases: int
@@ -88,6 +89,7 @@ class PrivacySpent:
     noise: float = 0.0
     stepped: bool = True
     local: bool = False
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,9 @@ class RoundResult:
             if self.clients >= self.min_clients:
                 why = "its step failed, or led to weights that no client could read"
             made += f", which repeats version {self.iteration}: {why}"
+        if spent.refused:
+            of = "a client's share" if spent.refused == 1 else f"the shares of {spent.refused:,} clients"
+            made += f"; {of} the helper could not use, and left out"
         if spent.epsilon is None or spent.rounds_left is None:
             return made
         one = "no round is" if spent.rounds_left == 0 else "1 round is"

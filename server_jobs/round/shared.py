@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated"})
 """Refusals after which the next round makes another request: the helper has kept nothing of this one."""
 
+_OF_COUNTS: frozenset[Reason] = frozenset({"too_few", "too_many"})
+"""Refusals whose sentence says how many clients there are, exactly, which pages do not tell of a private study."""
+
 _NO_REQUEST: frozenset[Reason] = frozenset({"answered"})
 """Refusals after which no request on the same version will do."""
 
@@ -230,24 +233,28 @@ class SharedSums:
             instead = aside
         return instead or made, data
 
-    def _waits(self, result: RoundResult, made: Asked, status: Literal["asked", "waiting"], why: str) -> RoundResult:
+    def _waits(
+        self, result: RoundResult, made: Asked, status: Literal["asked", "waiting"], why: str, shown: str = ""
+    ) -> RoundResult:
+        """Return that the line waits, and why; ``shown`` is what pages say of that, if it is something else."""
         since = made.read.made
         if status == "asked":
-            self.asked.tell(self.head.iteration, Waiting(since=since, why=why))
+            self.asked.tell(self.head.iteration, Waiting(since=since, why=shown or why))
         clients = sum(arm.clients for arm in made.read.arms)
         return replace(result, status=status, clients=clients, missing=why, since=since)
 
     def _refused(self, result: RoundResult, made: Asked, refused: Refused) -> RoundResult:
         said = f"it refuses the request ({refused.reason}: {str(refused).rstrip('.')})"
+        shown = f"it refuses the request ({refused.reason})" if refused.reason in _OF_COUNTS else said
         if refused.reason in _NO_REQUEST:
             self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=said))
             self._refuse_for_good(said)
         if refused.reason in _NEW_REQUEST:
             self.asked.put_aside(made)
-            why = f"{said}, which is put aside; the next round makes another"
-            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=why))
-            return self._waits(result, made, "waiting", f"the helper was asked, and {why}")
-        return self._waits(result, made, "asked", said)
+            aside = "which is put aside; the next round makes another"
+            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=f"{shown}, {aside}"))
+            return self._waits(result, made, "waiting", f"the helper was asked, and {said}, {aside}")
+        return self._waits(result, made, "asked", said, shown)
 
     def _refuse_for_good(self, said: str) -> NoReturn:
         study, line, beyond = self.study.name, self.line.name, self.head.iteration + 2

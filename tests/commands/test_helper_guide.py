@@ -85,6 +85,20 @@ def test_the_guide_is_typed_as_it_stands(
     assert served
 
 
+def test_a_printed_offer_is_alone_and_what_it_promises_is_said_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(capfd, "helper", "init")
+    prepared(tmp_path)
+    for what in ("takes part in", "takes part already in"):
+        assert main(["helper", "join", "study.json", "--leader", "ab" * 32]) == 0
+        said = capfd.readouterr()
+        msgspec.json.decode(said.out, type=Offer)
+        assert f"this helper {what} line 'main' of study 'private': sums of 7 numbers, 5 clients or more" in said.err
+        assert "for the leader abababababababab…" in said.err
+
+
 def land(line: SharedLine, version: int) -> None:
     """Land what clients of both arms have sent on a version."""
     pings = [*line.crowd(110, version=version), *line.crowd(8, arm="control", version=version)]

@@ -87,7 +87,7 @@ def test_the_card_says_who_trusts_whom(line: SharedLine, capsys: pytest.CaptureF
     assert "one of them could move it at will" in told
     assert "one of them sealed for the helper" in told
     assert "Not covered: the two servers together" in told
-    assert "and so is whatever one of the two servers sees" in told
+    assert "and so is whatever one of the two servers learns of the sums" in told
 
 
 def test_a_line_without_noise_promises_no_figure(

@@ -70,6 +70,21 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert store.offers(STUDY) == {"main": second}
 
 
+def test_an_offer_for_another_leader_is_refused_with_the_key_at_hand(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer, store = written(Helper().offer(STUDY)), open_store(folder / "store")
+    assert main(["privacy", "key", "leader.key"]) == 0
+    assert main(["study", "offer", STUDY.name, "main", offer, "--privacy-key", "leader.key"]) == 2
+    assert f"the offer is for the leader {LEADER[:16]}…, and leader.key is the key of" in capsys.readouterr().err
+    assert store.offers(STUDY) == {}
+    capsys.readouterr()
+    assert main(["privacy", "identity", "leader.key"]) == 0
+    own = written(Helper().offer(STUDY, leader=capsys.readouterr().out.strip()))
+    assert main(["study", "offer", STUDY.name, "main", own, "--privacy-key", "leader.key"]) == 0
+    assert "main" in store.offers(STUDY)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "another helper's": (lambda: Helper(secret=b"another").offer(STUDY), "is not signed by the helper"),
     "less noise": (lambda: Helper().offer(STUDY, sigma=1.0), "its noise is 1, and the study has"),

@@ -15,6 +15,7 @@ import pytest
 
 from fedping.experiments.demo import DemoSettings, Progress, run_demo
 from fedping.experiments.ingest_process import ingest_process
+from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.support.processes import left_over, marked, new_mark, wait_until
@@ -168,3 +169,15 @@ def test_with_two_servers_it_learns_and_each_share_alone_is_noise(tmp_path: Path
 def test_a_page_that_shows_what_is_sent_is_refused_where_it_is_shared(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="leave out --stay or --secure"):
         DemoSettings(out=tmp_path / "out", page=True, secure=True)
+
+
+def test_what_two_servers_saw_is_said_to_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    given = ["--clients", "300", "--iterations", "1", "--seed", "5", "--engine", "numpy", "--out", str(out)]
+    assert main(["demo", "--secure", *given]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "selected rank" not in said  # which no vector has
+    assert "a loss above 600 counts as 600, and each server adds noise" in said
+    assert "only one near 0, say below 0.001, would show a pattern" in said
+    assert f"helper status --folder {out / 'helper'}" in said
+    assert f"where pings were, until their round {out / 'landing'}" in said

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from fedping.helper.copies import back_up, restore
 from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.joining import current, retire, rotate
-from fedping.helper.records import Records
+from fedping.helper.joining import current, join, retire, rotate
+from fedping.helper.records import Records, Told
 from fedping.helper.replying import reply
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
 from fedping.protocol.sharing.offer import Offer, terms_of
-from fedping.protocol.sharing.signing import signing_key
+from fedping.protocol.sharing.signing import identity_of, signing_key
 from tests.support.helping import (
     CENTRAL,
     HELPER,
@@ -39,6 +39,7 @@ from tests.support.helping import (
     combined,
     joined,
     request_of,
+    shared_study,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ def reason(helping: Helping, data: bytes, **more: Any) -> str:
     return raised.value.reason
 
 
-def kept(folder: HelperFolder) -> list[tuple[int, object, int]]:
+def kept(folder: HelperFolder) -> list[Told]:
     with folder.records() as records:
         return [records.told(each.number) for each in records.lines()]
 
@@ -220,6 +221,23 @@ def test_a_new_key_opens_beside_the_old_one_until_that_is_retired(helping: Helpi
     assert answer_in(found.data).arms[0].refused == tuple(place for place, new in enumerate(is_new) if not new)
 
 
+def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping: Helping) -> None:
+    folder, someone = helping.folder, signing_key(b"somebody else", "fedping leader v1")
+    study = shared_study(folder.identity)
+    mistyped, _ = join(folder, study, study.lines[0], identity_of(someone))
+    before = Helping(folder, mistyped, terms_of(mistyped, folder.identity))
+    assert reason(before, request_of(before, clients_of(before).rows)) == "forged"
+    offer, new = join(folder, study, study.lines[0], identity_of(LEADER))
+    assert new
+    after = Helping(folder, offer, terms_of(offer, folder.identity))
+    assert after.terms.leader == identity_of(LEADER)
+    assert reason(after, request_of(after, clients_of(before).rows)) == "too_few"  # they have agreed to another leader
+    assert reply(folder, request_of(after, clients_of(after).rows), NOW).refused == 0
+    with pytest.raises(InvalidSettings, match="to whom this helper has told sums"):
+        join(folder, study, study.lines[0], identity_of(someone))
+    assert join(folder, study, study.lines[0], identity_of(LEADER)) == (offer, False)
+
+
 # --- copies ---
 
 
@@ -236,15 +254,15 @@ def test_a_backup_answers_nothing_until_it_is_restored_and_then_no_version_twice
         reply(open_folder(tmp_path / "backup"), second, NOW)
     with pytest.raises(FedpingError, match="--from private/main=VERSION"):
         restore(tmp_path / "backup", tmp_path / "again", {})
-    shutil.rmtree(tmp_path / "again")
+    assert not (tmp_path / "again").exists()  # so that the command can be repeated as the sentence says
     restored = restore(tmp_path / "backup", tmp_path / "again", {("private", "main"): 5})
     after = Helping(restored, helping.offer, helping.terms)
     assert reply(restored, first, NOW).data == known
     assert reason(after, second) == "answered"
     third = request_of(helping, clients_of(helping, version=5, first=20).rows, version=5)
     assert reply(restored, third, NOW).clients == 3
-    for key in (tmp_path / "backup").rglob("*.key"):
-        assert key.stat().st_mode & 0o777 == 0o600
+    for file in [*(tmp_path / "backup").rglob("*.key"), tmp_path / "backup" / "helper.sqlite"]:
+        assert file.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
 
 

@@ -14,7 +14,16 @@ from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.privacy import frame_of
-from fedping.protocol.sharing.exchange import Answer, Refused, Request, digest_of_signed, is_from, read_signed, signed
+from fedping.protocol.sharing.exchange import (
+    Answer,
+    AnsweredArm,
+    Refused,
+    Request,
+    digest_of_signed,
+    is_from,
+    read_signed,
+    signed,
+)
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
@@ -253,7 +262,9 @@ def test_a_client_whose_share_the_helper_refuses_is_in_neither_sum(tmp_path: Pat
     garbage += [replace(p, document=id_of("another", i)) for i, p in enumerate(bad[9:])]
     for i in range(2):
         land_private(landing, line.study, [*good, *garbage][i::2], at_ms=FIRST_MS + i)
-    assert round_of(store, landing, line.way).status == "published"
+    result = round_of(store, landing, line.way)
+    assert result.status == "published"
+    assert "; the shares of 12 clients the helper could not use, and left out" in result.sentence
     event = store.head("private", "main").lineage.privacy
     assert event is not None
     assert event.shared is not None
@@ -288,6 +299,29 @@ def test_an_answer_that_leaves_too_few_for_a_step_is_published_all_the_same(tmp_
     assert result.status == "published"
     assert "which repeats version 0: too few for a step, which takes 12" in result.sentence
     assert store.head("private", "main").iteration == 1
+
+
+@pytest.mark.parametrize("proofs", [False, True])
+def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(tmp_path: Path, proofs: bool) -> None:
+    """It says by itself whose shares it cannot use, and what is published is a sum of the others."""
+    line, store, landing = begun(tmp_path, proofs=proofs)
+    assert round_of(store, landing).status == "asked"
+
+    def all_but(left: int) -> Callable[[bytes], bytes]:
+        arms = read_signed(line.way.answer(line_request(tmp_path), 10**6), Answer).arms
+        return of_another(
+            line,
+            arms=tuple(
+                AnsweredArm(arm=arm.arm, total=arm.total, refused=tuple(range(left, n)))
+                for arm, n in zip(arms, (30, 20), strict=True)
+            ),
+        )
+
+    for left in (0, 1, 4):
+        with pytest.raises(FedpingError, match=f"leaves {left} of 30 clients of arm 'treatment', and a sum is of 5"):
+            round_of(store, landing, ByHand(line.helper, spoil=all_but(left)))
+        assert store.head("private", "main").iteration == 0
+    assert round_of(store, landing, line.way).status == "published"
 
 
 def of_another(of: SharedLine, **changed: Any) -> Callable[[bytes], bytes]:
@@ -456,9 +490,19 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
     assert result.sentence.endswith(f"it refuses the request ({reason}: because it likes to)")
     told = store.asked("private", "main").told(0)
     assert told is not None
-    assert told.why == f"it refuses the request ({reason}: because it likes to)"
+    counts = reason == "too_many"  # its sentence says how many clients there are, which pages do not tell
+    assert told.why == f"it refuses the request ({reason}{'' if counts else ': because it likes to'})"
     assert round_of(store, landing, line.way).status == "published"
     assert store.asked("private", "main").told(0) is None
+
+
+def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_pages(tmp_path: Path) -> None:
+    _, store, landing = begun(tmp_path)
+    result = round_of(store, landing, Refusing("too_few"))
+    assert "(too_few: because it likes to), which is put aside" in result.sentence
+    told = store.asked("private", "main").told(0)
+    assert told is not None
+    assert told.why == "it refuses the request (too_few), which is put aside; the next round makes another"
 
 
 class Unreachable:
