@@ -199,6 +199,26 @@ def test_clients_are_shown_the_guarantee_that_the_helper_has_looked_at() -> None
             agreed(looked_at, shown, shown.lines[0])
 
 
+def test_clients_are_told_what_the_helper_was_told_of_what_its_noise_is_for() -> None:
+    """Else noise for one contribution of a short vector would do for clients who send often, or longer ones."""
+
+    def told(noise_multiplier: float, **privacy: Any) -> Study:
+        def change(line: dict[str, Any]) -> None:
+            line["privacy"]["central"]["noise_multiplier"] = noise_multiplier
+            line["privacy"] |= privacy
+
+        return a_study(change)
+
+    offer = an_offer(told(3.0, contributions=1, left_out=["a"]))
+    for study in (
+        told(3.0, contributions=9, left_out=["a"]),
+        told(3.0, left_out=["a"]),
+        told(2.0, contributions=1),  # times the longer vector, it is as much
+    ):
+        with pytest.raises(InvalidSettings, match="the helper's offer is not for line 'shares'"):
+            agreed(offer, study, study.lines[0])
+
+
 def test_an_offer_of_somebody_else_and_one_that_was_changed_are_refused() -> None:
     study = a_study()
     line: Line = study.lines[0]
