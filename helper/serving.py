@@ -206,7 +206,8 @@ class Service:
     async def _worked_on(self, data: bytes) -> Response:
         if len(data) < SIGNATURE_BYTES:
             return self._refusal(Refused("unreadable", "this is no request: it is shorter than a signature"))
-        work = self.desk.begin(digest_of_signed(data), data)
+        digest = digest_of_signed(data)
+        work = self.desk.begin(digest, data)
         if work is None:
             return _busy("another request is worked on; ask again")
         del data  # the work has it
@@ -218,7 +219,7 @@ class Service:
         try:
             return Response(200, work.result().data, "application/octet-stream")
         except Refused as error:
-            return self._refusal(error)
+            return self._refusal(error, digest)
         except FedpingError as error:  # of the folder, which whoever asks need not know
             _log(f"cannot answer: {error}")
             return self._refusal(Refused("storage", "the helper's folder is not in order; its operator has to look"))
@@ -239,9 +240,9 @@ class Service:
         )
         return found
 
-    def _refusal(self, error: Refused) -> Response:
+    def _refusal(self, error: Refused, request: str | None = None) -> Response:
         self.metrics.refused(error.reason)
-        return Response(STATUS[error.reason], msgspec.json.encode(error.refusal))
+        return Response(STATUS[error.reason], msgspec.json.encode(error.refusal(request)))
 
     def _most_bytes(self) -> int:
         """Return how long a request may be: as long as the lines here can have, and the settings allow."""

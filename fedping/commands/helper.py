@@ -260,13 +260,14 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     """
     from fedping.helper.folder import open_folder
     from fedping.helper.replying import read_request, reply, write_answer
-    from fedping.protocol.sharing.exchange import Refused
+    from fedping.protocol.sharing.exchange import Refused, digest_of_signed
 
     helper_, to = open_folder(folder), out or request.with_name(f"{request.name}.answer")
+    data = read_request(helper_, request)
     try:
-        found = reply(helper_, read_request(helper_, request), datetime.now(UTC), threads=threads or _cores())
+        found = reply(helper_, data, datetime.now(UTC), threads=threads or _cores())
     except Refused as error:
-        refusal = msgspec.json.encode(error.refusal)
+        refusal = msgspec.json.encode(error.refusal(digest_of_signed(data)))
         write_answer(to, refusal)
         if as_json:
             click.echo(refusal.decode())
@@ -333,7 +334,9 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str) -> 
                 f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
             ) from error
     terms = terms_of(offer, helper_.identity)
-    noise = f"noise of ± {terms.sigma:.6g} on each" if terms.sigma else "without noise: both servers learn exact sums"
+    noise = "without noise: both servers learn exact sums"
+    if terms.sigma:
+        noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"
     click.echo(
         f"this helper {what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, "
         f"{terms.min_batch:,} clients or more, {noise}\n{file or 'above'}: the offer {offer.id.hex()}, for the leader "

@@ -91,7 +91,7 @@ def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) ->
     if set(terms.arms) != set(asked.arms):
         yield "'arms'", ", ".join(terms.arms), ", ".join(asked.arms)
     if terms.promise != asked.promise:
-        yield "guarantee", _in_words(terms.promise), _in_words(asked.promise)
+        yield "guarantee", terms.promise or "none", asked.promise or "none"
     if terms.sigma < asked.sigma * _LAST_DIGITS:
         yield "noise", f"{terms.sigma:.12g}", f"{asked.sigma:.12g}"
     if terms.min_batch < asked.min_batch:
@@ -108,16 +108,6 @@ def _promise_of(privacy: Privacy) -> Promise | None:
         rounds=central.rounds,
         contributions=privacy.contributions,
         noise_multiplier=central.noise_multiplier,
-    )
-
-
-def _in_words(promise: Promise | None) -> str:
-    if promise is None:
-        return "none"
-    at_most = "" if promise.contributions is None else f", {promise.contributions:,} of a client"
-    return (
-        f"epsilon {promise.epsilon:g} and delta {promise.delta:g} for {promise.rounds:,} rounds{at_most}, with "
-        f"noise_multiplier {promise.noise_multiplier:g}"
     )
 
 

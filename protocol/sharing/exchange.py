@@ -108,11 +108,16 @@ Reason = Literal[
 """Why a helper refuses a request. After ``answered`` no other request for the version will do; after others one may."""
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
-    """What a helper says instead of an answer: a reason for programs, and a sentence for people."""
+class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a helper says instead of an answer: a reason for programs, and a sentence for people.
+
+    ``request`` is the digest of what it refuses, so that one that lies about in a file is not taken for that of another
+    request; None if it was not read. Nobody has signed it.
+    """
 
     refused: Reason
     why: str
+    request: Digest | None = None
 
 
 class Refused(FedpingError):
@@ -122,10 +127,9 @@ class Refused(FedpingError):
         super().__init__(why)
         self.reason: Reason = reason
 
-    @property
-    def refusal(self) -> Refusal:
-        """It as it travels."""
-        return Refusal(refused=self.reason, why=str(self))
+    def refusal(self, request: Digest | None = None) -> Refusal:
+        """Return it as it travels, for the request of a digest."""
+        return Refusal(refused=self.reason, why=str(self), request=request)
 
 
 _Body = TypeVar("_Body", Request, Answer)

@@ -42,6 +42,13 @@ class Promise(Struct, frozen=True, kw_only=True):
     contributions: int | None
     noise_multiplier: float
 
+    def __str__(self) -> str:
+        at_most = "" if self.contributions is None else f", {self.contributions:,} of a client"
+        return (
+            f"epsilon {self.epsilon:g} and delta {self.delta:g} for {self.rounds:,} rounds{at_most}, with "
+            f"noise_multiplier {self.noise_multiplier:g}"
+        )
+
 
 class Terms(Struct, frozen=True, kw_only=True):
     """What a helper takes part in a line by.

@@ -100,7 +100,7 @@ class HttpHelper:
             if begun:  # it has ended without an answer, and why is told to whoever sends the request
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
-                raise Refused(refusal.refused, refusal.why)
+                raise _refused(refusal, request)
             raise NoAnswer(f"the helper at {self.url} has answered with HTTP {got.status_code}")
 
     def _posted(self, request: bytes, until: float) -> requests.Response:
@@ -197,8 +197,15 @@ class AnswerFile:
                 f"{self.path} has more than {most:,} bytes, which is no answer; give the file that the helper wrote"
             )
         if (refusal := refusal_in(data)) is not None:
-            raise Refused(refusal.refused, refusal.why)
+            raise _refused(refusal, request)
         return data
+
+
+def _refused(refusal: Refusal, request: bytes) -> Refused | NoAnswer:
+    """Return what a refusal means for a request: nothing, if it says that it is of another one."""
+    if refusal.request not in (None, digest_of_signed(request)):
+        return NoAnswer("what has come refuses an earlier request; give what the helper says to this one")
+    return Refused(refusal.refused, refusal.why)
 
 
 def refusal_in(data: bytes) -> Refusal | None:
@@ -209,7 +216,8 @@ def refusal_in(data: bytes) -> Refusal | None:
         found = json.decode(data, type=Refusal)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return None
-    return Refusal(refused=found.refused, why="".join(c if c.isprintable() else " " for c in found.why[:MOST_WHY]))
+    why = "".join(c if c.isprintable() else " " for c in found.why[:MOST_WHY])
+    return Refusal(refused=found.refused, why=why, request=found.request)
 
 
 def _seconds(told: str | None) -> float:

@@ -70,7 +70,9 @@ def test_the_guide_is_typed_as_it_stands(
                 words[-1] = "private/main=3"
             said = run(capfd, *words)
             if words[:2] == ["helper", "join"]:
-                assert "noise of ± " in said
+                assert re.search(
+                    r"noise of ± \d+.* on each; you sign for epsilon \S+ and delta \S+ for \d+ rounds", said
+                ), said
             if words[1] in ("join", "rotate"):
                 offer = msgspec.json.decode(Path("offer.json").read_bytes(), type=Offer)
                 run(capfd, "study", "offer", "private", "main", "offer.json")

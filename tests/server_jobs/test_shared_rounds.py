@@ -14,7 +14,16 @@ from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.privacy import frame_of
-from fedping.protocol.sharing.exchange import Answer, AnsweredArm, Request, is_from, read_signed, signed
+from fedping.protocol.sharing.exchange import (
+    Answer,
+    AnsweredArm,
+    Refused,
+    Request,
+    digest_of_signed,
+    is_from,
+    read_signed,
+    signed,
+)
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
@@ -419,6 +428,24 @@ def test_a_request_that_the_helper_can_no_longer_take_is_put_aside_and_made_agai
     assert result.status == "published"
     assert late.seen[0] == first
     assert len(documents_in(late.seen[1])["treatment"]) == 33
+
+
+def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: Path) -> None:
+    """A job that gives `--answer` each hour would else put aside every request before the helper sees it."""
+    import msgspec
+
+    line, store, landing = begun(tmp_path)
+    round_of(store, landing)
+    left = AnswerFile(tmp_path / "answer")
+    refusal = Refused("too_old", "it is 8 days old").refusal(digest_of_signed(line_request(tmp_path)))
+    left.path.write_bytes(msgspec.json.encode(refusal))
+    later = {"clock": lambda: "2026-01-01T00:01:00.000+00:00"}
+    assert round_of(store, landing, left).status == "waiting"
+    again = round_of(store, landing, left, **later)
+    assert again.status == "asked"
+    assert again.sentence.endswith("refuses an earlier request; give what the helper says to this one")
+    left.path.write_bytes(line.way.answer(line_request(tmp_path), 10**6))
+    assert round_of(store, landing, left, **later).status == "published"
 
 
 def test_a_refusal_that_was_none_of_the_helpers_loses_no_answer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from fedping.helper.folder import HelperFolder
 from fedping.helper.replying import reply
-from fedping.protocol.sharing.exchange import Refused
+from fedping.protocol.sharing.exchange import Refused, digest_of_signed
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class HelperServer:
         try:
             return Said(200, reply(self.folder, body, datetime.now(UTC)).data)
         except Refused as error:
-            return Said(409, msgspec.json.encode(error.refusal))
+            return Said(409, msgspec.json.encode(error.refusal(digest_of_signed(body))))
 
 
 @contextmanager
