@@ -59,10 +59,14 @@ class Asked(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """Since when a line waits for its helper, ISO 8601 in UTC, and for what, as part of a sentence."""
+    """Since when a line waits for its helper, ISO 8601 in UTC, and for what, as part of a sentence.
+
+    ``for_good`` says that no answer can come any more, and somebody has to decide.
+    """
 
     since: str
     why: str
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True)

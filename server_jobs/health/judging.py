@@ -719,6 +719,13 @@ def _helper(facts: Facts) -> Iterator[Finding]:
     waiting = facts.line.privacy.waiting if facts.line.privacy is not None else None
     if waiting is None:
         return
+    if waiting.for_good:
+        yield _problem(
+            "helper",
+            f"No answer of the helper can come any more to what it was asked on {when(waiting.since)}: "
+            f"{waiting.why.rstrip('.')}. The next round says how to go on, by 'fedping store continue'.",
+        )
+        return
     every = interval(facts.line.outcomes) or 0.0
     waited = facts.now - milliseconds_of(waiting.since) / 1000
     if waited <= max(LATE * every, LATE_AT_LEAST):

@@ -247,7 +247,7 @@ class SharedSums:
         said = f"it refuses the request ({refused.reason}: {str(refused).rstrip('.')})"
         shown = f"it refuses the request ({refused.reason})" if refused.reason in _OF_COUNTS else said
         if refused.reason in _NO_REQUEST:
-            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=said))
+            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=said, for_good=True))
             self._refuse_for_good(said)
         if refused.reason in _NEW_REQUEST:
             self.asked.put_aside(made)

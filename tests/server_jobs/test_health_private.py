@@ -175,3 +175,16 @@ def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(
     assert (seen.since, seen.why) == (WHEN, "it refuses the request (storage: because it likes to)")
     round_with(line.way)
     assert waits() is None
+
+
+def test_that_no_answer_can_come_any_more_is_a_problem_at_once() -> None:
+    seen = waiting_since(0)
+    assert seen.line.privacy is not None
+    assert seen.line.privacy.waiting is not None
+    over = replace(seen.line.privacy.waiting, why="it refuses the request (answered: twice)", for_good=True)
+    lost = replace(seen, line=replace(seen.line, privacy=replace(seen.line.privacy, waiting=over)))
+    assert found(lost) == [("helper", "problem")]
+    assert judged(lost).findings[0].sentence == (
+        "No answer of the helper can come any more to what it was asked on 2026-01-01 01:00 UTC: it refuses the "
+        "request (answered: twice). The next round says how to go on, by 'fedping store continue'."
+    )
