@@ -263,7 +263,7 @@ def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
     parts = [range(*each) for each in zip(edges[:-1], edges[1:], strict=True)]
     if threads == 1:
         return _opened_part(shares, parts[0])
-    with ThreadPoolExecutor(threads) as pool:  # opening and hashing let other threads run
+    with ThreadPoolExecutor(threads) as pool:  # hashing lets other threads run; opening mostly does not
         found = list(pool.map(lambda part: _opened_part(shares, part), parts))
     return shares.ring.total(np.stack([total for total, _ in found])), [
         place for _, refused in found for place in refused
