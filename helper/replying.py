@@ -22,6 +22,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import sync_folder
 from fedping.protocol.sharing.exchange import (
     MOST_CLIENTS,
+    SIGNED,
     Answer,
     Refused,
     Request,
@@ -87,6 +88,17 @@ def reply(
         Refused: there is no answer, for a reason that can be told to whoever asked. Nothing of the request is kept.
         FedpingError: the helper's folder is not in order.
     """
+    try:
+        return _replied(folder, data, now, noise or SystemNoise(), threads, on_step)
+    except Refused as error:
+        if error.reason in SIGNED:
+            error.sign(digest_of_signed(data), folder.key)
+        raise
+
+
+def _replied(
+    folder: HelperFolder, data: bytes, now: datetime, noise: Noise, threads: int, on_step: Callable[[str], None]
+) -> Reply:
     heading = _heading(data)
     with _told_of_the_disk(), folder.records() as records:
         pinned = records.line(heading.study, heading.line)
@@ -113,7 +125,7 @@ def reply(
         _check_rounds(records, pinned)
         documents = [arm.documents for arm in request.arms]
         used = records.used(pinned.number, documents)
-        arms = arms_answered(terms, keys_of(folder, offers), request, noise or SystemNoise(), threads, used)
+        arms = arms_answered(terms, keys_of(folder, offers), request, noise, threads, used)
         on_step("summed")
         made = utc_now()
         answer = Answer(

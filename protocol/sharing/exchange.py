@@ -112,24 +112,45 @@ class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a helper says instead of an answer: a reason for programs, and a sentence for people.
 
     ``request`` is the digest of what it refuses, so that one that lies about in a file is not taken for that of another
-    request; None if it was not read. Nobody has signed it.
+    request; None if it was not read. What a leader gives a request up for, the helper signs (:data:`SIGNED`): reason
+    and digest, in hexadecimal.
     """
 
     refused: Reason
     why: str
     request: Digest | None = None
+    signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | None = None
+
+
+SIGNED: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated", "answered"})
+"""Refusals that a helper signs; it knows by then that the request is the leader's."""
+
+_REFUSED_AS = "fedping refusal v1"
 
 
 class Refused(FedpingError):
-    """A helper refuses a request."""
+    """A helper refuses a request, or somebody says that it does."""
 
-    def __init__(self, reason: Reason, why: str) -> None:
+    def __init__(self, reason: Reason, why: str, signature: str | None = None) -> None:
         super().__init__(why)
         self.reason: Reason = reason
+        self.signature = signature
+
+    def sign(self, request: Digest, key: Ed25519PrivateKey) -> None:
+        """Sign it as the helper, for the request of a digest."""
+        self.signature = signature(key, _REFUSED_AS, self._said(request)).hex()
+
+    def is_from(self, helper: Identity, request: Digest) -> bool:
+        """Return whether a helper has signed it for the request of a digest."""
+        given = bytes.fromhex(self.signature or "")
+        return is_signed(helper, _REFUSED_AS, self._said(request), given)
 
     def refusal(self, request: Digest | None = None) -> Refusal:
         """Return it as it travels, for the request of a digest."""
-        return Refusal(refused=self.reason, why=str(self), request=request)
+        return Refusal(refused=self.reason, why=str(self), request=request, signature=self.signature)
+
+    def _said(self, request: Digest) -> bytes:
+        return f"{self.reason}|{request}".encode()
 
 
 _Body = TypeVar("_Body", Request, Answer)

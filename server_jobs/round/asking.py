@@ -205,7 +205,7 @@ def _refused(refusal: Refusal, request: bytes) -> Refused | NoAnswer:
     """Return what a refusal means for a request: nothing, if it says that it is of another one."""
     if refusal.request not in (None, digest_of_signed(request)):
         return NoAnswer("what has come refuses an earlier request; give what the helper says to this one")
-    return Refused(refusal.refused, refusal.why)
+    return Refused(refusal.refused, refusal.why, refusal.signature)
 
 
 def refusal_in(data: bytes) -> Refusal | None:
@@ -217,7 +217,7 @@ def refusal_in(data: bytes) -> Refusal | None:
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return None
     why = "".join(c if c.isprintable() else " " for c in found.why[:MOST_WHY])
-    return Refusal(refused=found.refused, why=why, request=found.request)
+    return Refusal(refused=found.refused, why=why, request=found.request, signature=found.signature)
 
 
 def _seconds(told: str | None) -> float:

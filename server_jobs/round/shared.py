@@ -21,6 +21,7 @@ from fedping.protocol.privacy import METRICS, Privacy, Shared
 from fedping.protocol.sharing.agreed import arms_of
 from fedping.protocol.sharing.exchange import (
     DOCUMENT_BYTES,
+    SIGNED,
     Answer,
     AnsweredArm,
     AskedArm,
@@ -225,7 +226,7 @@ class SharedSums:
         except Refused as error:
             if error.reason != "answered" or (aside := self.asked.aside(self.head)) is None:
                 raise
-            try:  # what refused that one may have been another than the helper, and nobody signs a refusal
+            try:  # the answer to that one may have been lost
                 data, instead = self.helper.answer(aside.request, most_answer_bytes(self.line, aside.read)), aside
             except Refused:
                 raise error from None
@@ -246,6 +247,9 @@ class SharedSums:
     def _refused(self, result: RoundResult, made: Asked, refused: Refused) -> RoundResult:
         said = f"it refuses the request ({refused.reason}: {str(refused).rstrip('.')})"
         shown = f"it refuses the request ({refused.reason})" if refused.reason in _OF_COUNTS else said
+        if refused.reason in SIGNED and not refused.is_from(self._shared.helper, made.digest):
+            why = f"the helper has not signed that {said}; see that the address is the helper's, and nobody in between"
+            return self._waits(result, made, "asked", why, f"the helper has not signed that {shown}")
         if refused.reason in _NO_REQUEST:
             self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=said, for_good=True))
             self._refuse_for_good(said)

@@ -437,8 +437,9 @@ def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: P
     line, store, landing = begun(tmp_path)
     round_of(store, landing)
     left = AnswerFile(tmp_path / "answer")
-    refusal = Refused("too_old", "it is 8 days old").refusal(digest_of_signed(line_request(tmp_path)))
-    left.path.write_bytes(msgspec.json.encode(refusal))
+    refused, digest = Refused("too_old", "it is 8 days old"), digest_of_signed(line_request(tmp_path))
+    refused.sign(digest, line.helper.key)
+    left.path.write_bytes(msgspec.json.encode(refused.refusal(digest)))
     later = {"clock": lambda: "2026-01-01T00:01:00.000+00:00"}
     assert round_of(store, landing, left).status == "waiting"
     again = round_of(store, landing, left, **later)
@@ -448,12 +449,12 @@ def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: P
     assert round_of(store, landing, left, **later).status == "published"
 
 
-def test_a_refusal_that_was_none_of_the_helpers_loses_no_answer(tmp_path: Path) -> None:
-    """The helper answers, the answer is lost, and somebody in between says that the request was too old."""
+def test_an_answer_that_was_lost_is_asked_for_again_though_the_request_was_put_aside(tmp_path: Path) -> None:
+    """The helper answers, the answer is lost, and of the helper before, restored since, the request is too old."""
     line, store, landing = begun(tmp_path)
     round_of(store, landing)
     line.way.answer(line_request(tmp_path), 10**6)
-    assert round_of(store, landing, Refusing("too_old")).status == "waiting"
+    assert round_of(store, landing, Refusing("too_old", line.helper)).status == "waiting"
     land_private(landing, line.study, line.crowd(3, seed=5), at_ms=FIRST_MS + 1)
     assert round_of(store, landing, line.way).status == "published"
     event = store.head("private", "main").lineage.privacy
@@ -497,8 +498,8 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
 
 
 def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_pages(tmp_path: Path) -> None:
-    _, store, landing = begun(tmp_path)
-    result = round_of(store, landing, Refusing("too_few"))
+    line, store, landing = begun(tmp_path)
+    result = round_of(store, landing, Refusing("too_few", line.helper))
     assert "(too_few: because it likes to), which is put aside" in result.sentence
     told = store.asked("private", "main").told(0)
     assert told is not None
@@ -574,3 +575,20 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
     with pytest.raises(FedpingError, match=r"pings of more than 49 clients of line 'main'.*; nothing was asked"):
         round_of(store, landing, line.way)
     assert asked_files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("reason", ["too_few", "too_old", "from_the_future", "repeated", "answered"])
+def test_what_gives_a_request_up_the_helper_has_to_sign(tmp_path: Path, reason: str) -> None:
+    """Else somebody in between could swallow answers and have one request after the other put aside."""
+    line, store, landing = begun(tmp_path)
+    another = make_helper(tmp_path / "another")
+    for way in (Refusing(reason), Refusing(reason, another)):
+        for _ in range(3):
+            result = round_of(store, landing, way)
+            assert result.status == "asked"
+            assert "the helper has not signed that it refuses the request" in result.sentence
+    kept = line_request(tmp_path)
+    earlier = Refused(reason, "of another request")  # type: ignore[arg-type]
+    earlier.sign("0" * 64, line.helper.key)
+    assert not earlier.is_from(line.helper.identity, digest_of_signed(kept))
+    assert round_of(store, landing, line.way).status == "published"

@@ -17,7 +17,7 @@ from fedping.helper.joining import join
 from fedping.helper.replying import reply
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
-from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, read_signed
+from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, digest_of_signed, read_signed
 from fedping.protocol.sharing.exchange import Request as Request
 from fedping.protocol.sharing.offer import Offer, Seal
 from fedping.protocol.study import Study, public_study
@@ -49,12 +49,16 @@ class ByHand:
 
 @dataclass
 class Refusing:
-    """A way on which somebody refuses everything."""
+    """A way on which somebody refuses everything; the helper, if its folder is given."""
 
     reason: Any
+    helper: HelperFolder | None = None
 
     def answer(self, request: bytes, most: int) -> bytes:
-        raise Refused(self.reason, "because it likes to.")
+        refused = Refused(self.reason, "because it likes to.")
+        if self.helper is not None:
+            refused.sign(digest_of_signed(request), self.helper.key)
+        raise refused
 
 
 @dataclass(frozen=True)
