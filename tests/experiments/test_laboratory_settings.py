@@ -68,6 +68,8 @@ def test_settings_on_the_command_line_are_written_as_in_toml() -> None:
         "training": {"rate": 0.001},
     }
     assert nested({"a.b": 1, "a": {"c.d": 2}}) == {"a": {"b": 1, "c": {"d": 2}}}
+    for keys in (("data.most", "data.name"), ("data.name", "data.most")):
+        assert nested(dict.fromkeys(keys, 1)) == {"data": {"most": 1, "name": 1}}, "whichever of them is said first"
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

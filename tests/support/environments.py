@@ -38,9 +38,18 @@ def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
 
 def megabytes(distributions: Iterable[Distribution]) -> float:
     """Return how much some distributions have on disk, in MB, compiled files left out."""
-    files = (dist.locate_file(file) for dist in distributions for file in dist.files or ())
-    sizes = (Path(str(file)).stat().st_size for file in files if Path(str(file)).is_file())
+    sizes = (file.stat().st_size for dist in distributions for file in _files(dist) if file.is_file())
     return sum(sizes) / 1e6
+
+
+def _files(distribution: Distribution) -> Iterable[Path]:
+    """Return the files of a distribution; of one that an old pip has installed by its setup.py, all of its packages."""
+    if distribution.read_text("RECORD") is not None:
+        return (Path(str(distribution.locate_file(file))) for file in distribution.files or ())
+    packages = (distribution.read_text("top_level.txt") or "").split()
+    folders = (Path(str(distribution.locate_file(package))) for package in packages)
+    found = (file for folder in folders for file in folder.rglob("*"))
+    return (file for file in found if "__pycache__" not in file.parts)
 
 
 def environment(folder: Path, requirements: Iterable[str]) -> tuple[Path, Path]:

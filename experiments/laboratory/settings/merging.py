@@ -82,13 +82,13 @@ def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any])
 
 
 def nested(dotted: Mapping[str, Any]) -> Raw:
-    """Return settings with keys such as "training.rate" as tables in tables.
+    """Return settings with keys such as "training.rate" as tables in tables, in whatever order they are.
 
     Raises:
         InvalidSettings: a key has an empty part, or a setting is inside another that is not a table.
     """
     result: Raw = {}
-    for key, value in dotted.items():
+    for key, value in sorted(dotted.items(), key=lambda each: not _makes_a_choice(each[0])):
         parts = key.split(".")
         if not all(parts):
             raise InvalidSettings(f"'{key}' is not the name of a setting; write it as in 'training.rate'")
@@ -97,6 +97,12 @@ def nested(dotted: Mapping[str, Any]) -> Raw:
             inner = {part: inner}
         result = merged(result, inner)
     return result
+
+
+def _makes_a_choice(key: str) -> bool:
+    """Return whether a key such as "data.name" chooses what the others of its table belong to."""
+    *_, table, last = ("", *key.split("."))
+    return (table == "data" and last in SOURCES) or CHOICES.get(table) == last
 
 
 def variants_of(raw: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
