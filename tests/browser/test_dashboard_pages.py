@@ -159,7 +159,11 @@ def test_the_button_changes_the_theme_and_the_browser_remembers_it(dashboard: Da
     page = drawn(chromium.new_page(dashboard.url + WALK, height=3000))
 
     def colours() -> tuple[str, str]:
-        """Return the page's colour, and the middle of a heat map."""
+        """Return the page's colour, and the middle of a heat map, once it has all versions: they come in parts."""
+        page.wait_for_function(
+            "document.querySelector('#weights canvas').width > "
+            "Number(document.querySelector('#health dd').firstChild.textContent)"
+        )
         return (
             page.evaluate("getComputedStyle(document.body).backgroundColor"),
             page.evaluate("document.querySelector('#weights canvas').toDataURL()"),
