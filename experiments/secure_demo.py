@@ -24,7 +24,7 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.pipeline import RProp
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
 from fedping.protocol.sharing.agreed import numbers_of
-from fedping.protocol.sharing.ring import WORDS, Elements
+from fedping.protocol.sharing.ring import WORDS, Elements, as_bytes
 from fedping.protocol.sharing.sealing import opener
 from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
 from fedping.protocol.study import Line, Study, public_study
@@ -168,5 +168,5 @@ def evenness(elements: Elements) -> float:
     """Return the p-value of the test of χ² that the bytes of some words are uniformly random."""
     from scipy.stats import chisquare
 
-    counts = np.bincount(np.frombuffer(elements.astype("<u8").tobytes(), np.uint8), minlength=256)
+    counts = np.bincount(np.frombuffer(as_bytes(elements), np.uint8), minlength=256)
     return float(chisquare(counts).pvalue)

@@ -25,13 +25,12 @@ from fedping.protocol.sharing.exchange import (
     Request,
 )
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms
-from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring
+from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring, as_bytes
 from fedping.protocol.sharing.sealing import OVERHEAD, Opener, opener
 from fedping.protocol.sharing.shares import info_of, layout, masks
-from fedping.protocol.sharing.votes import Votes, context_of, numbers_from
+from fedping.protocol.sharing.votes import Votes, context_of, numbers_from, votes_in
 
 if TYPE_CHECKING:
-    from fedping.protocol.proofs.prio3 import Sizes
     from fedping.server_jobs.privacy.noise import Noise
 
 OLDEST = timedelta(days=7)
@@ -39,9 +38,6 @@ OLDEST = timedelta(days=7)
 
 CLOCKS_APART = timedelta(minutes=10)
 """By how much a leader's clock may be ahead."""
-
-KEY_BYTES = 32
-"""Of the key that proofs are looked at with."""
 
 _MASKS_AT_A_TIME = 1 << 20
 """Bytes; one mask has 8 d, and a few copies of that are in memory."""
@@ -98,7 +94,7 @@ def arms_answered(
                 f"and sums are of {terms.min_batch:,} or more; nothing of them was kept: ask again with more clients",
             )
     return tuple(
-        AnsweredArm(arm=arm.arm, total=_bytes_of(_with_noise(total, terms, noise)), refused=tuple(refused))
+        AnsweredArm(arm=arm.arm, total=as_bytes(_with_noise(total, terms, noise)), refused=tuple(refused))
         for arm, (total, refused) in zip(request.arms, opened, strict=True)
     )
 
@@ -153,27 +149,41 @@ def check_form(terms: Terms, request: Request) -> None:
 
 def bytes_a_client(terms: Terms) -> int:
     """Return how many bytes a request has of each client."""
-    of_proofs = _of_proofs(terms).public + _of_proofs(terms).prepared if terms.proofs else 0
-    return DOCUMENT_BYTES + OFFER_ID_BYTES + layout(terms.numbers, terms.seal, terms.metric).sealed + of_proofs
+    return sum(_widths(terms).values())
+
+
+def _widths(terms: Terms) -> dict[str, int]:
+    """Return of each part of a request, by its name in :class:`AskedArm`, how many bytes it has of a client."""
+    votes, public, prepared = votes_in(terms), 0, 0
+    if votes is not None:
+        from fedping.protocol.proofs.prio3 import sizes
+
+        size = sizes(votes.circuit)
+        public, prepared = size.public, size.prepared
+    return {
+        "documents": DOCUMENT_BYTES,
+        "offers": OFFER_ID_BYTES,
+        "sealed": layout(terms.numbers, terms.seal, terms.metric).sealed,
+        "public": public,
+        "prepared": prepared,
+    }
 
 
 def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
     """Raise :class:`Refused` if an arm's parts are not as long as its clients and the terms have it."""
-    k = arm.clients
-    public, prepared = (0, 0) if not terms.proofs else (_of_proofs(terms).public, _of_proofs(terms).prepared)
-    for what, found, asked in (
-        ("documents", arm.documents, DOCUMENT_BYTES),
-        ("offers", arm.offers, OFFER_ID_BYTES),
-        ("sealed", arm.sealed, layout(terms.numbers, terms.seal, terms.metric).sealed),
-        ("public", arm.public, public),
-        ("prepared", arm.prepared, prepared),
-    ):
-        if len(found) != k * asked:
+    k, key_bytes = arm.clients, 0
+    for what, width in _widths(terms).items():
+        found, asked = len(getattr(arm, what)), k * width
+        if found != asked:
             raise Refused(
                 "unreadable" if what in ("documents", "offers") else "other_terms",
-                f"'{what}' of arm '{arm.arm}' has {len(found):,} bytes, where {k:,} clients have {k * asked:,}",
+                f"'{what}' of arm '{arm.arm}' has {found:,} bytes, where {k:,} clients have {asked:,}",
             )
-    if len(request.verify_key) != (KEY_BYTES if terms.proofs else 0):
+    if terms.proofs:
+        from fedping.protocol.proofs.prio3 import KEY_BYTES
+
+        key_bytes = KEY_BYTES
+    if len(request.verify_key) != key_bytes:
         raise Refused("other_terms", "the request has a key for proofs, and the offer is without, or the reverse")
 
 
@@ -214,7 +224,8 @@ class _Shares(NamedTuple):
     @property
     def size(self) -> int:
         """How many numbers a share has that are added up."""
-        return Votes(self.terms.numbers, self.terms.metric).bits if self.terms.proofs else self.terms.numbers
+        votes = votes_in(self.terms)
+        return self.terms.numbers if votes is None else votes.bits
 
     def numbers(self, places: range) -> tuple[Elements, list[int]]:
         """Return the numbers of those of some clients that count, shape (used, size), and the others' places."""
@@ -222,17 +233,20 @@ class _Shares(NamedTuple):
         refused = [place for place, share in zip(places, found, strict=True) if share is None]
         used = [place for place, share in zip(places, found, strict=True) if share is not None]
         shares = [share for share in found if share is not None]
-        if not self.terms.proofs:
+        votes = votes_in(self.terms)
+        if votes is None:
             return masks(shares, self.terms.numbers), refused
-        numbers, proven = self._proven(np.array(used, np.intp), shares)
+        numbers, proven = self._proven(votes, np.array(used, np.intp), shares)
         refused += [place for place, fine in zip(used, proven.tolist(), strict=True) if not fine]
         return numbers[proven], sorted(refused)
 
-    def _proven(self, places: NDArray[np.intp], shares: list[bytes]) -> tuple[Elements, NDArray[np.bool_]]:
+    def _proven(
+        self, votes: Votes, places: NDArray[np.intp], shares: list[bytes]
+    ) -> tuple[Elements, NDArray[np.bool_]]:
         """Return the shares of the bits of clients at some places, and which of them have proven that they are bits."""
         from fedping.protocol.proofs.prio3 import Side, prepare, valid
 
-        terms, arm, votes = self.terms, self.arm, Votes(self.terms.numbers, self.terms.metric)
+        terms, arm = self.terms, self.arm
         if not shares:
             return np.zeros((0, votes.bits), np.uint64), np.zeros(0, np.bool_)
         documents, public, shown = (
@@ -283,20 +297,10 @@ def _opened_part(shares: _Shares, places: range) -> tuple[Elements, list[int]]:
 def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
     """Return a sum, of vectors, with the noise that the terms promise."""
     drawn: NDArray[np.int64] = noise.integers(terms.sigma, terms.numbers)
-    if not terms.proofs:
+    votes = votes_in(terms)
+    if votes is None:
         return WORDS.plus(total, WORDS.of(drawn))
-    return PRIME.plus(numbers_from(Votes(terms.numbers, terms.metric), total, 0), PRIME.of(drawn))
-
-
-def _of_proofs(terms: Terms) -> Sizes:
-    """Return how long the parts of a proof are."""
-    from fedping.protocol.proofs.prio3 import sizes
-
-    return sizes(Votes(terms.numbers, terms.metric).circuit)
-
-
-def _bytes_of(total: Elements) -> bytes:
-    return total.astype("<u8").tobytes()
+    return PRIME.plus(numbers_from(votes, total, 0), PRIME.of(drawn))
 
 
 def _told(span: timedelta) -> str:

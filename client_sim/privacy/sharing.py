@@ -16,7 +16,7 @@ from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.sharing.sealing import sealer
 from fedping.protocol.sharing.shares import SEED_BYTES, info_of, layout, leader_shares
-from fedping.protocol.sharing.votes import Votes, context_of, proven
+from fedping.protocol.sharing.votes import context_of, proven, votes_in
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
 from fedping.protocol.update import Payloads
 
@@ -117,9 +117,9 @@ class Sharer:
     ) -> tuple[NDArray[np.uint8], Sequence[bytes]]:
         """Return what is the leader's of k vectors, shape (k, bytes), and what is the helper's."""
         terms = self._terms
-        if not terms.proofs:
+        votes = votes_in(terms)
+        if votes is None:
             return leader_shares(vectors, list(seeds)), seeds
-        votes = Votes(terms.numbers, terms.metric)
         contexts = [context_of(terms.study, terms.line, version, arm, votes) for version in versions]
         nonces = np.frombuffer(b"".join(each.bytes for each in documents), np.uint8).reshape(len(vectors), 16)
         return proven(votes, vectors, nonces, seeds, contexts)

@@ -55,6 +55,16 @@ class Ring:
         return found if self.modulus == 2**64 else np.where(a < b, found + np.uint64(self.modulus), found)
 
 
+def as_bytes(elements: Elements) -> bytes:
+    """Return elements as they travel: 8 bytes each, little-endian."""
+    return elements.astype("<u8").tobytes()
+
+
+def from_bytes(data: bytes) -> Elements:
+    """Return the elements that have travelled so, shape (len(data) / 8,)."""
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+
+
 WORDS = Ring(2**64)
 """What 64 bits hold: that of shares without proofs."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Seal
-from fedping.protocol.sharing.ring import WORDS, Elements
+from fedping.protocol.sharing.ring import WORDS, Elements, from_bytes
 from fedping.protocol.sharing.sealing import OVERHEAD
 
 SEED_BYTES = 32
@@ -73,13 +73,13 @@ def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: in
 
 def mask(seed: bytes, d: int) -> Elements:
     """Return the d words that follow from a seed of 32 bytes: SHAKE128("fedping mask v1" ‖ seed)."""
-    return np.frombuffer(shake_128(_MASK + seed).digest(8 * d), "<u8").astype(np.uint64, copy=False)
+    return masks([seed], d).ravel()
 
 
 def masks(seeds: list[bytes], d: int) -> Elements:
     """Return the masks of k seeds, shape (k, d)."""
     made = b"".join([shake_128(_MASK + seed).digest(8 * d) for seed in seeds])
-    return np.frombuffer(made, "<u8").astype(np.uint64, copy=False).reshape(len(seeds), d)
+    return from_bytes(made).reshape(len(seeds), d)
 
 
 def leader_shares(vectors: NDArray[np.int64], seeds: list[bytes]) -> NDArray[np.uint8]:

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from fedping.protocol.privacy import METRICS, SIGN
 from fedping.protocol.sharing.ring import PRIME, Elements
+from fedping.protocol.sharing.shares import words_of
 
 if TYPE_CHECKING:
     from fedping.protocol.proofs.sum_vec import SumVec
+    from fedping.protocol.sharing.offer import Terms
 
 _RAND = b"fedping proof rand v1"
 
@@ -53,6 +55,11 @@ class Votes(NamedTuple):
     def circuit(self) -> SumVec:
         """What a client proves: that they are bits."""
         return _circuit(self.bits)
+
+
+def votes_in(terms: Terms) -> Votes | None:
+    """Return how vectors are bits by the terms of an offer; None if clients prove nothing."""
+    return Votes(terms.numbers, terms.metric) if terms.proofs else None
 
 
 @cache
@@ -138,5 +145,5 @@ def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint
 
 def bit_shares(votes: Votes, rows: NDArray[np.uint8]) -> Elements:
     """Return the leader's shares of the bits, shape (k, L), from what it got; numbers beyond the field become 0."""
-    words = np.ascontiguousarray(rows[:, : 8 * votes.bits]).view("<u8").astype(np.uint64, copy=False)
+    words = words_of(rows[:, : 8 * votes.bits])
     return np.where(words < np.uint64(PRIME.modulus), words, np.uint64(0))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,20 +41,7 @@ FindingName: TypeAlias = Literal[
     "privacy",
     "helper",
 ]
-FINDINGS: tuple[FindingName, ...] = (
-    "ingest",
-    "landing",
-    "store",
-    "held",
-    "rounds",
-    "stale",
-    "refused",
-    "arms",
-    "loss",
-    "newcomers",
-    "privacy",
-    "helper",
-)
+FINDINGS: tuple[FindingName, ...] = get_args(FindingName)
 """Every name of a finding, in the order in which findings of the same severity are told."""
 
 Severity: TypeAlias = Literal["warning", "problem"]

@@ -33,7 +33,7 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.ring import Elements
+from fedping.protocol.sharing.ring import as_bytes, from_bytes
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Line, Study
@@ -176,7 +176,7 @@ class SharedSums:
             version=self.head.iteration,
             of=self.head.digest,
             request=signed(request, leader_key(self.key)),
-            sums={arm: total.astype("<u8").tobytes() for arm, total in sums.items()},
+            sums={arm: as_bytes(total) for arm, total in sums.items()},
             inputs=manifest.inputs,
         )
 
@@ -281,7 +281,7 @@ class SharedSums:
         out = self._shares(made.inputs, engine, refused) if refused else {}
         found = {}
         for number, (arm, each) in enumerate(zip(asked, answer.arms, strict=True)):
-            own = _numbers(made.sums[arm.arm])
+            own = from_bytes(made.sums[arm.arm])
             if each.refused:
                 if number not in out or out[number].clients != len(each.refused):
                     raise FedpingError(
@@ -290,7 +290,7 @@ class SharedSums:
                     )
                 own = of.ring.minus(own, out[number].total)
             clients = arm.clients - len(each.refused)
-            found[number] = of.ring.centred(of.ring.plus(of.vector(own, clients), _numbers(each.total)))
+            found[number] = of.ring.centred(of.ring.plus(of.vector(own, clients), from_bytes(each.total)))
         told = Answered(
             helper=self._shared.helper,
             request=made.digest,
@@ -353,7 +353,7 @@ def answer_trouble(answer: Answer, request: Request, line: Line) -> str | None:
 def _arm_trouble(each: AnsweredArm, arm: AskedArm, line: Line) -> str | None:
     if len(each.total) != 8 * _d(line):
         return f"its sum of arm '{arm.arm}' has {len(each.total):,} bytes, and not {8 * _d(line):,}"
-    if (_numbers(each.total) > np.uint64(summing(line).ring.modulus - 1)).any():
+    if (from_bytes(each.total) > np.uint64(summing(line).ring.modulus - 1)).any():
         return f"its sum of arm '{arm.arm}' has a number that is none of the ring"
     places = each.refused
     if any(b <= a for a, b in zip((-1, *places), places, strict=False)) or (places and places[-1] >= arm.clients):
@@ -368,10 +368,6 @@ def _arm_trouble(each: AnsweredArm, arm: AskedArm, line: Line) -> str | None:
 
 def _d(line: Line) -> int:
     return line.spec.m + len(METRICS)
-
-
-def _numbers(data: bytes) -> Elements:
-    return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def _answers(data: bytes, asked: Asked) -> bool:
