@@ -8,7 +8,6 @@ helper.sqlite        lines, offers, answers and the documents in them (`fedping.
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from fedping.helper.records import Records, make_records, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import make_folder, sync_folder
+from fedping.protocol.landing import make_folder
+from fedping.protocol.secret_file import others_may_use, write_secret
 from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:
@@ -89,20 +89,6 @@ def open_folder(path: Path) -> HelperFolder:
     return HelperFolder(path, read_secret(path / "helper.key", SECRET_BYTES))
 
 
-def write_secret(path: Path, secret: bytes) -> None:
-    """Write a secret into a new file that nobody but its owner may read; it is on disk when this returns.
-
-    Raises:
-        OSError: it cannot be written, or the file is there already.
-    """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(secret.hex() + "\n")
-        file.flush()
-        os.fsync(handle)
-    sync_folder(path.parent)
-
-
 def read_secret(path: Path, size: int) -> bytes:
     """Return a secret of so many bytes.
 
@@ -115,7 +101,7 @@ def read_secret(path: Path, size: int) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is damaged"
         raise InvalidSettings(f"the key {path} cannot be read: {why}; take it from a backup of the folder") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if others_may_use(mode):
         raise InvalidSettings(f"others than its owner may use the key {path}; correct that with 'chmod 600 {path}'")
     if len(secret) != size:
         raise InvalidSettings(f"the key {path} is damaged; take it from a backup of the folder")

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.secret_file import others_may_use, write_secret
 
 KEY_BYTES = 32
 
@@ -73,7 +72,7 @@ def make_key(path: Path) -> None:
         FedpingError: there is a file already, or it cannot be written.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_secret(path, secrets.token_bytes(KEY_BYTES))
     except FileExistsError:
         raise FedpingError(
             f"{path} is there already; a line keeps the key that its first round had, so nothing is overwritten: give "
@@ -81,10 +80,6 @@ def make_key(path: Path) -> None:
         ) from None
     except OSError as error:
         raise FedpingError(f"no key can be written to {path}: {error.strerror}; give another place") from error
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")
-        file.flush()
-        os.fsync(handle)
 
 
 def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
@@ -104,7 +99,7 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
         raise InvalidSettings(
             f"the privacy key {path} cannot be read: {why}; 'fedping privacy key FILE' makes one"
         ) from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if others_may_use(mode):
         raise InvalidSettings(
             f"others than its owner may use the privacy key {path}; take that from them with 'chmod 600 {path}'"
         )
