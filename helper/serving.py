@@ -58,8 +58,6 @@ LEAST_ROOM = 64 * MIB
 
 CONNECTIONS = 64
 CONNECTION_BYTES = 64 * 1024
-HEADER_MILLISECONDS = 15_000
-"""How long a connection may stay without a whole request."""
 
 KILL_AFTER = 5
 """Seconds that a stopping server has for what it is at."""
@@ -410,31 +408,20 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
     Raises:
         FedpingError: the folder is none of a helper, or not in order; the address is taken.
     """
-    from granian.constants import HTTPModes, Interfaces, Loops
-    from granian.http import HTTP1Settings
-    from granian.log import LogLevels
-
-    from fedping.server_jobs.forking_server import ForkingServer
+    from fedping.server_jobs.forking_server import http_server
     from fedping.server_jobs.listening import check_port
 
     with open_folder(settings.folder).records():
         pass
     check_port(settings.host, settings.port)
-    server = ForkingServer(
+    server = http_server(
         "fedping.helper",
-        address=settings.host,
-        port=settings.port,
-        interface=Interfaces.RSGI,
+        settings.host,
+        settings.port,
         workers=1,
-        backlog=CONNECTIONS,
-        backpressure=CONNECTIONS,
-        http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=CONNECTION_BYTES),
-        loop=Loops.uvloop if sys.platform != "win32" else Loops.asyncio,
-        websockets=False,
-        log_level=LogLevels.error,
-        respawn_failed_workers=True,
-        workers_kill_timeout=KILL_AFTER,
+        connections=CONNECTIONS,
+        connection_bytes=CONNECTION_BYTES,
+        kill_after=KILL_AFTER,
     )
     on_ready()
     server.serve(target_loader=partial(_started, settings, os.getpid()), wrap_loader=False)

@@ -13,11 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from multiprocessing import connection
 from multiprocessing.context import ForkProcess
 from typing import Any
 
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
+
+HEADER_MILLISECONDS = 15_000
+"""How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -35,6 +42,38 @@ class ForkingServer(MPServer):
         worker.inner = _Forked(name=made.name, target=made._target, args=made._args)
         worker._watch = lambda: None  # type: ignore[method-assign]
         return worker
+
+
+def http_server(
+    name: str, host: str, port: int, *, workers: int, connections: int, connection_bytes: int, kill_after: int
+) -> ForkingServer:
+    """Return a server of RSGI applications over HTTP/1.1; call ``serve`` with what makes the application of a worker.
+
+    Args:
+        name: what granian calls the application.
+        host: the address to listen on.
+        port: the port to listen on.
+        workers: how many processes answer.
+        connections: how many may be open in each, and how many may wait.
+        connection_bytes: how much of a connection is read before the application asks for more.
+        kill_after: seconds that a stopping worker has for what it is at.
+    """
+    return ForkingServer(
+        name,
+        address=host,
+        port=port,
+        interface=Interfaces.RSGI,
+        workers=workers,
+        backlog=connections,
+        backpressure=connections,
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=connection_bytes),
+        loop=Loops.uvloop if sys.platform != "win32" else Loops.asyncio,
+        websockets=False,
+        log_level=LogLevels.error,
+        respawn_failed_workers=True,
+        workers_kill_timeout=kill_after,
+    )
 
 
 class _Forked(ForkProcess):

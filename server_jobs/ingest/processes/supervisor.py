@@ -22,35 +22,21 @@ from fedping.server_jobs.wakeup import Wakeup
 KILL_AFTER = 10
 """Seconds that a stopping worker has to finish its answers."""
 
-HEADER_MILLISECONDS = 15_000
-"""How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
-
 
 def run_server(settings: IngestSettings, parent: int, make: MakeApplication = front) -> None:
     """Serve until told to stop; after SIGTERM it ends once the requests in progress are answered."""
     die_with_parent(parent)
     os.setpgrp()
-    from granian.constants import HTTPModes, Interfaces, Loops
-    from granian.http import HTTP1Settings
-    from granian.log import LogLevels
+    from fedping.server_jobs.forking_server import http_server
 
-    from fedping.server_jobs.forking_server import ForkingServer
-
-    server = ForkingServer(
+    server = http_server(
         "fedping.ingest",
-        address=settings.host,
-        port=settings.port,
-        interface=Interfaces.RSGI,
+        settings.host,
+        settings.port,
         workers=settings.workers,
-        backlog=CONNECTIONS,
-        backpressure=CONNECTIONS,
-        http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=CONNECTION_BYTES),
-        loop=Loops.uvloop if sys.platform != "win32" else Loops.asyncio,
-        websockets=False,
-        log_level=LogLevels.error,
-        respawn_failed_workers=True,
-        workers_kill_timeout=KILL_AFTER,
+        connections=CONNECTIONS,
+        connection_bytes=CONNECTION_BYTES,
+        kill_after=KILL_AFTER,
     )
     server.serve(target_loader=partial(start_worker, settings, os.getpid(), make), wrap_loader=False)
 
