@@ -21,41 +21,10 @@ from fedping.server_jobs.privacy.coins import Coins, read_key
 from fedping.server_jobs.privacy.noise import SystemNoise
 from fedping.server_jobs.round.private import PrivateRound
 from fedping.server_jobs.round.work import rules_for
+from tests.support.private import STUDY_FILE as STUDY
 from tests.support.private import private_study
 from tests.support.private_rounds import PrivatePing, client, land_private, private_crowd
 from tests.support.rounds import WHEN, store_with
-
-STUDY = """
-name = "private"
-pings = "private-update"
-
-[[arms]]
-name = "treatment"
-share = 1.0
-line = "main"
-applies = true
-submits = true
-
-[[lines]]
-name = "main"
-
-[lines.spec]
-name = "linear"
-model = "linear-regression"
-settings = { features = 1, intercept = false }
-
-[[lines.spec.weights]]
-name = "w0"
-start = 0.0
-step = { start = 1.0, min = 0.1, max = 3.0 }
-
-[lines.privacy.central]
-epsilon = 2.0
-delta = 1e-6
-rounds = 10
-population = 10_000
-sampling = 0.1
-"""
 
 
 @pytest.fixture

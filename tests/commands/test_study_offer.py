@@ -23,7 +23,7 @@ from fedping.protocol.privacy import Privacy
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import public_json, public_study
 from tests.support.ingest_server import ROOT
-from tests.support.private import CENTRAL, private_study
+from tests.support.private import CENTRAL, STUDY_FILE, private_study
 from tests.support.processes import wait_until
 from tests.support.rounds import store_with
 from tests.support.sharing import LEADER, Helper, shared
@@ -237,39 +237,9 @@ def test_a_damaged_offer_is_told_of_and_replaced(folder: Path, capsys: pytest.Ca
         store.publish_offer(STUDY.name, "none", offer)
 
 
-SHARED_STUDY = """
-name = "shares"
-pings = "private-update"
-
-[[arms]]
-name = "treatment"
-share = 1.0
-line = "main"
-applies = true
-submits = true
-
-[[lines]]
-name = "main"
-
-[lines.spec]
-name = "linear"
-model = "linear-regression"
-settings = { features = 1, intercept = false }
-
-[[lines.spec.weights]]
-name = "w0"
-start = 0.0
-step = { start = 1.0, min = 0.1, max = 3.0 }
-
-[lines.privacy.central]
-epsilon = 2.0
-delta = 1e-6
-rounds = 10
-population = 10_000
-
-[lines.privacy.shared]
-helper = "HELPER"
-"""
+SHARED_STUDY = STUDY_FILE.replace('"private"', '"shares"').replace(
+    "sampling = 0.1\n", '\n[lines.privacy.shared]\nhelper = "HELPER"\n'
+)
 
 
 def test_a_study_of_shares_is_checked_created_and_said_to_wait(

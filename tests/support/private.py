@@ -12,6 +12,39 @@ from fedping.protocol.privacy import Central, Local, Privacy, frame_of, vectors_
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
 
+STUDY_FILE = """
+name = "private"
+pings = "private-update"
+
+[[arms]]
+name = "treatment"
+share = 1.0
+line = "main"
+applies = true
+submits = true
+
+[[lines]]
+name = "main"
+
+[lines.spec]
+name = "linear"
+model = "linear-regression"
+settings = { features = 1, intercept = false }
+
+[[lines.spec.weights]]
+name = "w0"
+start = 0.0
+step = { start = 1.0, min = 0.1, max = 3.0 }
+
+[lines.privacy.central]
+epsilon = 2.0
+delta = 1e-6
+rounds = 10
+population = 10_000
+sampling = 0.1
+"""
+"""As an operator writes it."""
+
 PATH = "/submit/private/private-update/1"
 
 CENTRAL = Central(epsilon=3.0, delta=1e-6, rounds=5, population=1000, noise_multiplier=4.0)
