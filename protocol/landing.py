@@ -9,6 +9,7 @@ The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
     <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
+    <landing>/.attempts/<study>/<line>/<store>     how the last round of a line in a store ended, and how many ended how
 
 **Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients
 whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
@@ -47,6 +48,7 @@ NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
 _MOST_NOTED = 64
+_MOST_ATTEMPT = 10_000
 _MOST_DIGITS = 12
 
 
@@ -254,11 +256,30 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
     disk: after a power loss an older number is there, which says less and nothing wrong. Nor does it have to succeed:
     rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
     """
-    note = _note(landing, store, study, line)
+    _replace_note(_note(landing, store, study, line), str(iteration).encode())
+
+
+def noted_attempt(landing: Path, store: str, study: str, line: str) -> bytes | None:
+    """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
+    try:
+        path = _note(landing, store, study, line, ".attempts")
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as note:
+            return note.read(_MOST_ATTEMPT)
+    except OSError:
+        return None
+
+
+def note_attempt(landing: Path, store: str, study: str, line: str, data: bytes) -> None:
+    """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
+    if landing.is_dir():
+        _replace_note(_note(landing, store, study, line, ".attempts"), data)
+
+
+def _replace_note(note: Path, data: bytes) -> None:
     hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
     try:
         make_folder(note.parent)
-        hidden.write_text(str(iteration))
+        hidden.write_bytes(data)
         hidden.rename(note)
     except BaseException as error:  # Ctrl-C leaves no hidden file either
         with contextlib.suppress(OSError):
@@ -267,7 +288,7 @@ def note_newest(landing: Path, store: str, study: str, line: str, iteration: int
             raise
 
 
-def _note(landing: Path, store: str, study: str, line: str) -> Path:
+def _note(landing: Path, store: str, study: str, line: str, folder: str = ".published") -> Path:
     way = os.path.relpath(Path(store).resolve(), landing.resolve())  # the same if both are moved together
     place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
-    return landing / ".published" / study / line / place
+    return landing / folder / study / line / place

@@ -5,9 +5,11 @@ The timing is pure; `WallClock` is the only part that waits.
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -111,6 +113,21 @@ class Clock(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run at times of its own.
+
+    Attributes:
+        run: deals with its own failures; what it raises ends the schedule.
+        next_after: the first of its times after a moment, seconds since 1970.
+        name: for people; empty where there is one job only.
+    """
+
+    run: Callable[[], None]
+    next_after: Callable[[float], float]
+    name: str = ""
+
+
 def run_schedule(
     run_once: Callable[[], None],
     every: int,
@@ -120,25 +137,64 @@ def run_schedule(
     offset: int = 0,
     now_first: bool = False,
 ) -> None:
-    """Call ``run_once`` at every slot until the clock says to stop; never two at a time, never during a stop.
+    """Call ``run_once`` at every slot until the clock says to stop; see :func:`run_jobs`."""
+    run_jobs([Job(run_once, lambda now: slot_after(now, every, offset))], clock, tell, now_first=now_first)
 
-    A run that lasts beyond the next slot makes that slot be skipped, and ``tell`` is told: two rounds in a row would
-    find the same pings. ``run_once`` has to deal with its own failures; what it raises ends the schedule.
+
+def run_jobs(
+    jobs: Sequence[Job],
+    clock: Clock,
+    tell: Callable[[str], None],
+    *,
+    now_first: bool = False,
+    until: float = math.inf,
+) -> None:
+    """Run each job at its times until the clock says to stop, or a time is reached; never two at once.
+
+    The one that has waited longest is next, so a slow job delays another by one run of its own at most. Times that pass
+    while a job runs, waits for another, or the machine sleeps, make one run, and ``tell`` is told what was skipped: two
+    rounds in a row would find the same pings. A clock that is set back repeats no time. None begins at ``until`` or
+    later; one that is under way ends as it would.
     """
-    if now_first and clock.wait_until(clock.now()):
-        run_once()
-    slot = slot_after(clock.now(), every, offset)
-    tell(f"next round at {utc(slot)}")
-    while clock.wait_until(slot):
-        run_once()
+    if now_first:
+        for job in jobs:
+            if clock.now() < until and clock.wait_until(clock.now()):
+                job.run()
+    slots = [job.next_after(clock.now()) for job in jobs]
+    for job, slot in zip(jobs, slots, strict=True):
+        tell(f"next round{_of(job)} at {utc(slot)}")
+    while max(slot := min(slots), clock.now()) < until and clock.wait_until(slot):
+        at = slots.index(slot)
+        job = jobs[at]
+        job.run()
         done = max(clock.now(), slot)
-        skipped, following = slots_between(slot, done, every, offset), slot_after(done, every, offset)
-        if skipped:
+        following = job.next_after(done)
+        if skipped := _times_between(job, slot, done):
             tell(
-                f"the round of {utc(slot)} lasted until {utc(done)}, beyond {skipped} more of its times; "
-                f"next round at {utc(following)}"
+                f"the round{_of(job)} of {utc(slot)} lasted until {utc(done)}, beyond {skipped} more of its times; "
+                f"next round{_of(job)} at {utc(following)}"
             )
-        slot = following
+        slots[at] = following
+    if max(slot, clock.now()) >= until:
+        tell(f"the time of the schedule is over at {utc(until)}")
+
+
+def _of(job: Job) -> str:
+    return f" of {job.name}" if job.name else ""
+
+
+def _times_between(job: Job, after: float, until: float) -> int:
+    """Return how many times of a job lie in (after, until]."""
+    count = 0
+    while (after := job.next_after(after)) <= until:
+        count += 1
+    return count
+
+
+def time_of_day_after(now: float, at: Sequence[int]) -> float:
+    """Return the first moment after ``now`` that is at one of some times of day, in seconds since midnight UTC."""
+    midnight = now // DAY * DAY
+    return min(moment for day in (midnight, midnight + DAY) for each in at if (moment := day + each) > now)
 
 
 def utc(when: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,15 @@ helper_option = click.option(
     help="Where the helper is whom a line with a second server asks; where lines have several, each with its LINE=.",
 )
 
+metrics_file_option = click.option(
+    "--metrics-file",
+    type=LocalPath(dir_okay=False),
+    envvar="FEDPING_METRICS_FILE",
+    show_envvar=True,
+    help="File to write the metrics of all rounds of the store to after each, for node_exporter's textfile collector; "
+    "its name ends with .prom.",
+)
+
 EXHAUSTED = 5
 """The exit code of a round of a private line that has spent what its guarantee allows."""
 
@@ -100,6 +110,7 @@ DOING = {
 @click.option(
     "--discard", "decision", flag_value="discard", help="Leave behind the version of LINE that is held, and its pings."
 )
+@metrics_file_option
 @json_option
 def round_(
     study: str,
@@ -114,6 +125,7 @@ def round_(
     keep: bool,
     time_limit: str,
     decision: str | None,
+    metrics_file: Path | None,
     as_json: bool,
 ) -> int:
     """Turn the landed pings of the newest version of a LINE (default: every line) into the next version.
@@ -147,7 +159,10 @@ def round_(
                 return 0
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
-                return _run_lines(store, landing, study, lines, engine, given, as_json)
+                try:
+                    return _run_lines(store, landing, study, lines, engine, given, as_json)
+                finally:
+                    write_metrics(store, landing, metrics_file)
     except EndedBySignal as ended:
         click.echo(f"fedping: {ended.sentence}", err=True)
         return ended.exit_code
@@ -330,8 +345,8 @@ def run_line(
     from fedping.server_jobs.round import run_round
 
     tell_oddities(store, study, line)
-    with _progress(f"{study}/{line}") as on_step:
-        return run_round(
+    with noting_attempt(store, landing, study, line) as ended_with, _progress(f"{study}/{line}") as on_step:
+        result = run_round(
             store,
             landing,
             study,
@@ -344,6 +359,53 @@ def run_line(
             keep=given.keep,
             helper=given.helper_of(line),
         )
+        ended_with(result)
+    return result
+
+
+@contextmanager
+def noting_attempt(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
+    """Note beside the pings how the round inside ends."""
+    from fedping.server_jobs.attempt import keep_attempt, last_attempt
+    from fedping.server_jobs.ending import Ended, TimeIsUp
+
+    outcome, update_bytes, began = "crashed", 0, time.monotonic()
+
+    def ended_with(result: RoundResult) -> None:
+        nonlocal outcome, update_bytes
+        outcome, update_bytes = result.status, result.update_bytes
+
+    try:
+        yield ended_with
+    except TimeIsUp:
+        outcome = "out_of_time"
+        raise
+    except (Ended, KeyboardInterrupt):  # of whom it comes does not matter: PySpark raises one of its own
+        outcome = "ended"
+        raise
+    except TemporaryFailure:
+        outcome = "temporary"
+        raise
+    except FedpingError:
+        outcome = "failed"
+        raise
+    finally:
+        before = last_attempt(landing, store.where, study, line)
+        seconds = round(time.monotonic() - began, 3)
+        now = before.followed_by(outcome, utc_now(), seconds, update_bytes)
+        keep_attempt(landing, store.where, study, line, now)
+
+
+def write_metrics(store: ModelStore, landing: Path, path: Path | None) -> None:
+    """Write the metrics of rounds where ``--metrics-file`` says; that it cannot be done is told, and rounds go on."""
+    if path is None:
+        return
+    from fedping.server_jobs.health.rounds import write_textfile
+
+    try:
+        write_textfile(landing, store, path)
+    except FedpingError as error:
+        click.echo(f"fedping: warning: {error}", err=True)
 
 
 def show(result: RoundResult, as_json: bool) -> None:

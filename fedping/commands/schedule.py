@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +16,16 @@ from fedping.commands.round import (
     keep_option,
     lines_of,
     master_option,
+    metrics_file_option,
     privacy_key_option,
     private_settings,
     resting,
     run_line,
     show,
     subject,
+    write_metrics,
 )
-from fedping.options import json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ending import ApplicationGone, OutOfTime
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", required=False)
 @click.argument("lines", nargs=-1)
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 45s, 30m, 6h, ...")
 @click.option(
@@ -48,6 +51,12 @@ if TYPE_CHECKING:
     help="Longest time for the rounds of all lines together: 90s, 27m, ..., or none.  [default: nine tenths of the "
     "interval, but no less than 10m]",
 )
+@click.option(
+    "--plan",
+    type=LocalPath(dir_okay=False),
+    help="TOML file of several studies, each with times of its own, instead of STUDY, --every, --offset, --time-limit.",
+)
+@click.option("--for", "lasting", help="How long to go on: 45m, 8h, ...; without it, until a signal.")
 @store_option
 @landing_option
 @engine_option
@@ -55,14 +64,17 @@ if TYPE_CHECKING:
 @privacy_key_option
 @helper_option
 @keep_option
+@metrics_file_option
 @json_option
 def schedule(
-    study: str,
+    study: str | None,
     lines: tuple[str, ...],
     every: str,
     offset: str,
     now_first: bool,
     time_limit: str | None,
+    plan: Path | None,
+    lasting: str | None,
     store_path: Path,
     landing: Path,
     engine_name: str,
@@ -70,6 +82,7 @@ def schedule(
     privacy_key: Path | None,
     helpers: tuple[str, ...],
     keep: bool,
+    metrics_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run rounds of the LINES (default: all) at every multiple of an interval since midnight UTC, plus an offset.
@@ -78,38 +91,56 @@ def schedule(
 
     A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
     SIGTERM ends the schedule at once, even in the middle of a round, which loses nothing; it then exits with 0.
+
+    With --plan, one process runs the rounds of several studies, one after the other: that which has waited longest is
+    next, and each has a time limit.
     """
     from fedping.model_store.blobs import check_publishing
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
-    from fedping.server_jobs.schedule import (
-        WallClock,
-        limit_for,
-        parse_every,
-        parse_offset,
-        parse_time_limit,
-        run_schedule,
-    )
+    from fedping.server_jobs.schedule import Job, WallClock, parse_every, run_jobs
+    from fedping.server_jobs.schedule_plan import Planned, read_plan
 
-    interval = parse_every(every)
-    after = parse_offset(offset, interval)
-    limit = limit_for(interval) if time_limit is None else parse_time_limit(time_limit)
+    if (study is None) == (plan is None):
+        raise click.UsageError("give a STUDY, or --plan FILE")
+    if plan is not None and helpers:
+        raise click.UsageError("--plan says itself where helpers are, by helpers = [...]; leave --helper out")
+    if plan is not None:
+        context = click.get_current_context()
+        for name in ("every", "offset", "time_limit"):
+            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                raise click.UsageError(f"--plan says itself when rounds are; leave --{name.replace('_', '-')} out")
+        planned = read_plan(plan)
+    else:
+        assert study is not None
+        planned = (
+            Planned(name=study, lines=lines, every=every, offset=offset, time_limit=time_limit or "", helpers=helpers),
+        )
+    clock = WallClock()
+    until = math.inf if lasting is None else clock.now() + parse_every(lasting)
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
             check_publishing(store_path)
-            names = lines_of(store, study, lines)
-            given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers)
+            prepared = []
+            for one in planned:
+                names = lines_of(store, one.name, one.lines)
+                key = Path(one.privacy_key) if one.privacy_key else privacy_key
+                given = private_settings(store, one.name, store_path, landing, key, keep, one.helpers)
+                prepared.append((one, names, given))
             with engine_named(engine_name, master) as engine:
-                run_schedule(
-                    lambda: _run_all(store, landing, study, names, engine, given, as_json, ending, limit),
-                    interval,
-                    WallClock(),
-                    _tell,
-                    offset=after,
-                    now_first=now_first,
-                )
+
+                def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
+                    def run() -> None:
+                        try:
+                            _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit)
+                        finally:
+                            write_metrics(store, landing, metrics_file)
+
+                    return Job(run, one.next_after, one.name if plan is not None else "")
+
+                run_jobs([job(*each) for each in prepared], clock, _tell, now_first=now_first, until=until)
     except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
         _tell("stopped")
 

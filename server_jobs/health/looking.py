@@ -32,6 +32,7 @@ from fedping.server_jobs.health.judging import (
 )
 from fedping.server_jobs.health.landed import LandedBeside, LandedPings
 from fedping.server_jobs.health.private import PrivateFacts, private_facts
+from fedping.server_jobs.health.rounds import LineRounds, line_rounds
 from fedping.server_jobs.ingest.compaction.newcomers import newcomers
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.compaction.uploads import uploaded
@@ -94,6 +95,14 @@ class StudyWatch:
         with self._lock:
             kept = [(study, line, seen.private) for (study, line), seen in self._lines.items()]
         return [(study, line, private) for study, line, private in kept if private is not None]
+
+    def rounds(self) -> list[LineRounds]:
+        """Return how rounds went of the lines that have been looked at."""
+        with self._lock:
+            return [
+                line_rounds(self._places.landing, self._store, study, seen.line, seen.newest)
+                for (study, _), seen in self._lines.items()
+            ]
 
     def _is_private(self, name: str) -> bool:
         try:
@@ -196,6 +205,17 @@ class _SeenLine:
         self._private_of: tuple[tuple[int, Sight], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
+
+    @property
+    def line(self) -> Line:
+        """The line."""
+        return self._line
+
+    @property
+    def newest(self) -> Outcome | None:
+        """What is told of the newest version; None if it cannot be read."""
+        last = next(reversed(self._outcomes.values()), None)
+        return last if isinstance(last, Outcome) else None
 
     def facts(self, store: ModelStore, now_ns: int) -> LineFacts:
         """Return the line as it is now."""

@@ -1,6 +1,7 @@
 """When rounds run, with a clock that the test sets; and the command, which goes on through failures and stops."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,15 +17,21 @@ from hypothesis import strategies as st
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
+from fedping.server_jobs.attempt import last_attempt
+from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.schedule import (
     DAY,
+    Job,
     WallClock,
     parse_every,
     parse_offset,
+    run_jobs,
     run_schedule,
     slot_after,
     slots_between,
+    time_of_day_after,
 )
+from fedping.server_jobs.schedule_plan import read_plan
 from tests.support.rounds import FIRST_MS, Ping, crowd, land, store_with
 from tests.support.versions import small_study
 
@@ -268,3 +276,89 @@ def test_a_spark_session_stays_warm_and_a_dead_one_is_replaced(tmp_path: Path, s
     while any(Path(f"/proc/{pid}").exists() for pid in everything) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not [pid for pid in everything if Path(f"/proc/{pid}").exists()]
+
+
+# --- several studies ---
+
+
+def test_the_job_that_has_waited_longest_is_next_and_a_slow_one_costs_the_others_one_run() -> None:
+    clock, began, told = FakeClock(MIDNIGHT + 1, MIDNIGHT + 1000), [], []
+
+    def job(name: str, every: int, lasting: int) -> Job:
+        def run() -> None:
+            began.append((name, clock.time - MIDNIGHT))
+            clock.time += lasting
+
+        return Job(run, lambda now: slot_after(now, every), name)
+
+    run_jobs([job("slow", 200, 150), job("quick", 100, 1)], clock, told.append, until=MIDNIGHT + 601)
+    slow, quick = ([at for name, at in began if name == which] for which in ("slow", "quick"))
+    assert slow == [200, 400, 600]
+    assert quick == [100, 350, 550], "each waits for one run of the slow one, and its missed times make one run"
+    assert "the round of quick of 00:03:20 UTC lasted until 00:05:51 UTC, beyond 1 more of its times" in told[2]
+    assert told[-1] == "the time of the schedule is over at 00:10:01 UTC"
+
+
+@given(st.floats(0, 3e9), st.lists(st.integers(0, DAY - 1), min_size=1, max_size=5))
+def test_a_time_of_day_comes_within_a_day(now: float, at: list[int]) -> None:
+    found = time_of_day_after(now, at)
+    assert now < found <= now + DAY
+    assert found % DAY in at
+    assert time_of_day_after(found, at) > found
+
+
+PLAN = """
+[[study]]
+name = "study"
+every = "1s"
+
+[[study]]
+name = "other"
+at = ["02:30", "14:30"]
+"""
+
+
+def test_a_plan_gives_each_study_its_times(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    first, second = read_plan(tmp_path / "plan.toml")
+    assert (first.next_after(MIDNIGHT + 0.5), first.limit) == (MIDNIGHT + 1, 600)
+    assert [second.next_after(MIDNIGHT + at) - MIDNIGHT for at in (0, 9000, 52200)] == [9000, 52200, DAY + 9000]
+    assert second.limit == 12 * 3600 * 9 // 10
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no study"),
+        ("[[study]]\nname = 1", "Expected `str`, got `int` - at `$.study[0].name`"),
+        ("[[study]]\nname = 'a'\nevry = '3m'", "unknown field `evry`"),
+        ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is no time of day"),
+        ("[[study]]\nname = 'a'\nevery = '3 days'", "'3 days' is not an interval"),
+        ("[[study]]\nname = 'a'\n[[study]]\nname = 'a'", "has study 'a' twice"),
+        ("[[study", "plan.toml: "),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(InvalidSettings, match=re.escape(said)):
+        read_plan(tmp_path / "plan.toml")
+
+
+def test_a_failing_study_does_not_keep_another_from_its_rounds(tmp_path: Path, store: ModelStore) -> None:
+    other = msgspec.structs.replace(small_study(), name="other")
+    store.create_study(other, first_versions(other, created="2026-01-01T00:00:00.000+00:00", code_version="test"))
+    land(tmp_path / "landing", crowd(120)).write_bytes(b"damaged")
+    land(tmp_path / "landing", crowd(120), study="other")
+    (tmp_path / "plan.toml").write_text(PLAN)
+    where = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"), "--engine", "numpy"]
+    command = [sys.executable, "-m", "fedping", "schedule", "--plan", str(tmp_path / "plan.toml"), "--now", *where]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        wait_for(lambda: store.newest("other", "main") == 1, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(240) == 0
+    finally:
+        process.kill()
+    assert last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").ended_as.keys() == {"failed"}
+    assert main(["schedule", "study", "--plan", str(tmp_path / "plan.toml"), *where]) == 2
+    assert main(["schedule", "--plan", str(tmp_path / "plan.toml"), "--every", "3m", *where]) == 2

@@ -19,6 +19,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.judging import FINDINGS
 from fedping.server_jobs.health.looking import Judgement, StudyWatch, ingest_of
 from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.health.rounds import LineRounds, round_families
 from fedping.server_jobs.ingest.compaction.uploads import Uploaded, uploaded
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies, totals
 from fedping.server_jobs.ingest.edge import dockerflow
@@ -81,13 +82,14 @@ def exposition(
     came: Mapping[str, OfStudy],
     private: frozenset[str] = frozenset(),
     budgets: Sequence[tuple[str, str, PrivateFacts]] = (),
+    rounds: Sequence[LineRounds] = (),
 ) -> tuple[bytes, str]:
     """Return the metrics page and its content type; ``checks`` are those of the heartbeat.
 
     ``updates`` are the numbers of updates that have landed and their bytes, ``unserved`` the studies that cannot be
     served, ``studies`` how each of the others is, ``came`` what was accepted and refused of them. Of the studies in
     ``private`` no number of pings is told, and, as there are any, those of all studies together are rounded down.
-    ``budgets`` are what the private lines of studies guarantee and have left.
+    ``budgets`` are what the private lines of studies guarantee and have left, ``rounds`` how rounds of lines went.
     """
     if private:
         sums = {name: _coarse(name, number) for name, number in sums.items()}
@@ -103,6 +105,7 @@ def exposition(
             yield from _families(sums, waiting, missing, checks, updates, unserved)
             yield from _of_studies(studies, came, private)
             yield from _of_budgets(budgets)
+            yield from round_families(rounds)
 
     registry = CollectorRegistry()
     registry.register(Sums())
@@ -271,7 +274,17 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
         studies, came = _judged(watch, settings), of_studies(settings.counters)
         private, budgets = _private(watch, frozenset(came))
         text, content_type = exposition(
-            sums, waiting, missing(settings), pulse(), updates, unserved, studies, came, private, budgets
+            sums,
+            waiting,
+            missing(settings),
+            pulse(),
+            updates,
+            unserved,
+            studies,
+            came,
+            private,
+            budgets,
+            _rounds(watch),
         )
         return Response(text, content_type=content_type)
 
@@ -314,6 +327,14 @@ def _private(watch: StudyWatch, counted: frozenset[str]) -> tuple[frozenset[str]
         return watch.private(), watch.budgets()
     except (FedpingError, OSError):
         return counted, []
+
+
+def _rounds(watch: StudyWatch) -> list[LineRounds]:
+    """Return how rounds went; nothing of a store that cannot be read."""
+    try:
+        return watch.rounds()
+    except (FedpingError, OSError):
+        return []
 
 
 def status_of(watched: Watched) -> dict[str, object]:

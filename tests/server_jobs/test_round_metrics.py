@@ -1,0 +1,231 @@
+"""Metrics of rounds, where they are served and written; and the alert rules and the dashboard that name them."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fedping.commands.round import noting_attempt
+from fedping.main import main
+from fedping.model_store.store import ModelStore
+from fedping.protocol.errors import FedpingError
+from fedping.server_jobs.attempt import FAILURES, Attempt, keep_attempt, last_attempt
+from fedping.server_jobs.ending import EndedBySignal, TemporaryFailure, TimeIsUp
+from tests.support.ingest_app import ingest_app
+from tests.support.rounds import crowd, land, store_with
+from tests.support.versions import small_study
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+HERE = {"study": "study", "line": "main"}
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool, of Prometheus, is not installed"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    return store_with(tmp_path / "store", small_study(m=2))
+
+
+def noted(tmp_path: Path) -> Attempt:
+    return last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main")
+
+
+def keep(tmp_path: Path, outcome: str) -> None:
+    attempt = Attempt().followed_by(outcome, "2026-01-01T00:00:00.000+00:00", 1.5)
+    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+
+
+def run_round(tmp_path: Path) -> int:
+    places = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    return main(["round", "study", *places, "--engine", "numpy", "--metrics-file", str(tmp_path / "fedping.prom")])
+
+
+def samples(text: str, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """Return the values of a metric by their labels, without those of :data:`HERE`."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            if one.name == name:
+                found[tuple(sorted((k, v) for k, v in one.labels.items() if k not in HERE))] = one.value
+    return found
+
+
+def test_a_round_leaves_its_metrics_in_the_file(tmp_path: Path, store: ModelStore) -> None:
+    land(tmp_path / "landing", crowd(120))
+    assert run_round(tmp_path) == 0
+    text = (tmp_path / "fedping.prom").read_text()
+    head = store.head("study", "main")
+    assert samples(text, "fedping_line_version") == {(): head.iteration} == {(): 1}
+    assert samples(text, "fedping_line_clients") == {(): 120}
+    assert samples(text, "fedping_line_pings")[("fate", "used"),] == 120
+    assert samples(text, "fedping_round_last_update_bytes") == {(): 120 * 8}
+    assert samples(text, "fedping_round_last_outcome") == {(("outcome", "published"),): 1}
+    assert samples(text, "fedping_rounds_total") == {(("outcome", "published"),): 1}
+    assert samples(text, "fedping_round_last_seconds")[()] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fedping.prom", "landing", "store"]
+
+
+def test_a_failed_round_moves_the_last_round_and_not_the_last_success(tmp_path: Path, store: ModelStore) -> None:
+    landed = land(tmp_path / "landing", crowd(120))
+    assert run_round(tmp_path) == 0
+    before = noted(tmp_path)
+    damaged = land(tmp_path / "landing", crowd(120, version=1), iteration=1, at_ms=int(landed.name.split("-")[0]) + 1)
+    damaged.write_bytes(b"damaged")
+    assert run_round(tmp_path) == 1
+    text, after = (tmp_path / "fedping.prom").read_text(), noted(tmp_path)
+    assert (after.outcome, after.succeeded) == ("failed", before.succeeded)
+    assert after.ended > before.ended
+    assert samples(text, "fedping_round_last_outcome") == {(("outcome", "failed"),): 1}
+    assert samples(text, "fedping_line_version") == {(): 1}
+    assert samples(text, "fedping_rounds_total") == {(("outcome", "published"),): 1, (("outcome", "failed"),): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (FedpingError("x"), "failed"),
+        (TemporaryFailure("x"), "temporary"),
+        (TimeIsUp(), "out_of_time"),
+        (EndedBySignal(15), "ended"),
+        (ZeroDivisionError(), "crashed"),
+    ],
+)
+def test_every_end_without_a_result_has_its_outcome(
+    tmp_path: Path, store: ModelStore, error: BaseException, outcome: str
+) -> None:
+    assert outcome in FAILURES
+    (tmp_path / "landing").mkdir()
+    with pytest.raises(type(error)), noting_attempt(store, tmp_path / "landing", "study", "main"):
+        raise error
+    assert noted(tmp_path).ended_as == {outcome: 1}
+    assert noted(tmp_path).succeeded == ""
+
+
+@pytest.mark.parametrize(
+    "damaged", [b'{"format":1,"ended":3}', b'{"format":1,"ended":"soon"}', b'{"format":9}', b"\xff"]
+)
+def test_a_damaged_note_is_none_and_stops_no_round(tmp_path: Path, store: ModelStore, damaged: bytes) -> None:
+    land(tmp_path / "landing", crowd(120))
+    keep(tmp_path, "waiting")
+    (note,) = (tmp_path / "landing/.attempts/study/main").iterdir()
+    note.write_bytes(damaged)
+    assert noted(tmp_path) == Attempt()
+    assert run_round(tmp_path) == 0
+    assert noted(tmp_path).ended_as == {"published": 1}
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_round_counts(
+    tmp_path: Path, store: ModelStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    land(tmp_path / "landing", crowd(120))
+    (tmp_path / "fedping.prom").mkdir()
+    command = ["round", "study", "--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    assert main([*command, "--engine", "numpy", "--metrics-file", str(tmp_path / "none" / "x.prom")]) == 0
+    assert "cannot write the metrics" in capsys.readouterr().err
+    assert store.newest("study", "main") == 1
+
+
+def page(tmp_path: Path) -> str:
+    """Return what ingest serves of a store in which a round has been."""
+    ingest = ingest_app(tmp_path)
+    assert ingest.ping().status_code == 200
+    keep(tmp_path, "held")
+    text: str = ingest.operator.get("/metrics").get_data(as_text=True)
+    return text
+
+
+def test_ingest_serves_the_same(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    assert samples(text, "fedping_round_last_outcome") == {(("outcome", "held"),): 1}
+    assert samples(text, "fedping_round_last_ended_timestamp_seconds") == {(): 1767225600}
+    assert samples(text, "fedping_line_version") == {(): 0}
+
+
+@pytest.mark.parametrize("file", ["prometheus-alerts.yml", "grafana-dashboard.json"])
+def test_every_metric_that_is_named_exists(tmp_path: Path, file: str) -> None:
+    families = list(text_string_to_metric_families(page(tmp_path)))
+    there = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
+    named = set(re.findall(r"\bfedping_\w+", (DEPLOY / file).read_text()))
+    assert len(named) > 8
+    assert named <= there
+
+
+def test_the_dashboard_is_one_that_grafana_can_import() -> None:
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    assert len({one["id"] for one in dashboard["panels"]}) == len(dashboard["panels"])
+    places = {(one["gridPos"]["x"], one["gridPos"]["y"]) for one in dashboard["panels"]}
+    assert len(places) == len(dashboard["panels"])
+    assert all(target["expr"] for one in dashboard["panels"] for target in one["targets"])
+
+
+def promtool(*arguments: object) -> None:
+    ran = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+CASES = """
+rule_files: [RULES]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'up{job="fedping"}', values: '1x300'}
+      - {series: 'fedping_round_last_success_timestamp_seconds{study="a",line="main"}', values: '0x300'}
+      - {series: 'fedping_round_last_success_timestamp_seconds{study="b",line="main"}', values: '0x300'}
+      - {series: 'fedping_study_state{study="b",state="paused"}', values: '1x300'}
+      - {series: 'fedping_round_last_outcome{study="a",line="main",outcome="failed"}', values: '1x300'}
+      - {series: 'fedping_round_last_outcome{study="b",line="main",outcome="waiting"}', values: '1x300'}
+      - {series: 'fedping_ingest_pings_missing', values: '0x60 3x240'}
+    alert_rule_test:
+      - {eval_time: 119m, alertname: FedpingNoRound, exp_alerts: []}
+      - eval_time: 121m
+        alertname: FedpingNoRound
+        exp_alerts:
+          - exp_labels: {severity: critical, study: a, line: main}
+            exp_annotations: {summary: No round of a/main has ended without a failure for two hours.}
+      - {eval_time: 34m, alertname: FedpingRoundFails, exp_alerts: []}
+      - eval_time: 36m
+        alertname: FedpingRoundFails
+        exp_alerts:
+          - exp_labels: {severity: warning, study: a, line: main, outcome: failed}
+            exp_annotations: {summary: Rounds of a/main end as failed.}
+      - {eval_time: 30m, alertname: FedpingPingsMissing, exp_alerts: []}
+      - eval_time: 90m
+        alertname: FedpingPingsMissing
+        exp_alerts:
+          - exp_labels: {severity: critical}
+            exp_annotations: {summary: 3 pings that were answered 200 are nowhere.}
+      - {eval_time: 90m, alertname: FedpingIngestDown, exp_alerts: []}
+  - interval: 1m
+    input_series:
+      - {series: 'up{job="fedping"}', values: '1x10 0x20'}
+    alert_rule_test:
+      - {eval_time: 12m, alertname: FedpingIngestDown, exp_alerts: []}
+      - eval_time: 20m
+        alertname: FedpingIngestDown
+        exp_alerts:
+          - exp_labels: {severity: critical, job: fedping}
+            exp_annotations: {summary: "Ingest serves no metrics, so it takes no pings, or nobody can tell."}
+"""
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_they_fire_when_they_should(tmp_path: Path) -> None:
+    rules = DEPLOY / "prometheus-alerts.yml"
+    promtool("check", "rules", rules)
+    (tmp_path / "cases.yml").write_text(CASES.replace("RULES", str(rules)))
+    promtool("test", "rules", tmp_path / "cases.yml")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "fedping-schedule.service").read_text()
+    unit = tmp_path / "fedping-schedule.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", text, flags=re.MULTILINE))
+    ran = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert (ran.returncode, [line for line in ran.stderr.splitlines() if "fedping" in line]) == (0, [])
