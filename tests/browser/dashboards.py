@@ -115,6 +115,12 @@ def full(folder: Path) -> None:
     finished_run(folder / "runs", RUN, RUN_TITLE)
 
 
+CUT_OFF = (
+    r"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|EMPTY_RESPONSE|INCOMPLETE_CHUNKED_ENCODING|CONTENT_LENGTH_MISMATCH)"
+)
+"""What pages complain of when a server is killed, whatever it was about to answer."""
+
+
 def compared(run: str = RUN, variants: Sequence[str] = VARIANTS) -> str:
     """Return the address that compares variants of a run."""
     return "/compare/?" + urlencode([("of", f"{run}:{name}") for name in variants])
@@ -140,6 +146,27 @@ def rows_of(page: Page, figure: str) -> list[list[str]]:
     return [list(row) for row in rows.evaluate_all(script)]
 
 
+def widened(page: Page, width: int, height: int) -> Page:
+    """Give a page's window another size, and wait until the page has noticed; return the page.
+
+    :func:`scrolls_sideways` tells from then on of the very moment too, when every figure is as wide as it was.
+    """
+    page.evaluate(
+        """width => {
+        window.wasWider = false;
+        window.noticed = innerWidth === width;
+        addEventListener("resize", () => {
+            window.wasWider = document.documentElement.scrollWidth > innerWidth;
+            window.noticed = true;
+        }, { once: true });
+    }""",
+        width,
+    )
+    page.set_viewport_size({"width": width, "height": height})
+    page.wait_for_function("() => window.noticed")
+    return page
+
+
 def scrolls_sideways(page: Page) -> bool:
     """Return whether a page is wider than its window."""
-    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth || Boolean(window.wasWider)"))

@@ -25,6 +25,7 @@ from tests.browser.dashboards import (
     full,
     rows_of,
     scrolls_sideways,
+    widened,
 )
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import Pages, pages_of
@@ -87,8 +88,7 @@ def is_fit_for_all(page: Page) -> None:
     opened = "for (const one of document.querySelectorAll('details')) one.open = true"
     for dark, width in ((False, 1280), (True, 390)):
         page.emulate_media(color_scheme="dark" if dark else "light")
-        page.set_viewport_size({"width": width, "height": HIGH})
-        drawn(page).evaluate(opened)
+        drawn(widened(page, width, HIGH)).evaluate(opened)
         assert axe_violations(page) == [], f"dark: {dark}, {width} pixels wide"
         assert not scrolls_sideways(page), f"the page is wider than {width} pixels"
 

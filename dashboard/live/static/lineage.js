@@ -17,6 +17,7 @@ export function lineage(onChoose) {
   let chosen = null;
   let follows = true;
   let timer = 0;
+  let failed = false;
 
   function choose(version) {
     if (newest === null) return;
@@ -36,9 +37,13 @@ export function lineage(onChoose) {
   async function show(version) {
     try {
       const found = await getJSON(`versions/${version}.json`);
-      if (version === chosen) fill(at("version-is"), told(found));
+      if (version !== chosen) return;
+      failed = false;
+      fill(at("version-is"), told(found));
     } catch (error) {
-      if (version === chosen) fill(at("version-is"), el("p", { class: "alarm" }, error.message));
+      if (version !== chosen) return;
+      failed = true;
+      fill(at("version-is"), el("p", { class: "alarm" }, error.message));
     }
   }
 
@@ -50,6 +55,7 @@ export function lineage(onChoose) {
     choose,
     chosen: () => chosen,
     grown(number) {
+      if (failed) show(chosen); // there is word from the server again
       if (number === newest) return;
       newest = number;
       field.max = slider.max = String(newest);
