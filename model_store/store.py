@@ -35,6 +35,7 @@ from msgspec import UNSET, UnsetType
 from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
+from fedping.model_store.place import Bucket, Place
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
     FORMAT,
@@ -63,6 +64,9 @@ SMALL = 2**20
 
 MOST_FENCE_BYTES = 4096
 _MOST_REMEMBERED = 256
+
+
+_NO_STORE = "there is no model store at {}; make one with 'fedping study create', or correct --store"
 
 
 class StoreError(FedpingError):
@@ -153,6 +157,41 @@ class ModelStore:
                     f"the store {self.where} has a study '{name}' that takes {other.pings} pings as telemetry, whose "
                     "paths name no study; leave out 'telemetry', or use a store of its own"
                 )
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a look at it costs next to nothing: it is in a folder."""
+        return isinstance(self._blobs, LocalBlobs)
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing at the store's place."""
+        return not self._blobs.names("")
+
+    def check_publishing(self) -> None:
+        """Check, before the work on a version is done, for what would prevent it from being published.
+
+        Raises:
+            FedpingError: nothing can be written, or its place cannot publish a version once and whole.
+        """
+        self._blobs.check_writing()
+
+    def study_sight(self, study: str) -> Sight | None:
+        """Return what a study's file looks like from outside; None if there is none, or nobody can tell."""
+        return self._seen(f"{study}/study.json")
+
+    def sight(self, study: str, line: str, iteration: int) -> Sight | None:
+        """Return what a version's file looks like from outside; None if there is none, or nobody can tell."""
+        return self._seen(_key(study, line, iteration))
+
+    def stored_bytes(self, study: str, line: str, iteration: int) -> bytes | None:
+        """Return the bytes of a version's file as they are, damaged or not; None if there is none."""
+        return self._blobs.read(_key(study, line, iteration))
+
+    def _seen(self, key: str) -> Sight | None:
+        try:
+            return self._blobs.sight(key)
+        except FedpingError:
+            return None
 
     def studies(self) -> list[str]:
         """Return the names of the studies, sorted."""
@@ -819,19 +858,32 @@ class ModelStore:
             ) from error
 
 
-def open_store(where: Path, *, create: bool = False) -> ModelStore:
-    """Open the store in a local folder.
+def store_at(where: Place) -> ModelStore:
+    """Return the store at a place, whether or not there is one; only what is asked of it is looked at."""
+    if isinstance(where, Path):
+        return ModelStore(LocalBlobs(where), str(where))
+    from fedping.model_store.objects import ObjectBlobs
+
+    return ModelStore(ObjectBlobs(where), str(where))
+
+
+def open_store(where: Place, *, create: bool = False) -> ModelStore:
+    """Open the store in a local folder or in a bucket.
 
     Raises:
-        StoreError: there is no such folder (and ``create`` is False), or the path is a file.
+        StoreError: there is no such folder, or nothing in the bucket (and ``create`` is False), or the path is a file.
+        FedpingError: the object store does not answer.
     """
+    if isinstance(where, Bucket):
+        store = store_at(where)
+        if not create and store.is_empty():
+            raise StoreError(_NO_STORE.format(where))
+        return store
     if where.exists() and not where.is_dir():
         raise StoreError(f"the model store {where} is a file; give the folder of a store")
     if not where.is_dir() and not create:
-        raise StoreError(
-            f"there is no model store at {where}; make one with 'fedping study create', or correct --store"
-        )
-    return ModelStore(LocalBlobs(where), str(where))
+        raise StoreError(_NO_STORE.format(where))
+    return store_at(where)
 
 
 def lost(study: str, line: str, newest: int, seen: int, where: str) -> str:
