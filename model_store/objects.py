@@ -246,14 +246,15 @@ def _to_its_end(read: Callable[[], _T]) -> _T:
     """Return what is read, having tried it again if the answer broke off; the library does that for blobs alone."""
     from obstore.exceptions import GenericError
 
-    for pause in (0.1, 0.4, 1.6, 0.0):
+    until, pause = time.monotonic() + _patience(), 0.1
+    while True:
         try:
             return read()
         except GenericError as error:
-            if "body error" not in str(error) or not pause:
+            if "body error" not in str(error) or time.monotonic() + pause > until:
                 raise
             time.sleep(pause)
-    raise AssertionError
+            pause = min(2 * pause, 5.0)
 
 
 def _attributes(key: str) -> dict[str, str]:
