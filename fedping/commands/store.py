@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import LocalPath, json_option, landing_option, store_option
+from fedping.options import LocalPath, StorePlace, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.numbers import with_minus
 
@@ -196,6 +196,28 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pa
     click.echo(
         f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "
         "rounds go on from it"
+    )
+
+
+@store.command()
+@click.argument("study")
+@click.option("--to", "target", type=StorePlace(), required=True, help="The other store: a folder or a bucket.")
+@store_option
+def copy(study: str, target: Place, store_path: Place) -> None:
+    """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
+
+    Stop its rounds first, and let them go on in one of the stores only: two that go on have two models, and of a
+    private line each would spend the budget. Safe to repeat; what is there already is compared.
+    """
+    from fedping.model_store.copying import copy_study
+    from fedping.model_store.store import open_store
+    from fedping.terminal import status
+
+    with status("copying") as say:
+        source, there = open_store(store_path), open_store(target, create=True)
+        copied = copy_study(source, there, study, lambda files: say(f"copying, file {files:,}"))
+    click.echo(
+        f"study '{study}' is in {target}: {copied.files:,} files, {copied.new:,} of them new ({copied.bytes:,} bytes)"
     )
 
 
