@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -220,7 +222,7 @@ def post(url: str, version: int = 0) -> int:
 def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path, bucket: Bucket) -> None:
     place = place_of(f"{bucket.url}/models")
     store = make_store(place)
-    with running_ingest(place, tmp_path / "landing") as ingest:  # type: ignore[arg-type]
+    with running_ingest(place, tmp_path / "landing", "--workers", "1") as ingest:  # type: ignore[arg-type]
         address = f"{ingest.url}/models/{STUDY}/main/latest.json"
         assert requests.get(address, timeout=60).json()["iteration"] == 0
         assert post(ingest.url) == 200
@@ -281,3 +283,27 @@ def test_a_round_where_nothing_can_be_published_is_refused(
     bucket.well()
     assert store.iterations("study", "main") == [0]
     assert main(asked) == 0
+
+
+def test_the_guide_can_be_typed(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All commands of docs/object-stores.md, in their order, in a folder with the shipped experiments."""
+    guide = (ROOT / "docs" / "object-stores.md").read_text()
+    typed = [line for block in re.findall(r"^```sh\n(.*?)^```$", guide, re.M | re.S) for line in block.splitlines()]
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for line in typed:
+        words = shlex.split(line.replace("s3://fedping-models", bucket.url))
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))  # type: ignore[arg-type]
+        elif words[0] == "fedping":
+            if "--store" in words and words[words.index("--store") + 1] == "store":
+                monkeypatch.delenv("FEDPING_STORE")
+                assert main(["study", "create", "experiments/demo.toml"]) == 0
+            assert main(words[1:]) == 0, line
+            ran += 1
+    assert ran == 6
+    assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
