@@ -20,7 +20,7 @@ from fedping.dashboard.guard import Closed, Refused, guard
 from fedping.dashboard.runs.places import Place
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.dashboard.studies import StudiesOfRuns
-from fedping.model_store import StoreError
+from fedping.model_store import StoreError, open_store
 from fedping.model_store.store import VersionConflict
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
@@ -94,9 +94,17 @@ def _shared(settings: DashboardSettings) -> dict[str, object]:
     }
 
 
+def _has_store(settings: DashboardSettings) -> bool:
+    try:
+        open_store(settings.store)
+    except StoreError:
+        return False
+    return True
+
+
 def _home(settings: DashboardSettings) -> AnyResponse:
     """Redirect to studies if there are any, else to experiments."""
-    return redirect(url_for("live.overview") if settings.store.is_dir() else "/runs/")
+    return redirect(url_for("live.overview") if _has_store(settings) else "/runs/")
 
 
 def _status(error: FedpingError | OSError) -> HTTPStatus:

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from fedping.dashboard.feeds import Streams
+from fedping.model_store.place import Place
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TOKEN = 16
@@ -33,7 +34,7 @@ class DashboardSettings:
         key: the file of the key that signs cookies; below ``runs`` if None.
     """
 
-    store: Path
+    store: Place
     landing: Path
     journal: Path
     runs: Path

@@ -23,6 +23,7 @@ EXTRAS = {
     "dp_accounting": "privacy",
     "opendp": "privacy",
     "Crypto": "privacy",
+    "obstore": "objects",
 }
 """The smallest extra of pyproject.toml with a package, by the name that is imported."""
 

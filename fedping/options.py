@@ -27,15 +27,31 @@ class LocalPath(click.Path):
         return super().convert(path, param, ctx)
 
 
+class StorePlace(LocalPath):
+    """A folder of this machine, or a bucket: see :func:`model_store.place.place_of`."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the place."""
+        from fedping.model_store.place import place_of
+
+        try:
+            place = place_of(value)
+        except InvalidSettings as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(place, param, ctx) if isinstance(place, Path) else place
+
+
 store_option = click.option(
     "--store",
     "store_path",
-    type=LocalPath(),
+    type=StorePlace(),
     default=Path("store"),
     show_default=True,
     envvar="FEDPING_STORE",
     show_envvar=True,
-    help="Folder of the model store.",
+    help="Folder of the model store; or its place in an object store: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 
 landing_option = click.option(

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.model_store.place import Place, place_of
 from fedping.model_store.store import ModelStore
 from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
@@ -60,7 +61,7 @@ class StoredVersion:
 class Store:
     """A model store, to read from. Every method raises :class:`fedping.StoreError` for what is not there or damaged."""
 
-    path: Path
+    path: Place
     _store: ModelStore
 
     def studies(self) -> list[str]:
@@ -97,13 +98,14 @@ class Store:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a model store to read from.
+    """Open a model store to read from, in a folder or at ``s3://``, ``gs://`` or ``az://``.
 
     Raises:
         StoreError: there is no store.
     """
     with parameters_in_place_of_options(store="'path'"):
-        return Store(Path(path), open_model_store(Path(path)))
+        place = place_of(path)
+        return Store(place, open_model_store(place))
 
 
 def _stored(version: Version, names: Sequence[str]) -> StoredVersion:

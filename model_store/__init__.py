@@ -1,6 +1,6 @@
 """The versions of a model: document, optimizer state and lineage in one; publish by compare-and-swap, roll back."""
 
-from fedping.model_store.store import MissingVersion, ModelStore, StoreError, VersionConflict, open_store
+from fedping.model_store.store import MissingVersion, ModelStore, StoreError, VersionConflict, open_store, store_at
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Lineage, Version
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "Version",
     "VersionConflict",
     "open_store",
+    "store_at",
 ]

@@ -1,7 +1,7 @@
 """The six operations that a model store needs from its storage, and a local folder that provides them.
 
-An object store provides the same: a conditional put (``If-None-Match: *``), a put, a get, a head, a listing and a
-delete, which versions never need.
+An object store provides the same (:mod:`fedping.model_store.objects`): a conditional put (``If-None-Match: *``), a put,
+a get, a head, a listing and a delete, which versions never need.
 """
 
 from __future__ import annotations
@@ -53,6 +53,14 @@ class Blobs(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete a blob, if there is one."""
+        ...
+
+    def check_writing(self) -> None:
+        """Check for anything that would prevent a version from being published once, and whole.
+
+        Raises:
+            FedpingError: nothing can be written here, or not only if it does not exist.
+        """
         ...
 
 
@@ -135,6 +143,20 @@ class LocalBlobs:
         with _told(path):
             path.unlink(missing_ok=True)
 
+    def check_writing(self) -> None:
+        """See :meth:`Blobs.check_writing`: the folder must be writable, and its file system have hard links."""
+        name = self.root / f".probe-{secrets.token_hex(6)}"
+        try:
+            with _hidden(name, b"x") as hidden, _told(name):
+                os.link(hidden, name)
+        except FedpingError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_LINKS:
+                raise _no_links(self.root) from error
+            raise
+        finally:
+            with suppress(OSError):  # as below
+                name.unlink(missing_ok=True)
+
 
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file without blocking; a FIFO without a writer would otherwise block the reader forever."""
@@ -143,25 +165,6 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def _odd(path: Path, what: str, first: str = "") -> FedpingError:
     return FedpingError(f"{path} {what}; {first}move it out of the model store if it does not belong there")
-
-
-def check_publishing(root: Path) -> None:
-    """Check for anything that would prevent publishing below ``root``, before the work on a version is done.
-
-    Raises:
-        FedpingError: the folder is not writable, or its file system has no hard links.
-    """
-    name = root / f".probe-{secrets.token_hex(6)}"
-    try:
-        with _hidden(name, b"x") as hidden, _told(name):
-            os.link(hidden, name)
-    except FedpingError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_LINKS:
-            raise _no_links(root) from error
-        raise
-    finally:
-        with suppress(OSError):  # as below
-            name.unlink(missing_ok=True)
 
 
 def _no_links(root: Path) -> FedpingError:

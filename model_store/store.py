@@ -35,6 +35,7 @@ from msgspec import UNSET, UnsetType
 from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
+from fedping.model_store.place import Bucket, Place
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
     FORMAT,
@@ -63,6 +64,9 @@ SMALL = 2**20
 
 MOST_FENCE_BYTES = 4096
 _MOST_REMEMBERED = 256
+
+
+_NO_STORE = "there is no model store at {}; make one with 'fedping study create', or correct --store"
 
 
 class StoreError(FedpingError):
@@ -100,7 +104,7 @@ class ModelStore:
     """Studies and versions over any :class:`fedping.model_store.blobs.Blobs`; ``where`` names it in messages."""
 
     def __init__(self, blobs: Blobs, where: str) -> None:
-        self._blobs = blobs
+        self.blobs = blobs
         self.where = where
         self._last_read: _Read | None = None
         self._judged: dict[str, _Judged] = {}
@@ -127,16 +131,16 @@ class ModelStore:
             self._refuse_second_taker(study)
         for version in first_versions:
             traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
-            if traces and self._blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
+            if traces and self.blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
                 raise StoreError(self._without_its_versions(study.name, version.line))
-        created = self._blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
+        created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
         if not created and self.study(study.name) != study:
             raise StoreError(
                 f"the store {self.where} already has a study '{study.name}' with other settings; versions and pings "
                 "depend on them, so give the changed study a new name"
             )
         for version in first_versions:
-            if self._blobs.create(_version_key(version), sealed(msgspec.json.encode(version))):
+            if self.blobs.create(_version_key(version), sealed(msgspec.json.encode(version))):
                 created = True
             self.refresh_public(study.name, version.line)
         return created
@@ -154,9 +158,44 @@ class ModelStore:
                     "paths name no study; leave out 'telemetry', or use a store of its own"
                 )
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a look at it costs next to nothing: it is in a folder."""
+        return isinstance(self.blobs, LocalBlobs)
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing at the store's place."""
+        return not self.blobs.names("")
+
+    def check_publishing(self) -> None:
+        """Check, before the work on a version is done, for what would prevent it from being published.
+
+        Raises:
+            FedpingError: nothing can be written, or its place cannot publish a version once and whole.
+        """
+        self.blobs.check_writing()
+
+    def study_sight(self, study: str) -> Sight | None:
+        """Return what a study's file looks like from outside; None if there is none, or nobody can tell."""
+        return self._seen(f"{study}/study.json")
+
+    def sight(self, study: str, line: str, iteration: int) -> Sight | None:
+        """Return what a version's file looks like from outside; None if there is none, or nobody can tell."""
+        return self._seen(_key(study, line, iteration))
+
+    def stored_bytes(self, study: str, line: str, iteration: int) -> bytes | None:
+        """Return the bytes of a version's file as they are, damaged or not; None if there is none."""
+        return self.blobs.read(_key(study, line, iteration))
+
+    def _seen(self, key: str) -> Sight | None:
+        try:
+            return self.blobs.sight(key)
+        except FedpingError:
+            return None
+
     def studies(self) -> list[str]:
         """Return the names of the studies, sorted."""
-        return sorted(name for name in self._blobs.names("") if self._blobs.sight(f"{name}/study.json") is not None)
+        return sorted(name for name in self.blobs.names("") if self.blobs.sight(f"{name}/study.json") is not None)
 
     def study(self, name: str) -> Study:
         """Return a study; raises :class:`StoreError` if there is none of this name."""
@@ -186,7 +225,7 @@ class ModelStore:
     def declare(self, study: str, declared: Declared) -> None:
         """Declare the state of a study, whatever it was; raises :class:`StoreError` if there is no such study."""
         self.study(study)
-        self._blobs.replace(f"{study}/state.json", sealed(with_format(msgspec.json.encode(declared))))
+        self.blobs.replace(f"{study}/state.json", sealed(with_format(msgspec.json.encode(declared))))
 
     def offer(self, study: str, line: str) -> Offer | None:
         """Return what the helper of a line of shares offers, as published; None if nothing was.
@@ -229,7 +268,7 @@ class ModelStore:
                 f"the offer of {terms.made} is older than the one that line '{line}' of study '{study}' has; its key "
                 "may be one that the helper no longer opens with: ask the helper for its present offer"
             )
-        self._blobs.replace(_offer_key(study, line), sealed(with_format(msgspec.json.encode(offer))))
+        self.blobs.replace(_offer_key(study, line), sealed(with_format(msgspec.json.encode(offer))))
         return before
 
     def outcome(self, study: str, line: str, iteration: int) -> Outcome:
@@ -239,9 +278,9 @@ class ModelStore:
 
     def chain(self, study: str, line: str) -> Chain:
         """Return which files are versions of a line; it only reads fences and, where one may be, the newest file."""
-        names = self._blobs.names(f"{study}/{line}/versions")
+        names = self.blobs.names(f"{study}/{line}/versions")
         numbered = {name: number for name in names if (number := number_in(name)) is not None}
-        marked = (number_in(name) for name in self._blobs.names(f"{study}/{line}/fences"))
+        marked = (number_in(name) for name in self.blobs.names(f"{study}/{line}/fences"))
         found = {number: self._fence(study, line, number) for number in marked if number is not None}
         fences = {fence.after: fence.goes_on_at for fence in found.values() if fence is not None}
         broken = {n for n, fence in found.items() if fence is None and not self._is_of_line(study, line, n)}
@@ -330,7 +369,7 @@ class ModelStore:
         told += (
             self._unmarked_fence(study, line, before + 1)
             for before, after in chain.fences.items()
-            if after in chain.numbers and self._blobs.sight(_marker_key(study, line, before + 1)) is None
+            if after in chain.numbers and self.blobs.sight(_marker_key(study, line, before + 1)) is None
         )
         if chain.unfinished is not None:
             told.append(_unfinished(study, line, chain.unfinished))
@@ -352,7 +391,7 @@ class ModelStore:
         key = _key(study, line, iteration)
         data = self._read(key)
         if data is None or (len(data) <= MOST_FENCE_BYTES and self._fence(study, line, iteration)):
-            if data is not None and self._blobs.sight(_marker_key(study, line, iteration)) is None:
+            if data is not None and self.blobs.sight(_marker_key(study, line, iteration)) is None:
                 raise MissingVersion(self._unmarked_fence(study, line, iteration))
             self.study(study).line(line)
             numbers = self.iterations(study, line)
@@ -366,7 +405,7 @@ class ModelStore:
         Raises:
             StoreError: the bytes are not those that were written.
         """
-        data = self._blobs.read(key)
+        data = self.blobs.read(key)
         if data is not None and not is_whole(data):
             raise StoreError(
                 f"{self.where}/{key} cannot be read (it is not what its seal says); it was damaged: restore it from a "
@@ -387,14 +426,14 @@ class ModelStore:
                 return self.newest(study, line)
             while (after := self._follower(study, line, known)) is not None:
                 known = after
-            gone = self._blobs.sight(_key(study, line, known)) is None
+            gone = self.blobs.sight(_key(study, line, known)) is None
             return self.newest(study, line) if gone else known
         except FedpingError:
             return known  # the store is not accessible; whoever reads the version is told why
 
     def _follower(self, study: str, line: str, known: int) -> int | None:
         after = known + 1
-        if self._blobs.sight(_key(study, line, after)) is None:
+        if self.blobs.sight(_key(study, line, after)) is None:
             return None
         fence = self._fence(study, line, after)
         if fence is not None:
@@ -428,10 +467,10 @@ class ModelStore:
             self._fence_off(version, head)
         elif version.iteration != head.iteration + 1:
             raise StoreError(f"version {version.iteration} cannot follow version {head.iteration}")
-        if not self._blobs.create(_version_key(version), sealed(data)):
+        if not self.blobs.create(_version_key(version), sealed(data)):
             raise _conflict(version, version.iteration)
         key, parent = _version_key(version), _key(version.study, version.line, head.iteration)
-        _remember(self._judged, key, _Judged(self._blobs.sight(key), self._blobs.sight(parent), None, True))
+        _remember(self._judged, key, _Judged(self.blobs.sight(key), self.blobs.sight(parent), None, True))
         self.refresh_public(version.study, version.line)
 
     def _refuse_a_staged_number(self, version: Version) -> None:
@@ -460,8 +499,8 @@ class ModelStore:
         self._refuse_unfit(version, data, self.study(version.study).line(version.line))
         if self.held(version.study, version.line) is None:
             key = _held_key(version.study, version.line, version.iteration)
-            if not self._blobs.create(key, sealed(data)) and self.held(version.study, version.line) is None:
-                self._blobs.replace(key, sealed(data))  # one of another parent, which can never be published
+            if not self.blobs.create(key, sealed(data)) and self.held(version.study, version.line) is None:
+                self.blobs.replace(key, sealed(data))  # one of another parent, which can never be published
 
     def held(self, study: str, line: str) -> Version | None:
         """Return the version that is held in the place of the next one, None if there is none.
@@ -485,10 +524,10 @@ class ModelStore:
             the one that stays.
         """
         key, data = _held_key(version.study, version.line, version.iteration), sealed(msgspec.json.encode(version))
-        if not self._blobs.create(key, data):
+        if not self.blobs.create(key, data):
             if (first := self.intended(version.study, version.line)) is not None:
                 return first
-            self._blobs.replace(key, data)  # one of another parent
+            self.blobs.replace(key, data)  # one of another parent
         return version
 
     def _held_at(self, study: str, line: str, after: int) -> Version | None:
@@ -509,7 +548,7 @@ class ModelStore:
     def note_heard(self, version: Version, seen: StageSeen) -> None:
         """Keep what the last round has heard of the stage of a version, for those who ask."""
         key = _heard_key(version.study, version.line, version.iteration)
-        self._blobs.replace(key, sealed(msgspec.json.encode(seen)))
+        self.blobs.replace(key, sealed(msgspec.json.encode(seen)))
 
     def heard(self, study: str, line: str, iteration: int) -> StageSeen | None:
         """Return what the last round has heard of a stage; None if none has looked, or it cannot be read."""
@@ -522,7 +561,7 @@ class ModelStore:
 
     def asked(self, study: str, line: str) -> AskedOf:
         """Return what the helper of a line of shares is asked for."""
-        return AskedOf(self._blobs, self.where, study, line)
+        return AskedOf(self.blobs, self.where, study, line)
 
     def staged_after(self, study: str, line: str, newest: int) -> Staged | None:
         """Return which version a share of the clients is to take instead of the newest; None if there is none.
@@ -530,10 +569,10 @@ class ModelStore:
         Asked at every request for the newest model: one look-up, and two where there is something held.
         """
         key = _held_key(study, line, newest + 1)
-        seen = self._blobs.sight(key)
+        seen = self.blobs.sight(key)
         if seen is None:
             return None
-        before = self._blobs.sight(_key(study, line, newest))
+        before = self.blobs.sight(_key(study, line, newest))
         known = self._staged.get(key)
         if known is None or known[:2] != (seen, before):
             known = (seen, before, self._read_staged(study, line, newest))
@@ -547,7 +586,7 @@ class ModelStore:
             stage = staged_by(found.lineage.guard)
             if stage is None or (found.parent, found.iteration) != (newest, newest + 1):
                 return None
-            size = (self._blobs.sight(_key(study, line, newest)) or (0,))[-1]
+            size = (self.blobs.sight(_key(study, line, newest)) or (0,))[-1]
             if size <= SMALL and found.parent_digest != self.version(study, line, newest).digest:
                 return None
         except FedpingError:
@@ -556,7 +595,7 @@ class ModelStore:
 
     def _fence_off(self, version: Version, head: Version) -> None:
         """Take the number after the head for good; raises if a round was faster, or the version's own is taken."""
-        if self._blobs.sight(_version_key(version)) is not None:
+        if self.blobs.sight(_version_key(version)) is not None:
             raise StoreError(
                 f"{self.where}/{_version_key(version)} is there already, and no version of the line; move it away, or "
                 "give a larger number"
@@ -571,7 +610,7 @@ class ModelStore:
             code_version=version.lineage.code_version,
         )
         slot = head.iteration + 1
-        if not self._blobs.create(
+        if not self.blobs.create(
             _key(version.study, version.line, slot), sealed(with_format(msgspec.json.encode(fence)))
         ):
             begun = self._fence(version.study, version.line, slot)
@@ -579,7 +618,7 @@ class ModelStore:
                 raise _conflict(version, slot)
             if begun.goes_on_at != version.iteration:
                 raise StoreError(_unfinished(version.study, version.line, begun.goes_on_at))
-        self._blobs.create(_marker_key(version.study, version.line, slot), b"{}")
+        self.blobs.create(_marker_key(version.study, version.line, slot), b"{}")
 
     def largest_seen(self, study: str, line: str) -> int:
         """Return the largest number that was ever published, as far as the store's own folders show; -1 for none.
@@ -590,7 +629,7 @@ class ModelStore:
 
     def _chain_and_seen(self, study: str, line: str) -> tuple[Chain, int]:
         # the static files first: they follow the versions, so that a round in between does not look like a loss
-        public = [number_in(name) for name in self._blobs.names(f"{study}/{line}/public")]
+        public = [number_in(name) for name in self.blobs.names(f"{study}/{line}/public")]
         chain = self.chain(study, line)
         left = (number for number in chain.strays if self._is_of_line(study, line, number))
         return chain, max([-1, *chain.numbers[-1:], *(number for number in public if number is not None), *left])
@@ -624,7 +663,7 @@ class ModelStore:
     def _has_traces(self, study: str, line: str, noted: int = -1) -> bool:
         """Return whether anything of a line was published before, as far as its folders show."""
         folders = (f"{study}/{line}/{folder}" for folder in ("versions", "fences", "public"))
-        names = {name for folder in folders for name in self._blobs.names(folder)}
+        names = {name for folder in folders for name in self.blobs.names(folder)}
         return noted >= 0 or "latest.json" in names or any(number_in(name) is not None for name in names)
 
     def _no_version(self, study: str, line: str, noted: int = -1) -> str:
@@ -673,7 +712,7 @@ class ModelStore:
             StoreError: they show more versions than there are, so that clients may have these; nothing was changed.
         """
         folder = f"{study}/{line}/public"
-        there = set(self._blobs.names(folder))
+        there = set(self.blobs.names(folder))
         numbers = self.iterations(study, line)
         shown = max((n for name in there if (n := number_in(name)) is not None), default=-1)
         if numbers and shown > numbers[-1]:
@@ -685,16 +724,16 @@ class ModelStore:
             if f"{number}.json" not in there or number == numbers[-1]:
                 document = self.public_document(study, line, number)
             if f"{number}.json" not in there:
-                self._blobs.replace(f"{folder}/{number}.json", document)
+                self.blobs.replace(f"{folder}/{number}.json", document)
         if not numbers:
             return
         if staged := self.staged_after(study, line, numbers[-1]):
             name, shown_first = f"{folder}/staged-{staged.iteration}.json", self.staged_document(study, line, staged)
-            if self._blobs.read(name) != shown_first:
-                self._blobs.replace(name, shown_first)  # before anybody is told of it
+            if self.blobs.read(name) != shown_first:
+                self.blobs.replace(name, shown_first)  # before anybody is told of it
             document = self.public_document(study, line, numbers[-1], staged)
-        if self._blobs.read(f"{folder}/latest.json") != document:
-            self._blobs.replace(f"{folder}/latest.json", document)
+        if self.blobs.read(f"{folder}/latest.json") != document:
+            self.blobs.replace(f"{folder}/latest.json", document)
 
     def public_document(self, study: str, line: str, iteration: int, staged: Staged | None = None) -> bytes:
         """Return the JSON of the model document that clients fetch; ``staged`` is what some are to take instead."""
@@ -715,12 +754,12 @@ class ModelStore:
         return msgspec.json.encode(msgspec.structs.replace(part, staged=staged))
 
     def _was_published(self, study: str, line: str, number: int) -> bool:
-        return self._blobs.sight(f"{study}/{line}/public/{number}.json") is not None
+        return self.blobs.sight(f"{study}/{line}/public/{number}.json") is not None
 
     def _fence(self, study: str, line: str, number: int) -> Fence | None:
         """Return the fence in the place of a version, or None if it is not a fence."""
         key = _key(study, line, number)
-        sight = self._blobs.sight(key)
+        sight = self.blobs.sight(key)
         if sight is None or sight[-1] > MOST_FENCE_BYTES:
             return None
         known = self._fences.get(key)
@@ -750,8 +789,8 @@ class ModelStore:
     ) -> str | None:
         """Return why a file is not the version after ``before``; cached as long as both files look the same."""
         key = _key(study, line, number)
-        sight = self._blobs.sight(key)
-        earlier = None if before is None else self._blobs.sight(_key(study, line, before))
+        sight = self.blobs.sight(key)
+        earlier = None if before is None else self.blobs.sight(_key(study, line, before))
         known = self._judged.get(key)
         if known is None or (known.sight, known.before) != (sight, earlier) or (thoroughly and not known.thoroughly):
             small = max(sight[-1] if sight else 0, earlier[-1] if earlier else 0) <= SMALL
@@ -819,19 +858,32 @@ class ModelStore:
             ) from error
 
 
-def open_store(where: Path, *, create: bool = False) -> ModelStore:
-    """Open the store in a local folder.
+def store_at(where: Place) -> ModelStore:
+    """Return the store at a place, whether or not there is one; only what is asked of it is looked at."""
+    if isinstance(where, Path):
+        return ModelStore(LocalBlobs(where), str(where))
+    from fedping.model_store.objects import ObjectBlobs
+
+    return ModelStore(ObjectBlobs(where), str(where))
+
+
+def open_store(where: Place, *, create: bool = False) -> ModelStore:
+    """Open the store in a local folder or in a bucket.
 
     Raises:
-        StoreError: there is no such folder (and ``create`` is False), or the path is a file.
+        StoreError: there is no such folder, or nothing in the bucket (and ``create`` is False), or the path is a file.
+        FedpingError: the object store does not answer.
     """
+    if isinstance(where, Bucket):
+        store = store_at(where)
+        if not create and store.is_empty():
+            raise StoreError(_NO_STORE.format(where))
+        return store
     if where.exists() and not where.is_dir():
         raise StoreError(f"the model store {where} is a file; give the folder of a store")
     if not where.is_dir() and not create:
-        raise StoreError(
-            f"there is no model store at {where}; make one with 'fedping study create', or correct --store"
-        )
-    return ModelStore(LocalBlobs(where), str(where))
+        raise StoreError(_NO_STORE.format(where))
+    return store_at(where)
 
 
 def lost(study: str, line: str, newest: int, seen: int, where: str) -> str:

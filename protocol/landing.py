@@ -289,6 +289,7 @@ def _replace_note(note: Path, data: bytes) -> None:
 
 
 def _note(landing: Path, store: str, study: str, line: str, folder: str = ".published") -> Path:
-    way = os.path.relpath(Path(store).resolve(), landing.resolve())  # the same if both are moved together
+    # By the way from one to the other, the same if both are moved together; a bucket stays where it is.
+    way = store if "://" in store else os.path.relpath(Path(store).resolve(), landing.resolve())
     place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
     return landing / folder / study / line / place

@@ -31,6 +31,6 @@ def local_path(said: str | os.PathLike[str]) -> Path:
     if scheme.lower() == "file" and host in ("", "localhost"):
         return Path("/" + unquote(below))
     raise InvalidSettings(
-        f"'{text}' is no path of this machine: fedping keeps files in folders, not yet in object stores or other "
-        f"places behind {scheme}://; give the path of a folder"
+        f"'{text}' is no path of this machine: fedping keeps files in folders, and not behind {scheme}://, but for a "
+        "model store, which may be at s3://, gs:// or az://; give the path of a folder"
     )

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from fedping.model_store import ModelStore, Version, open_store
-from fedping.protocol.sight import Sight, sight
+from fedping.model_store import ModelStore, Version, open_store, store_at
+from fedping.model_store.blobs import Sight
+from fedping.model_store.place import Place
 
 
 @dataclass(frozen=True)
 class LineFiles:
-    """A line of a study in the store in a local folder."""
+    """A line of a study in a store."""
 
-    root: Path
+    place: Place
     study: str
     line: str
 
     def store(self) -> ModelStore:
         """Return the store; raises :class:`StoreError` if there is none."""
-        return open_store(self.root)
+        return open_store(self.place)
 
     def version(self, number: int) -> Version:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
         return self.store().version(self.study, self.line, number)
 
-    def sight(self, number: int) -> Sight:
-        """Return the metadata of a version's file."""
-        return sight(self.root / self.study / self.line / "versions" / f"{number}.json")
+    def sight(self, number: int) -> Sight | None:
+        """Return what a version's file looks like from outside."""
+        return store_at(self.place).sight(self.study, self.line, number)

@@ -8,7 +8,6 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from fedping.dashboard.live.files import LineFiles
@@ -16,7 +15,8 @@ from fedping.dashboard.live.links import ShownLinks
 from fedping.dashboard.live.rows import Row, row_of
 from fedping.dashboard.live.shown import Shown, choose, chosen_at
 from fedping.model_store import StoreError, Version
-from fedping.protocol.sight import Sight
+from fedping.model_store.blobs import Sight
+from fedping.model_store.place import Place
 from fedping.protocol.study import Line, Study
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class KnownLine:
         self.unreadable: dict[int, str] = {}
         self._files = files
         self._head = files.sight(self.newest)
-        self._sights: dict[int, Sight] = {}
+        self._sights: dict[int, Sight | None] = {}
         self._rows: dict[int, Row] = {}
         self._marks: dict[int, str] = {}
 
@@ -117,7 +117,7 @@ class KnownLine:
 class LineHistory:
     """A line's history, shared by all viewers."""
 
-    def __init__(self, store: Path, study: str, line: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Place, study: str, line: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = LineFiles(store, study, line)
         self._clock = clock
         self._lock = threading.Lock()

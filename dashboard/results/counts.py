@@ -31,6 +31,7 @@ from fedping.dashboard.results.asking import key_of, options_of
 from fedping.dashboard.results.landed import Folders, Landed
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.experiments.run_process import ENDED, STDERR, STDOUT, Ended
+from fedping.model_store.place import Place, absolute
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
@@ -125,11 +126,11 @@ class Counts:
             command, the next count is started by whoever requests it, not by the previous count.
     """
 
-    def __init__(self, folder: Path, store: Path, landing: Path, command: Command | None = None) -> None:
+    def __init__(self, folder: Path, store: Place, landing: Path, command: Command | None = None) -> None:
         self.folder, self.store, self.landing = folder, store, landing
         self.folders = Folders()
         self._command = command or self._analyze
-        places = tuple(str(path.absolute()) for path in (folder, store, landing))
+        places = (str(folder.absolute()), absolute(store), str(landing.absolute()))
         self._queue = Queue(folder, 1, PATIENCE, () if command else ("fedping.dashboard.results.next", *places))
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
@@ -224,7 +225,7 @@ class Counts:
             write_document(count.folder / ENDED, Ended(error.exit_code, datetime.now(UTC)))
 
     def _analyze(self, study: str, asked: Asked) -> list[str]:
-        places = [f"--store={self.store.absolute()}", f"--landing={self.landing.absolute()}"]
+        places = [f"--store={absolute(self.store)}", f"--landing={self.landing.absolute()}"]
         return [sys.executable, "-m", "fedping", "analyze", study, "--json", *places, *options_of(asked)]
 
     def _landed(self, study: Study, asked: Asked) -> Landed:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedping.analysis.rounds.history import LineHistory
     from fedping.analysis.study import StudyTally
     from fedping.analysis.verdict import Plan, Verdict
+    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
     from fedping.protocol.study import Study
 
@@ -90,7 +91,7 @@ def analyze(
     subsample: int | None,
     verbose: bool,
     master: str | None,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     as_json: bool,
 ) -> None:

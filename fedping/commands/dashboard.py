@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedping.dashboard_options import at, dashboard_options, dashboard_settings
 from fedping.options import journal_option, landing_option, store_option
+
+if TYPE_CHECKING:
+    from fedping.model_store.place import Place
 
 
 @click.command()
@@ -19,7 +22,7 @@ from fedping.options import journal_option, landing_option, store_option
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to listen on.")
 @dashboard_options
 def dashboard(
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     journal: Path | None,
     host: str,

@@ -18,6 +18,7 @@ from fedping.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
+    from fedping.model_store.place import Place
     from fedping.server_jobs.ingest.processes.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
 
@@ -120,7 +121,7 @@ HERE = "127.0.0.1"
 )
 @dashboard_options
 def ingest(
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     journal: Path | None,
     host: str,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from fedping.options import LocalPath, json_option, store_option
+
+if TYPE_CHECKING:
+    from fedping.model_store.place import Place
 
 
 @click.group()
@@ -85,7 +89,7 @@ def plan(
 @click.argument("study", required=False)
 @store_option
 @json_option
-def spent(study: str | None, store_path: Path, as_json: bool) -> None:
+def spent(study: str | None, store_path: Place, as_json: bool) -> None:
     """Show what private lines have SPENT, of a STUDY or of the whole store: epsilon so far, and rounds left."""
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.spent import spent_by, together
@@ -120,7 +124,7 @@ def spent(study: str | None, store_path: Path, as_json: bool) -> None:
 @click.argument("study")
 @store_option
 @json_option
-def card(study: str, store_path: Path, as_json: bool) -> None:
+def card(study: str, store_path: Place, as_json: bool) -> None:
     """Show the privacy CARD of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml

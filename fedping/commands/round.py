@@ -20,6 +20,7 @@ from fedping.server_jobs.ending import TemporaryFailure
 from fedping.terminal import status
 
 if TYPE_CHECKING:
+    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
@@ -115,7 +116,7 @@ DOING = {
 def round_(
     study: str,
     line: str | None,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     engine_name: str,
     master: str | None,
@@ -138,7 +139,6 @@ def round_(
     A round of a private line is released and charged whoever has sent, and nothing can be taken back. One of a line
     with a second server asks this, and exits with 0 if there is no answer yet: the next round asks again.
     """
-    from fedping.model_store.blobs import check_publishing
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
     from fedping.server_jobs.round import engine_named
@@ -152,7 +152,7 @@ def round_(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
-            check_publishing(store_path)
+            store.check_publishing()
             lines = lines_of(store, study, (line,) if line else ())
             if rests := resting(store, landing, study, keep):
                 click.echo(f"fedping: {rests}", err=True)
@@ -216,7 +216,7 @@ class PrivateSettings:
 def private_settings(
     store: ModelStore,
     study: str,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     key: Path | None,
     keep: bool,
@@ -239,7 +239,8 @@ def private_settings(
             "are deleted once their round is over; a later round without it deletes them",
             err=True,
         )
-    return PrivateSettings(None if key is None else read_key(key, apart_from=(store_path, landing)), keep, ways)
+    folders = tuple(place for place in (store_path, landing) if isinstance(place, Path))
+    return PrivateSettings(None if key is None else read_key(key, apart_from=folders), keep, ways)
 
 
 def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -> dict[str, Helper]:

@@ -30,6 +30,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
+    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
     from fedping.server_jobs.ending import Ending
     from fedping.server_jobs.round import Engine
@@ -75,7 +76,7 @@ def schedule(
     time_limit: str | None,
     plan: Path | None,
     lasting: str | None,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     engine_name: str,
     master: str | None,
@@ -95,7 +96,6 @@ def schedule(
     With --plan, one process runs the rounds of several studies, one after the other: that which has waited longest is
     next, and each has a time limit.
     """
-    from fedping.model_store.blobs import check_publishing
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
@@ -122,7 +122,7 @@ def schedule(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
-            check_publishing(store_path)
+            store.check_publishing()
             prepared = []
             for one in planned:
                 names = lines_of(store, one.name, one.lines)

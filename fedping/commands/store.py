@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import LocalPath, json_option, landing_option, store_option
+from fedping.options import LocalPath, StorePlace, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
+    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
 
 
@@ -34,7 +35,7 @@ def store() -> None:
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many versions to list.")
 @store_option
 @json_option
-def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -> None:
+def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
     from fedping.model_store.store import MissingVersion, open_store
 
@@ -72,7 +73,7 @@ def history(study: str, line: str, last: int, store_path: Path, as_json: bool) -
 @click.argument("line")
 @click.argument("version", type=int, required=False)
 @store_option
-def show(study: str, line: str, version: int | None, store_path: Path) -> None:
+def show(study: str, line: str, version: int | None, store_path: Place) -> None:
     """Print a VERSION (default: the newest) as JSON: weights, state and lineage."""
     from fedping.model_store.store import open_store
 
@@ -86,7 +87,7 @@ def show(study: str, line: str, version: int | None, store_path: Path) -> None:
 @click.argument("line")
 @store_option
 @json_option
-def held(study: str, line: str, store_path: Path, as_json: bool) -> None:
+def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
     """Show the version of a LINE that its guard holds back or stages: why, and what it would change.
 
     'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
@@ -126,7 +127,7 @@ def held(study: str, line: str, store_path: Path, as_json: bool) -> None:
 @click.argument("new", type=int, required=False)
 @store_option
 @json_option
-def diff(study: str, line: str, old: int, new: int | None, store_path: Path, as_json: bool) -> None:
+def diff(study: str, line: str, old: int, new: int | None, store_path: Place, as_json: bool) -> None:
     """Show which published weights differ between version OLD and version NEW (default: the newest)."""
     from fedping.model_store.rollback import difference
     from fedping.model_store.store import open_store
@@ -155,7 +156,7 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
 @click.option("--to", "target", type=int, required=True, help="The version whose weights and state to restore.")
 @store_option
 @landing_option
-def rollback(study: str, line: str, target: int, store_path: Path, landing: Path) -> None:
+def rollback(study: str, line: str, target: int, store_path: Place, landing: Path) -> None:
     """Publish an old version's weights and optimizer state again, as the next version of a LINE.
 
     Publishes nothing into an older copy of the store, as rounds have noted in the landing folder what they published.
@@ -177,7 +178,7 @@ def rollback(study: str, line: str, target: int, store_path: Path, landing: Path
 @click.option("--from", "number", type=int, required=True, help="The next version's number.")
 @store_option
 @landing_option
-def continue_(study: str, line: str, number: int, store_path: Path, landing: Path) -> None:
+def continue_(study: str, line: str, number: int, store_path: Place, landing: Path) -> None:
     """Continue a LINE at a number that was never published, after an older copy of the store was restored.
 
     The newest version there is published once more under that number, and rounds go on from it. Clients that have a
@@ -195,6 +196,28 @@ def continue_(study: str, line: str, number: int, store_path: Path, landing: Pat
     click.echo(
         f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "
         "rounds go on from it"
+    )
+
+
+@store.command()
+@click.argument("study")
+@click.option("--to", "target", type=StorePlace(), required=True, help="The other store: a folder or a bucket.")
+@store_option
+def copy(study: str, target: Place, store_path: Place) -> None:
+    """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
+
+    Stop its rounds first, and let them go on in one of the stores only: two that go on have two models, and of a
+    private line each would spend the budget. Safe to repeat; what is there already is compared.
+    """
+    from fedping.model_store.copying import copy_study
+    from fedping.model_store.store import open_store
+    from fedping.terminal import status
+
+    with status("copying") as say:
+        source, there = open_store(store_path), open_store(target, create=True)
+        copied = copy_study(source, there, study, lambda files: say(f"copying, file {files:,}"))
+    click.echo(
+        f"study '{study}' is in {target}: {copied.files:,} files, {copied.new:,} of them new ({copied.bytes:,} bytes)"
     )
 
 
@@ -222,7 +245,7 @@ def _warn_without(landing: Path) -> None:
 @store_option
 @landing_option
 def recompute(
-    study: str, line: str, version: int, engine_name: str, privacy_key: Path | None, store_path: Path, landing: Path
+    study: str, line: str, version: int, engine_name: str, privacy_key: Path | None, store_path: Place, landing: Path
 ) -> None:
     """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
 

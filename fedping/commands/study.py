@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fedping.model_store import ModelStore
+    from fedping.model_store.place import Place
     from fedping.server_jobs.health.looking import Judgement, StudyWatch
     from fedping.server_jobs.ingest.settings import IngestSettings
 
@@ -66,7 +67,7 @@ own_model_option = click.option(
 @own_model_option
 @store_option
 @landing_option
-def create(file: Path, own_models: tuple[str, ...], store_path: Path, landing: Path) -> None:
+def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Path) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
     The file is checked as by 'fedping study check', and where it makes no choice the study gets the safe one: 'fedping
@@ -111,7 +112,7 @@ def check(file: Path, own_models: tuple[str, ...]) -> None:
 @click.argument("name")
 @store_option
 @json_option
-def show(name: str, store_path: Path, as_json: bool) -> None:
+def show(name: str, store_path: Place, as_json: bool) -> None:
     """Show the study NAME of a store."""
     from fedping.model_store.store import open_store
 
@@ -136,7 +137,7 @@ def show(name: str, store_path: Path, as_json: bool) -> None:
     help="File of the key that rounds will have: an offer for another leader is refused.",
 )
 @store_option
-def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Path) -> None:
+def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Place) -> None:
     """Publish what the helper of a LINE of shares of the study NAME offers, so that clients can send.
 
     FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
@@ -180,7 +181,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
 
 @study.command(name="list")
 @store_option
-def list_(store_path: Path) -> None:
+def list_(store_path: Place) -> None:
     """List the studies of a store."""
     from fedping.model_store.store import open_store
 
@@ -191,7 +192,7 @@ def list_(store_path: Path) -> None:
 @study.command()
 @click.argument("name")
 @store_option
-def pause(name: str, store_path: Path) -> None:
+def pause(name: str, store_path: Place) -> None:
     """Pause the study NAME: no round makes a version until you resume it.
 
     Clients notice nothing. Their pings are still taken and land. As no version follows, they count in the next round.
@@ -202,7 +203,7 @@ def pause(name: str, store_path: Path) -> None:
 @study.command()
 @click.argument("name")
 @store_option
-def end(name: str, store_path: Path) -> None:
+def end(name: str, store_path: Place) -> None:
     """End the study NAME: clients are told, their pings are no longer taken, and no round makes a version.
 
     Within seconds, study.json says that the study has ended, which clients see at their next fetch, and ingest answers
@@ -215,12 +216,12 @@ def end(name: str, store_path: Path) -> None:
 @study.command()
 @click.argument("name")
 @store_option
-def resume(name: str, store_path: Path) -> None:
+def resume(name: str, store_path: Place) -> None:
     """Resume the study NAME, which was paused or has ended."""
     _declare(store_path, name, "running", "pings are taken, and rounds make versions")
 
 
-def _declare(store_path: Path, name: str, state: State, words: str) -> None:
+def _declare(store_path: Place, name: str, state: State, words: str) -> None:
     from fedping.model_store.store import StoreError, open_store
 
     store = open_store(store_path)
@@ -243,7 +244,7 @@ _IS: dict[State, str] = {"running": "is running", "paused": "is paused", "ended"
 @landing_option
 @journal_option
 @json_option
-def health(names: tuple[str, ...], store_path: Path, landing: Path, journal: Path | None, as_json: bool) -> int:
+def health(names: tuple[str, ...], store_path: Place, landing: Path, journal: Path | None, as_json: bool) -> int:
     """Show whether the studies NAMES (default: all) are well, as the dashboard does. Exits with 1 on a problem."""
     from fedping.server_jobs.health.looking import ingest_of
 
@@ -272,7 +273,7 @@ def watch(
     names: tuple[str, ...],
     every: str,
     webhook: str | None,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     journal: Path | None,
     as_json: bool,
@@ -307,7 +308,7 @@ def watch(
         )
 
 
-def _places(store_path: Path, landing: Path, journal: Path | None) -> IngestSettings:
+def _places(store_path: Place, landing: Path, journal: Path | None) -> IngestSettings:
     from fedping.server_jobs.ingest.settings import IngestSettings
 
     return IngestSettings(store=store_path, landing=landing, journal=journal or landing / ".journal")
@@ -342,7 +343,7 @@ def _show_health(name: str, judgement: Judgement, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("client_id", type=click.UUID)
 @store_option
-def arm(name: str, client_id: UUID, store_path: Path) -> None:
+def arm(name: str, client_id: UUID, store_path: Place) -> None:
     """Print the arm of study NAME that hash enrolment gives to CLIENT_ID."""
     from fedping.model_store.store import open_store
     from fedping.protocol.enrolment import enrol
@@ -403,7 +404,7 @@ def ticket_(name: str, client_ids: tuple[UUID, ...], keys: Path, days: int) -> N
         click.echo(ticket(key, name, client_id, expires))
 
 
-def _checked(file: Path, own_models: tuple[str, ...], store_path: Path | None = None) -> Study:
+def _checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = None) -> Study:
     """Return the study of a file, having told what to be warned of; with the noise that a store has it with, if any.
 
     Raises:
@@ -423,16 +424,16 @@ def _checked(file: Path, own_models: tuple[str, ...], store_path: Path | None = 
     return the_study
 
 
-def _with_noise(the_study: Study, store_path: Path | None) -> Study:
+def _with_noise(the_study: Study, store_path: Place | None) -> Study:
     """Return a study whose private lines have the noise that keeps their guarantee: what it is stored with, or ours."""
     from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
 
     if not needs_accounting(the_study):
         return the_study
-    if store_path is not None and store_path.is_dir():
+    if store_path is not None:
         from fedping.model_store.store import open_store
 
-        stored = stored_with_noise(open_store(store_path), the_study)
+        stored = stored_with_noise(open_store(store_path, create=True), the_study)
         if stored is not None:
             return stored
     click.echo("fedping: working out how much noise keeps the guarantee, which may take some seconds", err=True)

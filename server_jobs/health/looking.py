@@ -12,11 +12,10 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fedping.model_store import ModelStore, open_store
-from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store import ModelStore, open_store, store_at
+from fedping.model_store.blobs import Sight
 from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
-from fedping.protocol.sight import Sight, sight
 from fedping.protocol.study import Declared, Line, Study
 from fedping.server_jobs.health.judging import (
     PACED,
@@ -61,10 +60,10 @@ class StudyWatch:
 
     def __init__(self, places: IngestSettings, clock: Callable[[], float] = time.time) -> None:
         self._places, self._clock = places, clock
-        self._store = ModelStore(LocalBlobs(places.store), str(places.store))
+        self._store = store_at(places.store)
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _SeenLine] = {}
-        self._studies: dict[str, tuple[Sight, Study]] = {}
+        self._studies: dict[str, tuple[Sight | None, Study]] = {}
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
     def studies(self) -> list[str]:
@@ -134,7 +133,7 @@ class StudyWatch:
 
     def _read(self, name: str) -> Study:
         """Return a study, read once while its file stays as it is: one that lists many weights is large."""
-        seen = sight(self._places.store / name / "study.json")
+        seen = self._store.study_sight(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
             known = self._studies[name] = seen, self._store.study(name)
@@ -193,16 +192,15 @@ class _SeenLine:
 
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
         self._of, self._study, self._line = of, of.name, line
-        self._versions = places.store / of.name / line.name / "versions"
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
-        self._outcomes: dict[tuple[int, Sight], Outcome | str] = {}
-        self._asked_of: tuple[tuple[int, Sight], ...] | None = None
+        self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
+        self._asked_of: tuple[tuple[int, Sight | None], ...] | None = None
         self._ask_again = 0.0
         self._trouble: str | None = None
         self._held: Held | None = None
         self._held_trouble: str | None = None
-        self._private_of: tuple[tuple[int, Sight], ...] | None = None
+        self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
 
@@ -220,7 +218,7 @@ class _SeenLine:
     def facts(self, store: ModelStore, now_ns: int) -> LineFacts:
         """Return the line as it is now."""
         numbers = self._newest_numbers(store)
-        keys = [(number, sight(self._versions / f"{number}.json")) for number in numbers]
+        keys = [(number, store.sight(self._study, self._line.name, number)) for number in numbers]
         self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
         found = self._outcomes.values()
         trouble = self._store_trouble(store, tuple(keys))
@@ -240,7 +238,7 @@ class _SeenLine:
             stage=self._line.guard.stage if self._line.guard is not None else None,
         )
 
-    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight], ...]) -> str | None:
+    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
         """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
 
         Whether one is held is asked along with it.
@@ -252,7 +250,7 @@ class _SeenLine:
             self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
         return self._trouble
 
-    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight], ...]) -> PrivateFacts | None:
+    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> PrivateFacts | None:
         """Return what there is to tell of a private line, counted once for its newest version."""
         if keys != self._private_of:
             self._private_of, self.private, self._private_trouble = keys, None, None

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
+from fedping.model_store.place import Place
+
 MIB = 1024 * 1024
 OPERATIONS_PORT = 8082
 
@@ -116,7 +118,7 @@ class IngestSettings:
     ``trusted_proxies`` whose word is believed on where a request came from.
     """
 
-    store: Path
+    store: Place
     landing: Path
     journal: Path
     host: str = "127.0.0.1"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import shutil
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from fedping.model_store import open_store
@@ -32,7 +34,7 @@ def prepare(settings: IngestSettings) -> Lock:
         CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
     """
     _check_numbers(settings)
-    for sentence in Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable.values():
+    for sentence in _unusable(settings):
         print(f"fedping ingest: starts without a study: {sentence}", file=sys.stderr, flush=True)
     for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
         _check_writable(folder, what)
@@ -42,6 +44,19 @@ def prepare(settings: IngestSettings) -> Lock:
     note_inherited(settings)
     note_period(settings)
     return lock
+
+
+def _unusable(settings: IngestSettings) -> list[str]:
+    """Return why studies cannot be served that cannot; raises as :func:`prepare` does, as far as the store goes."""
+    if isinstance(settings.store, Path):
+        return _read_studies(settings)
+    # What talks to an object store has threads, and this process is one that forks: a child that ends again asks.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:
+        return child.submit(_read_studies, settings).result()
+
+
+def _read_studies(settings: IngestSettings) -> list[str]:
+    return list(Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable.values())
 
 
 def _check_numbers(settings: IngestSettings) -> None:

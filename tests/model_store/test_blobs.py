@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedping.main import main
-from fedping.model_store.blobs import LocalBlobs, check_publishing
+from fedping.model_store.blobs import LocalBlobs
 from fedping.protocol.errors import FedpingError
 from tests.support.ingest_app import make_store
 
@@ -85,7 +85,7 @@ def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("no_links")
 def test_a_file_system_without_hard_links_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    for refused in (lambda: LocalBlobs(tmp_path).create("k", b"1"), lambda: check_publishing(tmp_path)):
+    for refused in (lambda: LocalBlobs(tmp_path).create("k", b"1"), lambda: LocalBlobs(tmp_path).check_writing()):
         with pytest.raises(FedpingError, match=r"has no hard links, .*put the store on a local disk"):
             refused()
     assert list(tmp_path.iterdir()) == []
@@ -116,7 +116,7 @@ def test_a_round_says_so_before_its_work(
 
 
 def test_where_there_are_links_the_check_leaves_nothing(tmp_path: Path) -> None:
-    check_publishing(tmp_path)
+    LocalBlobs(tmp_path).check_writing()
     assert list(tmp_path.iterdir()) == []
 
 

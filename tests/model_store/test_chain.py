@@ -148,7 +148,7 @@ def test_a_missing_version_in_between_is_told_and_does_not_take_the_line_back(
 
 def test_a_version_is_read_once_to_learn_whether_it_follows(versions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(versions.parents[2])
-    blobs = store._blobs
+    blobs = store.blobs
     reads: list[str] = []
     read = blobs.read
     monkeypatch.setattr(blobs, "read", lambda key: (reads.append(key), read(key))[1])
@@ -275,7 +275,7 @@ def test_a_fence_that_was_interrupted_is_finished_by_the_same_command(
 
     class Killed(BaseException): ...
 
-    blobs, calls = store._blobs, 0
+    blobs, calls = store.blobs, 0
     create = blobs.create
 
     def create_until(key: str, data: bytes) -> bool:

@@ -217,14 +217,13 @@ def _read_only(*args: object, **more: object) -> None:
 def test_a_read_only_file_system_is_told_in_a_sentence(
     store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedping.model_store.blobs import check_publishing
 
     version = after(store.head("study", "main"))
     monkeypatch.setattr(
         "builtins.open", lambda path, mode="r", **more: _read_only() if "x" in mode else _OPEN(path, mode, **more)
     )
     monkeypatch.setattr(Path, "unlink", _read_only)
-    for attempt in (lambda: store.publish(version), lambda: check_publishing(tmp_path / "store")):
+    for attempt in (lambda: store.publish(version), store.check_publishing):
         with pytest.raises(FedpingError, match=r"cannot write .*: Read-only file system; free space or correct"):
             attempt()
 

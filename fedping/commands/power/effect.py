@@ -17,6 +17,7 @@ from fedping.terminal import status
 if TYPE_CHECKING:
     from fedping.analysis.power import Change, Pilot
     from fedping.analysis.study import Window
+    from fedping.model_store.place import Place
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -99,7 +100,7 @@ def effect(
     exposed: float,
     simulations: int,
     seed: int,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     as_json: bool,
 ) -> None:
@@ -149,7 +150,7 @@ def _pilot(
     window: Window,
     values: Path | None,
     counts: str | None,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     master: str | None,
     tell: Callable[[str], None],
@@ -173,7 +174,7 @@ def _landed(
     metric_name: str,
     unit: Any,
     window: Window,
-    store_path: Path,
+    store_path: Place,
     landing: Path,
     master: str | None,
     tell: Callable[[str], None],

@@ -20,6 +20,10 @@ MISS_PAUSE = 0.1
 """Seconds between looks at the store for a study that was asked for and is not known."""
 
 
+LOOK_REST = 1.0
+"""Seconds for which the newest version is told again that was seen in an object store: a request takes as long as a
+hundred pings, and costs money."""
+
 TELEMETRY = "telemetry"
 """The namespace of Firefox' own pings, whose paths name no study."""
 
@@ -194,5 +198,6 @@ class Catalogue:
                 partial(self._store.newest_from, name, line.name),
                 partial(self._store.study, name),
                 partial(self._store.staged_after, name, line.name),
+                rest=0.0 if self._store.is_near else LOOK_REST,
             )
         return study_rules(study, heads, self._keys)

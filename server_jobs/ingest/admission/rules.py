@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +47,8 @@ class LineHead:
         look_from: looks for newer ones.
         see_store: raises StoreError or OSError if the store is away, which looks like a version that is not there.
         look_at_stage: returns what some clients are to take instead of the newest version, given that.
+        rest: seconds for which :meth:`latest` and :meth:`staged` tell again what was seen last, of a store that takes
+            its time; a version that a ping names and that is not known is looked for all the same.
     """
 
     def __init__(
@@ -54,8 +57,12 @@ class LineHead:
         look_from: LookFrom,
         see_store: Callable[[], object] = lambda: None,
         look_at_stage: Callable[[int], Staged | None] = lambda known: None,
+        rest: float = 0.0,
     ) -> None:
         self.known = known
+        self._rest = rest
+        self._seen_at = self._staged_at = -math.inf
+        self._staged: Staged | None = None
         self._look_at_stage = look_at_stage
         self._handed_out = known
         self._look_from = look_from
@@ -69,17 +76,25 @@ class LineHead:
         It is less than it was if an older copy of the store has been put back; of a store that is away it stays.
         """
         with self._looking:  # or a look that began earlier, and saw less, might have the last word
-            found = self._look_from(self.known)
-            if found >= self.known or self._is_there():  # a store that is away looks like one that has no version
-                self.known = found
-            return self.known
+            if time.monotonic() - self._seen_at < self._rest:
+                return self.known
+            return self._look()
+
+    def _look(self) -> int:
+        found = self._look_from(self.known)
+        if found >= self.known or self._is_there():  # a store that is away looks like one that has no version
+            self.known = found
+        self._seen_at, self._staged_at = time.monotonic(), -math.inf
+        return self.known
 
     def staged(self) -> Staged | None:
         """Return what some clients are to take instead of the newest version that :meth:`latest` has told of."""
-        found = self._look_at_stage(self.known)
-        if found is not None:
-            self._handed_out = found.iteration
-        return found
+        if time.monotonic() - self._staged_at >= self._rest:
+            self._staged = self._look_at_stage(self.known)
+            self._staged_at = time.monotonic()
+            if self._staged is not None:
+                self._handed_out = self._staged.iteration
+        return self._staged
 
     def knows(self, version: int) -> bool:
         """Return whether a version is known to have been published, or staged, which some have fetched."""
@@ -107,7 +122,7 @@ class LineHead:
                 if not self.knows(version) and self._looked <= since_ms:
                     time.sleep(min(LOOK_PAUSE, max(0.0, self._looked / 1000 + LOOK_PAUSE - time.time())))
                     begun = time.time() * 1000
-                    if version > self.latest() and (self.staged() is None or not self.knows(version)):
+                    if version > self._look() and (self.staged() is None or not self.knows(version)):
                         self._see_store()
                     self._looked = begun
         return self.knows(version)

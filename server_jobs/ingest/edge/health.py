@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedping.model_store import ModelStore, open_store
-from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store.place import Place
 from fedping.model_store.store import lost
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
@@ -170,25 +170,25 @@ def _folder_trouble(folder: Path, what: str) -> str | None:
     return None
 
 
-def _check_lines(folder: Path, store: ModelStore, rules: StudyRules) -> None:
+def _check_lines(place: Place, store: ModelStore, rules: StudyRules) -> None:
     """Raise what a client that fetches latest.json, or a round, would run into."""
-    blobs, study = LocalBlobs(folder), rules.study.name
+    study = rules.study.name
     for name, head in rules.heads.items():
         served = head.latest()
         newest = store.newest(study, name)
         if served < 0 or newest < 0:
             raise FedpingError(store.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
-        data = blobs.read(f"{study}/{name}/versions/{served}.json") or b""
-        _read_newest(folder, study, name, served, newest, zlib.crc32(data))
+        data = store.stored_bytes(study, name, served) or b""
+        _read_newest(place, study, name, served, newest, zlib.crc32(data))
 
 
 @lru_cache(maxsize=1024)
-def _read_newest(folder: Path, study: str, line: str, served: int, newest: int, checksum: int) -> None:
+def _read_newest(place: Place, study: str, line: str, served: int, newest: int, checksum: int) -> None:
     """Read a line's newest version as clients and as rounds do; only once while it stays the same, for it may be large.
 
     In a store of its own, which remembers the version that it has read last, and is gone with it.
     """
-    store = open_store(folder)
+    store = open_store(place)
     store.public_document(study, line, served)
     store.head(study, line)
 

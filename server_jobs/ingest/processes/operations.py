@@ -8,8 +8,7 @@ import time
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from fedping.model_store import ModelStore
-from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store import store_at
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.edge.operations import Operations
 from fedping.server_jobs.ingest.edge.services import Watched
@@ -81,7 +80,7 @@ class _Server(ThreadedWSGIServer):
 
 def _watched(settings: IngestSettings) -> Watched:
     """Return what to watch; the store need not be readable, because whoever asks wants to know why it is not."""
-    store = ModelStore(LocalBlobs(settings.store), str(settings.store))
+    store = store_at(settings.store)
     return Watched(
         settings=settings, store=store, catalogue=Catalogue(store, patient=True, ticket_keys=settings.ticket_keys)
     )

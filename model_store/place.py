@@ -1,0 +1,67 @@
+"""Where a model store lies: in a folder of this machine, or in a bucket of an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.local_path import local_path
+
+_KINDS = {"s3": "bucket", "gs": "bucket", "az": "container"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/]*)/*(.*)\Z", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of an object store, or a part of it: ``s3://name/prefix``, ``gs://…`` or, of Azure, ``az://…``.
+
+    Credentials, region and endpoint are not part of it: they come from the environment.
+    """
+
+    scheme: str
+    name: str
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.name}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+Place: TypeAlias = Path | Bucket
+"""Where a store lies; ``str`` of it is what an option takes."""
+
+
+def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
+    """Return the place that an option, a variable or a key of a file names.
+
+    Raises:
+        InvalidSettings: it is neither a path nor the address of a bucket, or an address with more than that in it.
+    """
+    if isinstance(said, Bucket):
+        return said
+    text = os.fspath(said)
+    found = _URL.match(text)
+    if found is None or (scheme := found[1].lower()) not in _KINDS:
+        return local_path(text)
+    name, prefix = found[2], found[3].rstrip("/")
+    if "@" in name or "?" in text or "#" in text:  # what comes before or after may be a secret, and is not repeated
+        raise InvalidSettings(
+            f"the address of the {_KINDS[scheme]} has a name, a password or a token in it; give {scheme}://NAME/FOLDER "
+            "alone, and credentials by the environment"
+        )
+    if not _BUCKET.match(name):
+        raise InvalidSettings(f"'{text}' names no {_KINDS[scheme]}; give {scheme}://NAME or {scheme}://NAME/FOLDER")
+    parts = unquote(prefix).split("/") if prefix else []
+    if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
+        raise InvalidSettings(f"'{text}' has an empty or odd part in its folder; give {scheme}://{name}/FOLDER")
+    return Bucket(scheme, name, "/".join(parts))
+
+
+def absolute(place: Place) -> str:
+    """Return a place as another process has to be told it, whatever folder it works in."""
+    return str(place.absolute() if isinstance(place, Path) else place)

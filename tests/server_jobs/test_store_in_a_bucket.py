@@ -1,0 +1,309 @@
+"""Rounds, ingest and the commands over a store in a bucket: as in a folder, and through faults and kills."""
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from fedping.main import main
+from fedping.model_store import ModelStore, open_store
+from fedping.model_store.objects import PATIENCE_VARIABLE
+from fedping.model_store.place import place_of
+from fedping.protocol.study import Arm, Study
+from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round.engine import Engine, NumpyEngine
+from tests.support.effort import few_or_all
+from tests.support.ingest_app import PATH, STUDY, make_store
+from tests.support.ingest_server import running_ingest
+from tests.support.object_server import Bucket, bucket_of, object_server
+from tests.support.pings import ping_json
+from tests.support.processes import wait_until
+from tests.support.rounds import WHEN, crowd, land, line_of, store_with
+from tests.support.versions import after
+
+ROOT = Path(__file__).parents[2]
+CLIENTS, ROUNDS = 20, 3
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with object_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> Iterator[Bucket]:
+    with bucket_of(endpoint) as made:
+        yield made
+
+
+def small_study() -> Study:
+    return Study(
+        name="study",
+        arms=(Arm(name="treatment", share=1.0, line="main", submits=True),),
+        lines=(line_of(2, min_clients=1),),
+    )
+
+
+def landed(folder: Path) -> Path:
+    """Land pings for three rounds."""
+    for version in range(ROUNDS):
+        pings = crowd(CLIENTS, seed=version, version=version, first_document=CLIENTS * version)
+        land(folder, pings, iteration=version)
+    return folder
+
+
+def rounds(store: ModelStore, landing: Path, engine: Engine, many: int = ROUNDS) -> None:
+    for _ in range(many):
+        run_round(store, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+
+
+def digests(store: ModelStore) -> list[str]:
+    return [store.version("study", "main", n).digest for n in store.iterations("study", "main")]
+
+
+def in_a_folder(tmp_path: Path, landing: Path) -> list[str]:
+    """Return the digests of the versions that the same rounds make in a folder."""
+    store = store_with(tmp_path / "folder", small_study())
+    rounds(store, landing, NumpyEngine())
+    assert len(digests(store)) == ROUNDS + 1
+    return digests(store)
+
+
+def test_a_bucket_gets_the_versions_of_a_folder_and_serves_them(tmp_path: Path, bucket: Bucket) -> None:
+    landing = landed(tmp_path / "landing")
+    store = store_with(place_of(f"{bucket.url}/models"), small_study())
+    rounds(store, landing, NumpyEngine())
+    assert digests(store) == in_a_folder(tmp_path, landing)
+    newest, numbered = (bucket.get(f"models/study/main/public/{name}.json") for name in ("latest", "2"))
+    assert newest.json()["iteration"] == ROUNDS
+    assert newest.headers["Cache-Control"] == "no-cache"
+    assert newest.headers["Content-Type"] == "application/json"
+    assert numbered.json()["iteration"] == 2
+    assert "immutable" in numbered.headers["Cache-Control"]
+
+
+@pytest.mark.spark
+def test_spark_makes_the_same_versions_in_a_bucket(tmp_path: Path, bucket: Bucket, spark: Any) -> None:
+    from fedping.server_jobs.round.spark_engine import SparkEngine
+
+    landing = landed(tmp_path / "landing")
+    store = store_with(place_of(bucket.url), small_study())
+    rounds(store, landing, SparkEngine(lambda: nullcontext(spark)))
+    assert digests(store) == in_a_folder(tmp_path, landing)
+
+
+def test_the_commands_take_a_bucket(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDPING_STORE", f"{bucket.url}/models")
+    monkeypatch.setenv("FEDPING_LANDING", str(landed(tmp_path / "landing")))
+    assert main(["study", "list"]) == 1
+    assert f"there is no model store at {bucket.url}/models; make one" in capsys.readouterr().err
+    store_with(place_of(f"{bucket.url}/models"), small_study())
+    for _ in range(ROUNDS):
+        assert main(["round", "study", "--engine", "numpy"]) == 0
+    for version in range(ROUNDS + 1):
+        assert main(["store", "recompute", "study", "main", str(version)]) == 0
+    assert main(["store", "rollback", "study", "main", "--to", "1"]) == 0
+    assert main(["study", "pause", "study"]) == 0
+    assert main(["study", "health", "study"]) in (0, 1)
+    capsys.readouterr()
+    assert main(["store", "history", "study", "main", "--json"]) == 0
+    assert [row["iteration"] for row in json.loads(capsys.readouterr().out)] == list(range(ROUNDS + 2))
+
+
+def test_a_study_moves_into_a_bucket_and_back(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    landing = landed(tmp_path / "landing")
+    home, away, back = str(tmp_path / "folder"), f"{bucket.url}/away", str(tmp_path / "back")
+    made = in_a_folder(tmp_path, landing)
+    bucket.faults("slow_down", share=0.2, seed=1)
+    assert main(["store", "copy", "study", "--store", home, "--to", away]) == 0
+    bucket.well()
+    assert f"study 'study' is in {away}" in capsys.readouterr().out
+    assert main(["store", "copy", "study", "--store", home, "--to", away]) == 0
+    assert " 0 of them new" in capsys.readouterr().out
+    assert main(["store", "copy", "study", "--store", away, "--to", back]) == 0
+    files = sorted(path.relative_to(home) for path in Path(home).rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(back) for path in Path(back).rglob("*") if path.is_file())
+    assert all((Path(home) / file).read_bytes() == (Path(back) / file).read_bytes() for file in files)
+    for store in (away, back):
+        assert digests(open_store(place_of(store))) == made
+        for version in range(1, ROUNDS + 1):
+            again = ["store", "recompute", "study", "main", str(version), "--store", store, "--landing", str(landing)]
+            assert main(again) == 0
+
+
+def test_a_copy_that_would_lose_versions_is_refused(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    landing, home = landed(tmp_path / "landing"), str(tmp_path / "folder")
+    in_a_folder(tmp_path, landing)
+    store_with(place_of(f"{bucket.url}/older"), small_study())
+    assert main(["store", "copy", "study", "--store", f"{bucket.url}/older", "--to", home]) == 1
+    assert "is at version 3 in" in capsys.readouterr().err
+    other = store_with(tmp_path / "other", small_study())
+    other.publish(after(other.head("study", "main")))
+    assert main(["store", "copy", "study", "--store", str(tmp_path / "other"), "--to", f"{bucket.url}/older"]) == 0
+    assert main(["store", "copy", "study", "--store", home, "--to", f"{bucket.url}/older"]) == 1
+    assert "differs from" in capsys.readouterr().err
+
+
+# Dies at the so-manieth request that writes, before or after it was carried out.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import obstore
+from fedping.model_store import open_store
+from fedping.model_store.place import place_of
+from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round.engine import NumpyEngine
+
+left, before, put = int(sys.argv[3]), sys.argv[4] == "before", obstore.put
+
+def killing(*args, **more):
+    global left
+    left -= 1
+    if left == 0 and before:
+        os.kill(os.getpid(), signal.SIGKILL)
+    put(*args, **more)
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+store = open_store(place_of(sys.argv[1]))
+obstore.put = killing
+run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), clock=lambda: "%s", code_version="test")
+"""
+
+
+@pytest.mark.thorough
+def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: Path, bucket: Bucket) -> None:
+    """Each round is killed at some of its writes, while one request in ten fails, and then run again."""
+    landing, draws = landed(tmp_path / "landing"), random.Random(18)
+    made = in_a_folder(tmp_path, landing)
+    kills = 0
+    for attempt in range(few_or_all(2, 67)):
+        url = f"{bucket.url}/{attempt}"
+        store = store_with(place_of(url), small_study())
+        for number in range(1, ROUNDS + 1):
+            bucket.faults(draws.choice(["slow_down", "lost", "cut", "throttled"]), share=0.1, seed=attempt)
+            call = [url, str(landing), str(draws.randrange(1, 4)), draws.choice(["before", "after"])]
+            killed = subprocess.run([sys.executable, "-c", KILLED % WHEN, *call], cwd=ROOT)
+            assert killed.returncode in (-signal.SIGKILL, 0)
+            kills += killed.returncode != 0
+            if store.newest("study", "main") < number:
+                rounds(store, landing, NumpyEngine(), 1)
+            bucket.well()
+            store.refresh_public("study", "main")
+            assert bucket.get(f"{attempt}/study/main/public/latest.json").json()["iteration"] == number
+        assert digests(store) == made
+    assert kills > 0
+
+
+def post(url: str, version: int = 0) -> int:
+    address = f"{url}{PATH}/{uuid.uuid4()}"
+    return requests.post(address, json=ping_json(model_version=version), timeout=60).status_code
+
+
+def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path, bucket: Bucket) -> None:
+    place = place_of(f"{bucket.url}/models")
+    store = make_store(place)
+    with running_ingest(place, tmp_path / "landing", "--workers", "1") as ingest:  # type: ignore[arg-type]
+        address = f"{ingest.url}/models/{STUDY}/main/latest.json"
+        assert requests.get(address, timeout=60).json()["iteration"] == 0
+        assert post(ingest.url) == 200
+        store.publish(after(store.head(STUDY, "main")))
+        assert post(ingest.url, version=1) == 200, "a version can be named as soon as it is published"
+        assert wait_until(lambda: requests.get(address, timeout=60).json()["iteration"] == 1)
+        bucket.faults("error")
+        assert [post(ingest.url, version=1) for _ in range(5)] == [200] * 5
+        assert requests.get(address, timeout=120).json()["iteration"] == 1, "what was seen is served on"
+        assert wait_until(lambda: not ingest.is_well())
+        bucket.well()
+        assert wait_until(ingest.is_well)
+        assert ingest.flush()["landed"] == 7
+
+
+def test_ingest_over_a_bucket_that_is_not_there_ends_with_a_sentence(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, PATIENCE_VARIABLE: "0.2"}
+    for store, sentence in (
+        ("s3://no-such-bucket/x", "there is no 'no-such-bucket': make it first, or correct --store"),
+        (f"{bucket.url}/empty", "there is no model store at"),
+        ("s3://key:secret@bucket/x", "has a name, a password or a token in it"),
+    ):
+        command = [sys.executable, "-m", "fedping", "ingest", "--store", store, "--landing", str(tmp_path / "landing")]
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert ended.returncode != 0
+        assert sentence in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert "secret" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("deaf", "has no conditional writes"),
+        ("denied", "give credentials that may, and have not expired"),
+        ("expired", "give credentials that may, and have not expired"),
+    ],
+)
+def test_a_round_where_nothing_can_be_published_is_refused(
+    kind: str,
+    sentence: str,
+    tmp_path: Path,
+    bucket: Bucket,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0.3")
+    landing = landed(tmp_path / "landing")
+    store = store_with(place_of(bucket.url), small_study())
+    bucket.faults(kind, method="PUT")
+    asked = ["round", "study", "--engine", "numpy", "--store", bucket.url, "--landing", str(landing)]
+    assert main(asked) == 1
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "Traceback" not in told
+    bucket.well()
+    assert store.iterations("study", "main") == [0]
+    assert main(asked) == 0
+
+
+def test_the_guide_can_be_typed(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All commands of docs/object-stores.md, in their order, in a folder with the shipped experiments."""
+    guide = (ROOT / "docs" / "object-stores.md").read_text()
+    typed = [line for block in re.findall(r"^```sh\n(.*?)^```$", guide, re.M | re.S) for line in block.splitlines()]
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for line in typed:
+        words = shlex.split(line.replace("s3://fedping-models", bucket.url))
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))  # type: ignore[arg-type]
+        elif words[0] == "fedping":
+            if "--store" in words and words[words.index("--store") + 1] == "store":
+                monkeypatch.delenv("FEDPING_STORE")
+                assert main(["study", "create", "experiments/demo.toml"]) == 0
+            assert main(words[1:]) == 0, line
+            ran += 1
+    assert ran == 6
+    assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
