@@ -1,8 +1,8 @@
 """Cut requirements.lock down to what one image needs: the same versions and hashes, of fewer packages.
 
-``python deploy/locked.py ingest`` prints the part of an image, by the names in ``images.json``; it needs Python alone, for
-a build has nothing else yet. ``python deploy/locked.py --write`` finds these names anew, from the packages that are installed
-here; do that after `make lock`.
+``python deploy/locked.py ingest`` prints the part of an image, by the names in ``images.json``; it needs Python alone,
+for a build has nothing else yet. ``python deploy/locked.py --write`` finds these names anew, from the packages that are
+installed here; do that after `make lock`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 LOCK = "requirements.lock"
@@ -94,24 +95,23 @@ def needed(requirements: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def of_images(project: Mapping[str, object]) -> dict[str, list[str]]:
+def of_images(project: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names of the packages of every image, given pyproject.toml's table ``project``."""
     return {image: needed(_requirements(project, extras)) for image, extras in EXTRAS.items()}
 
 
-def _requirements(project: Mapping[str, object], extras: Collection[str]) -> list[str]:
+def _requirements(project: Mapping[str, Any], extras: Collection[str]) -> list[str]:
     """Return what the project asks for with some of its extras, those that these name included."""
-    optional: Mapping[str, list[str]] = project["optional-dependencies"]  # type: ignore[assignment]
-    found = list(project["dependencies"])  # type: ignore[call-overload]
+    found: list[str] = list(project["dependencies"])
     for extra in extras:
-        for text in optional[extra]:
+        for text in project["optional-dependencies"][extra]:
             own = re.match(r"fedping\[(.+)\]\Z", text)
             found += _requirements(project, own[1].split(",")) if own else [text]
     return found
 
 
 def main(arguments: list[str]) -> int:
-    """Print the lock of an image, or write the names of all; return 2 if neither is asked for, 1 if it cannot be done."""
+    """Print the lock of an image, or write the names of all; return 2 if asked for neither, 1 if it cannot be done."""
     if arguments == ["--write"]:
         import tomllib
 
