@@ -299,6 +299,13 @@ def test_all_attempts_of_a_round_end_before_the_next() -> None:
     assert job["template"]["spec"]["terminationGracePeriodSeconds"] > FORCED_AFTER
 
 
+def test_a_round_uses_the_cores_that_it_asks_for() -> None:
+    """Spark takes those of the node if it is not told, and starts a Python for each."""
+    _, job, words = round_job()
+    (container,) = job["template"]["spec"]["containers"]
+    assert value_of(words, "--master") == f"local[{container['resources']['requests']['cpu']}]"
+
+
 def test_only_what_may_be_otherwise_in_a_minute_is_tried_again() -> None:
     """By the table of exit codes in docs/reference.md."""
     _, job, _ = round_job()
@@ -356,9 +363,9 @@ def test_secrets_are_named_and_mounted_as_their_makers_are_told() -> None:
 
 
 def test_rounds_may_ask_a_helper_only_where_they_have_one() -> None:
-    assert LEADER["NetworkPolicy", "fedping-jobs"]["spec"]["egress"] == []
-    (rule,) = PRIVATE["NetworkPolicy", "fedping-jobs"]["spec"]["egress"]
-    assert {port["port"] for port in rule["ports"]} == {443, 53}
+    for found, ports in ((LEADER, {53}), (PRIVATE, {53, 443})):
+        (rule,) = found["NetworkPolicy", "fedping-jobs"]["spec"]["egress"]
+        assert {port["port"] for port in rule["ports"]} == ports
 
 
 # --- the helper ---
