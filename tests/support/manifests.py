@@ -1,0 +1,102 @@
+"""deploy/kubernetes, as a cluster would be told it: the objects of files, and patches laid over them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.images import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+"""Kind and name."""
+
+
+def documents(path: Path) -> list[Object]:
+    """Return the documents of a YAML file."""
+    return [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
+
+
+def objects(folder: Path = KUBERNETES) -> dict[Key, Object]:
+    """Return the objects that a kustomization lists, by kind and name."""
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    found = [each for name in kustomization["resources"] for each in documents(folder / name)]
+    assert len({key(each) for each in found}) == len(found), "two objects of one kind have a name"
+    return {key(each): each for each in found}
+
+
+def key(thing: Object) -> Key:
+    return thing["kind"], thing["metadata"]["name"]
+
+
+def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
+    """Return objects with a component's patches over them."""
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    assert kustomization["kind"] == "Component"
+    patches = [each for patch in kustomization["patches"] for each in documents(folder / patch["path"])]
+    missing = [key(patch) for patch in patches if key(patch) not in found]
+    assert not missing, f"patches of what is not there: {missing}"
+    return found | {key(patch): _laid(found[key(patch)], patch) for patch in patches}
+
+
+def _laid(under: Any, over: Any) -> Any:
+    """Lay a strategic merge patch over something: mappings by key, lists of named things by name, other lists whole.
+
+    Environment, volumes and containers are merged by name, mounts by path, as Kubernetes does.
+    """
+    if isinstance(under, dict) and isinstance(over, dict):
+        return under | {name: _laid(under.get(name), over[name]) for name in over}
+    if isinstance(under, list) and isinstance(over, list):
+        for by in ("mountPath", "name"):
+            if all(isinstance(each, dict) and by in each for each in [*under, *over]):
+                merged = {each[by]: each for each in under}
+                return [*(merged | {each[by]: _laid(merged.get(each[by]), each) for each in over}).values()]
+    return over
+
+
+@dataclass(frozen=True)
+class Pods:
+    """What makes pods, and the pods that it makes."""
+
+    name: str
+    kind: str
+    maker: Object
+    labels: dict[str, str]
+    spec: Object
+
+    def containers(self) -> list[Object]:
+        """Return all containers, those that come first included."""
+        return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
+
+    def claims(self) -> list[str]:
+        """Return the names of the volumes that each pod has of its own."""
+        return [each["metadata"]["name"] for each in self.maker["spec"].get("volumeClaimTemplates", ())]
+
+
+def pods(found: dict[Key, Object]) -> Iterator[Pods]:
+    """Yield what makes pods."""
+    for (kind, name), thing in found.items():
+        spec = thing.get("spec", {})
+        template = (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec).get("template")
+        if template:
+            yield Pods(name, kind, thing, template["metadata"]["labels"], template["spec"])
+
+
+def chosen(selector: Object, among: dict[Key, Object]) -> list[Pods]:
+    """Return the pods that a selector takes, as matchLabels and matchExpressions or as a Service's plain labels."""
+    plain = selector if not {"matchLabels", "matchExpressions"} & selector.keys() else selector.get("matchLabels", {})
+    wanted = {name: [value] for name, value in plain.items()}
+    for expression in selector.get("matchExpressions", ()):
+        assert expression["operator"] == "In"
+        wanted[expression["key"]] = expression["values"]
+    return [each for each in pods(among) if all(each.labels.get(name) in values for name, values in wanted.items())]
+
+
+def mebibytes(quantity: str) -> float:
+    """Return a quantity of memory in MiB."""
+    units = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
+    return float(quantity[:-2]) * units[quantity[-2:]]
