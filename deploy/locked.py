@@ -19,7 +19,11 @@ HERE = Path(__file__).parent
 LOCK = "requirements.lock"
 NAMES = HERE / "images.json"
 
-EXTRAS: dict[str, tuple[str, ...]] = {"ingest": (), "round": ("analysis", "privacy"), "helper": ("privacy",)}
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "ingest": ("objects",),
+    "round": ("analysis", "objects", "privacy"),
+    "helper": ("privacy",),
+}
 """The extras of pyproject.toml that each image has; fedping's own dependencies come with all."""
 
 PLATFORMS = tuple(
