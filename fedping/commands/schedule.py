@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ from fedping.commands.round import (
     subject,
     write_metrics,
 )
-from fedping.options import LocalPath, json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.log import tell
 from fedping.server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 @keep_option
 @metrics_file_option
 @json_option
+@log_format_option
 def schedule(
     study: str | None,
     lines: tuple[str, ...],
@@ -118,6 +121,7 @@ def schedule(
             Planned(name=study, lines=lines, every=every, offset=offset, time_limit=time_limit or "", helpers=helpers),
         )
     clock = WallClock()
+    on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
     until = math.inf if lasting is None else clock.now() + parse_every(lasting)
     try:
         with ended_by_signals() as ending:
@@ -140,9 +144,9 @@ def schedule(
 
                     return Job(run, one.next_after, one.name if plan is not None else "")
 
-                run_jobs([job(*each) for each in prepared], clock, _tell, now_first=now_first, until=until)
+                run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
     except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
-        _tell("stopped")
+        tell("stopped", "info")
 
 
 def _run_all(
@@ -159,17 +163,17 @@ def _run_all(
     """Run a round of each line within the time limit; report what fails and go on. None while the study rests."""
     try:
         if rests := resting(store, landing, study, given.keep):
-            _tell(rests)
+            tell(rests, "info", study=study)
             return
     except FedpingError as error:
-        _tell(f"no round of {study}: {error}")
+        tell(f"no round of {study}: {error}", study=study)
         return
     try:
         with ending.within(limit, subject(study, lines)):
             for line in lines:
                 _run_one(store, landing, study, line, engine, given, as_json)
     except OutOfTime as error:
-        _tell(str(error))
+        tell(str(error), study=study)
 
 
 def _run_one(
@@ -181,15 +185,8 @@ def _run_one(
     except ApplicationGone:
         raise
     except FedpingError as error:
-        _tell(f"no round of {study}/{line}: {error}")
+        tell(f"no round of {study}/{line}: {error}", study=study, line=line)
     except Exception:
-        _tell(f"the round of {study}/{line} failed; the next one begins with a new Spark session\n" + _trace())
+        said = f"the round of {study}/{line} failed; the next one begins with a new Spark session"
+        tell(said, study=study, line=line, trace=traceback.format_exc().rstrip())
         engine.close()
-
-
-def _trace() -> str:
-    return traceback.format_exc().rstrip()
-
-
-def _tell(text: str) -> None:
-    click.echo(f"fedping: {text}", err=True)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
+LOGGED = "fedping ingest: "
+"""What stands before all that ingest logs as text."""
+
 MIB = 1024 * 1024
 OPERATIONS_PORT = 8082
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import make_folder
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period
 from fedping.server_jobs.ingest.processes.bonds import Lock
-from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
 from fedping.server_jobs.listening import CannotStart, check_port
 
 INGEST_LOCK = ".ingest.lock"
@@ -32,8 +32,8 @@ def prepare(settings: IngestSettings) -> Lock:
         CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
     """
     _check_numbers(settings)
-    for sentence in Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable.values():
-        print(f"fedping ingest: starts without a study: {sentence}", file=sys.stderr, flush=True)
+    for name, sentence in Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable.items():
+        tell(f"starts without a study: {sentence}", before=LOGGED, study=name)
     for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
         _check_writable(folder, what)
     lock = _take_lock(settings.journal)  # first, for whoever still holds it may hold the port too
