@@ -59,6 +59,12 @@ if TYPE_CHECKING:
     help="TOML file of several studies, each with times of its own, instead of STUDY, --every, --offset, --time-limit.",
 )
 @click.option("--for", "lasting", help="How long to go on: 45m, 8h, ...; without it, until a signal.")
+@click.option(
+    "--until",
+    "ends_at",
+    metavar="TIME",
+    help="When to end instead: 18:00 or 2026-11-25T08:00 by this machine's clock, 2026-11-25T08:00+01:00, ...",
+)
 @store_option
 @landing_option
 @engine_option
@@ -78,6 +84,7 @@ def schedule(
     time_limit: str | None,
     plan: Path | None,
     lasting: str | None,
+    ends_at: str | None,
     store_path: Path,
     landing: Path,
     engine_name: str,
@@ -102,7 +109,7 @@ def schedule(
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
-    from fedping.server_jobs.schedule import Job, WallClock, parse_every, run_jobs
+    from fedping.server_jobs.schedule import Job, WallClock, full_utc, parse_every, parse_until, run_jobs
     from fedping.server_jobs.schedule_plan import Planned, read_plan
 
     if (study is None) == (plan is None):
@@ -123,6 +130,10 @@ def schedule(
     clock = WallClock()
     on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
     until = math.inf if lasting is None else clock.now() + parse_every(lasting)
+    if ends_at is not None:
+        if lasting is not None:
+            raise click.UsageError("--for and --until both say when to end; leave one of them out")
+        until = parse_until(ends_at, clock.now())
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
@@ -144,6 +155,8 @@ def schedule(
 
                     return Job(run, one.next_after, one.name if plan is not None else "")
 
+                if ends_at is not None:
+                    on_the_clock(f"no round begins from {full_utc(until)} on")
                 run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
     except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
         tell("stopped", "info")
