@@ -1,14 +1,18 @@
 """`python -m fedping` is the `fedping` command; Ctrl-C is told in a word even while the command line is imported."""
 
+import os
 import sys
 
 
 def run() -> None:
     """Run the command line of this process and leave with its exit code."""
+    from fedping.protocol import log
+
+    log.choose(sys.argv[1:], os.environ)
     try:
         from fedping import main
     except KeyboardInterrupt:
-        print("fedping: interrupted", file=sys.stderr)
+        log.tell("interrupted")
         sys.exit(130)
     except ModuleNotFoundError as error:
         from fedping.extras import missing_package
@@ -16,7 +20,7 @@ def run() -> None:
         missing = missing_package(error)
         if missing is None:
             raise
-        print(f"fedping: {missing}", file=sys.stderr)
+        log.tell(str(missing))
         sys.exit(missing.exit_code)
     main.run()
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedping.options import LocalPath
+from fedping.protocol import log
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.log import tell
 
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
@@ -115,6 +117,11 @@ def dashboard_settings(
         return settings
     from dataclasses import replace
 
+    if settings.beyond_loopback and log.is_json():
+        raise InvalidSettings(
+            "the dashboard would have to print a token of its own, and a log is no place for it; give --token-file or "
+            f"set {TOKEN_VARIABLE}"
+        )
     try:
         token = new_token() if settings.beyond_loopback else kept_token(settings.token_file)
     except (OSError, UnicodeDecodeError):
@@ -124,10 +131,15 @@ def dashboard_settings(
 
 def at(settings: DashboardSettings) -> str:
     """Return the address to open, with the token only if it is ours: what is printed may be kept, as by a journal."""
+    if settings.token_is_ours and log.is_json():
+        return f"{_url(settings)}/ (its token is in {settings.token_file})"
+    return f"{_url(settings)}/?token={settings.token}" if settings.token_is_ours else f"{_url(settings)}/"
+
+
+def _url(settings: DashboardSettings) -> str:
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = f"[{host}]" if ":" in host else host
-    end = f"/?token={settings.token}" if settings.token_is_ours else "/"
-    return f"http://{shown}:{settings.port}{end}"
+    return f"http://{shown}:{settings.port}"
 
 
 def _given(file: Path | None) -> str | None:
@@ -141,9 +153,7 @@ def _given(file: Path | None) -> str | None:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise InvalidSettings(f"the token file {file} cannot be read: {reason}; correct --token-file") from error
         if open_to_all:
-            click.echo(
-                f"fedping: every user of this machine can read the token in {file}; run chmod 600 {file}", err=True
-            )
+            tell(f"every user of this machine can read the token in {file}; run chmod 600 {file}", "warning")
         return token
     given = os.environ.get(TOKEN_VARIABLE)
     return None if given is None else checked_token(given)

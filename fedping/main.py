@@ -13,6 +13,7 @@ import click
 
 from fedping import __version__
 from fedping.extras import OF_COMMANDS, missing_package
+from fedping.protocol import log
 from fedping.protocol.errors import FedpingError
 
 SUBCOMMANDS = {
@@ -89,19 +90,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        error.show()
+        if log.is_json():
+            log.tell(error.format_message())
+        else:
+            error.show()
         return error.exit_code
     except FedpingError as error:
-        click.echo(f"fedping: {error}", err=True)
+        log.tell(str(error))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("fedping: interrupted", err=True)
+        log.tell("interrupted")
         return 130
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" for {error.filename}" if error.filename else ""
-        click.echo(f"fedping: the disk has no room left{where}; make room, then run the same command again", err=True)
+        log.tell(f"the disk has no room left{where}; make room, then run the same command again")
         return 1
     except ModuleNotFoundError as error:
         words = sys.argv[1:] if argv is None else argv
@@ -109,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = missing_package(error, f"fedping {command}", OF_COMMANDS.get(command))
         if missing is None:
             raise
-        click.echo(f"fedping: {missing}", err=True)
+        log.tell(str(missing))
         return missing.exit_code
     return code if isinstance(code, int) else 0
 
@@ -127,7 +131,7 @@ def _say_when_terminated() -> None:
 
     def end(number: int, _: object) -> None:
         if os.getpid() == here:
-            os.write(2, b"fedping: terminated\n")
+            log.tell_past_streams("terminated", "info")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -72,3 +72,14 @@ journal_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of text.")
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="FEDPING_LOG_FORMAT",
+    show_envvar=True,
+    expose_value=False,  # fedping.protocol.log has looked by then, for what goes wrong before
+    help="What is told while it runs: text for people, or JSON on stderr, an object a line, for machines.",
+)

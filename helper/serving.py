@@ -16,9 +16,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from fedping.helper.joining import current, keys_of
 from fedping.helper.replying import Reply, largest_request, reply
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.sharing.exchange import Reason, Refused, digest_of_signed
 from fedping.protocol.sharing.offer import terms_of
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
@@ -42,6 +41,9 @@ from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 if TYPE_CHECKING:
     from granian.rsgi import HTTPProtocol, Scope
     from prometheus_client import CollectorRegistry
+
+LOGGED = "fedping helper: "
+"""What stands before all that is logged as text."""
 
 MIB = 1024 * 1024
 
@@ -160,10 +162,10 @@ class Service:
         try:
             found = await self._response(scope, protocol)
         except (FedpingError, sqlite3.Error, OSError) as error:  # whoever asks need not know of what
-            _log(f"the folder is not in order: {error}")
+            tell(f"the folder is not in order: {error}", before=LOGGED)
             found = _error(503, "the helper's folder is not in order; its operator has to look")
         except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
-            _print_defect()
+            tell_defect(LOGGED)
             found = _error(500, "the helper failed on this request, which is a defect; ask again later")
         headers = [("content-type", found.kind), ("content-length", str(len(found.body))), *found.headers]
         with contextlib.suppress(ProtocolClosed):
@@ -219,7 +221,7 @@ class Service:
         except Refused as error:
             return self._refusal(error, digest)
         except FedpingError as error:  # of the folder, which whoever asks need not know
-            _log(f"cannot answer: {error}")
+            tell(f"cannot answer: {error}", before=LOGGED)
             return self._refusal(Refused("storage", "the helper's folder is not in order; its operator has to look"))
 
     def _answered(self, data: bytes) -> Reply:
@@ -228,13 +230,18 @@ class Service:
         try:
             found = reply(self.folder, data, datetime.now(UTC), threads=self.settings.threads)
         except Refused as error:
-            _log(f"refused ({error.reason}): {error}")
+            tell(f"refused ({error.reason}): {error}", "warning", before=LOGGED)
             raise
         took = time.monotonic() - began
         self.metrics.answered(found, took)
-        _log(
+        tell(
             f"answered {'again' if found.again else 'first'}: version {found.version} of line '{found.line}' of study "
-            f"'{found.study}', {found.clients:,} clients, {found.refused:,} of them left out, {took:.1f} s"
+            f"'{found.study}', {found.clients:,} clients, {found.refused:,} of them left out, {took:.1f} s",
+            "info",
+            before=LOGGED,
+            study=found.study,
+            line=found.line,
+            version=found.version,
         )
         return found
 
@@ -386,16 +393,6 @@ def _error(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
 
 def _busy(sentence: str) -> Response:
     return _error(503, sentence, ("retry-after", str(RETRY_AFTER)))
-
-
-def _log(sentence: str) -> None:
-    print(f"fedping helper: {sentence}", file=sys.stderr, flush=True)
-
-
-def _print_defect() -> None:
-    """Print where a defect is, without values: the message of an exception may quote what was sent."""
-    kind, _, where = sys.exc_info()
-    _log(f"{kind.__name__ if kind else 'error'}\n{''.join(traceback.format_tb(where))}")
 
 
 def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) -> None:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.log import tell_past_streams
 
 TOLD_BY = (signal.SIGINT, signal.SIGTERM)
 """The signals that tell a job to end; what supervisors, containers and terminals send."""
@@ -234,6 +235,5 @@ def _force(code: int, sentence: str) -> None:
         with suppress(Exception):
             kill()
     # Written past the stream: its lock may be held by the thread that hangs.
-    with suppress(OSError):
-        os.write(2, f"fedping: {sentence}: ended by force; run the same command to continue from there\n".encode())
+    tell_past_streams(f"{sentence}: ended by force; run the same command to continue from there")
     os._exit(code)

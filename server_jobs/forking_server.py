@@ -23,8 +23,13 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
+from fedping.protocol import log
+
 HEADER_MILLISECONDS = 15_000
 """How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
+
+_TO_STDERR = {"class": "logging.StreamHandler", "formatter": "generic", "stream": "ext://sys.stderr"}
+"""Where granian writes its errors if all that is told is a log; by itself it writes them to stdout."""
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,6 +38,8 @@ class ForkingServer(MPServer):
     """granian's server of processes, without threads of its own; made and used like `MPServer`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
+        if log.is_json():
+            settings["log_dictconfig"] = {"handlers": dict.fromkeys(("console", "access"), _TO_STDERR)}
         super().__init__(*args, **settings)
         self.main_loop_interrupt = _Interrupt(self)  # type: ignore[assignment]
 

@@ -10,7 +10,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from datetime import time as clock_time
 from typing import Protocol
 
 from fedping.protocol.errors import InvalidSettings
@@ -19,6 +20,7 @@ from fedping.server_jobs.wakeup import Wakeup
 DAY = 24 * 3600
 LEAST_LIMIT = 10 * 60
 _UNITS = {"s": 1, "m": 60, "h": 3600}
+_MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
 def parse_every(text: str) -> int:
@@ -72,6 +74,34 @@ def parse_time_limit(text: str) -> int | None:
             f"'{text}' is not a time limit for a round; give whole seconds, minutes or hours up to a day, such as 90s, "
             "27m or 6h, or none"
         ) from None
+
+
+def parse_until(text: str, now: float) -> float:
+    """Return a moment such as ``2026-11-25T08:00+01:00``, in seconds since 1970.
+
+    Without a zone it is by this machine's clock. A time of day, such as ``18:00``, is the next one by that clock.
+
+    Raises:
+        InvalidSettings: it is of none of these forms, or not after ``now``.
+    """
+    try:
+        if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
+            today = datetime.combine(datetime.fromtimestamp(now), clock_time.fromisoformat(text))
+            until = today.timestamp()
+            return until if until > now else (today + timedelta(days=1)).timestamp()
+        if not re.fullmatch(_MOMENT, text):
+            raise ValueError
+        until = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidSettings(
+            f"'{text}' is no time to end at; give a time of day such as 18:00, or a date with it such as "
+            "2026-11-25T08:00, by this machine's clock, or with a zone, 2026-11-25T08:00+01:00"
+        ) from None
+    if until <= now:
+        raise InvalidSettings(
+            f"--until {text} is over: that was at {full_utc(until)}, and it is {full_utc(now)}; give a time to come"
+        )
+    return until
 
 
 def limit_for(every: int) -> int:
@@ -200,6 +230,11 @@ def time_of_day_after(now: float, at: Sequence[int]) -> float:
 def utc(when: float) -> str:
     """Return a time for people: hours, minutes and seconds, UTC."""
     return f"{datetime.fromtimestamp(when, UTC):%H:%M:%S} UTC"
+
+
+def full_utc(when: float) -> str:
+    """Return a time for people with its date, UTC."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class WallClock:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedping.dashboard_options import at, dashboard_options, dashboard_settings
-from fedping.options import journal_option, landing_option, store_option
+from fedping.options import journal_option, landing_option, log_format_option, store_option
+from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.model_store.place import Place
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to listen on.")
 @dashboard_options
+@log_format_option
 def dashboard(
     store_path: Place,
     landing: Path,
@@ -46,4 +48,4 @@ def dashboard(
         **rest,
     )
     prepare(settings)
-    serve(settings, ready=lambda: click.echo(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs continue."))
+    serve(settings, ready=lambda: say(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs continue."))

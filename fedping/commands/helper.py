@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from fedping.options import LocalPath, json_option
+from fedping.options import LocalPath, json_option, log_format_option
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.helper.folder import HelperFolder
@@ -302,6 +303,7 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
 )
 @threads_option
 @folder_option
+@log_format_option
 def serve(host: str, port: int, max_request_mib: int, patience: float, threads: int | None, folder: Path) -> None:
     """Answer the requests of leaders over HTTP.
 
@@ -312,7 +314,7 @@ def serve(host: str, port: int, max_request_mib: int, patience: float, threads: 
     from fedping.helper.serving import serve as serving
 
     settings = ServeSettings(folder, host, port, threads or _cores(), max_request_mib * _MIB, patience)
-    serving(settings, lambda: click.echo(f"Answering requests on http://{host}:{port}; Ctrl-C stops."))
+    serving(settings, lambda: say(f"Answering requests on http://{host}:{port}; Ctrl-C stops."))
 
 
 def _cores() -> int:

@@ -13,8 +13,9 @@ import click
 from click.core import ParameterSource
 
 from fedping.dashboard_options import at, dashboard_options, dashboard_settings
-from fedping.options import LocalPath, journal_option, landing_option, store_option
+from fedping.options import LocalPath, journal_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
@@ -120,6 +121,7 @@ HERE = "127.0.0.1"
     "--dashboard-host", default="127.0.0.1", show_default=True, help="Address on which the dashboard listens."
 )
 @dashboard_options
+@log_format_option
 def ingest(
     store_path: Place,
     landing: Path,
@@ -211,7 +213,7 @@ def ingest(
     listener = OperatorsListener(settings)
     _tell_where(settings, listener, watching)
     code = supervise(settings, beside={"operator's listener": listener.serve, **beside})
-    click.echo(ending(settings, emptied=code == 0))
+    say(ending(settings, emptied=code == 0), "info" if code == 0 else "warning")
     return code or bool(unlanded(settings))
 
 
@@ -255,12 +257,12 @@ def _refuse_idle_options(names: set[str]) -> None:
 def _tell_where(settings: IngestSettings, listener: OperatorsListener, watching: DashboardSettings | None) -> None:
     address = f"http://{settings.host}:{settings.port}"
     every = f"{settings.compact_every:g} s"
-    click.echo(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
-    click.echo(f"For the operator: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
+    say(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
+    say(f"For the operator: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
     if settings.demo_page:
-        click.echo(f"The demo page: {address}/demo/ (it sends pings like any others)")
+        say(f"The demo page: {address}/demo/ (it sends pings like any others)")
     if watching is not None:
-        click.echo(f"The dashboard: {at(watching)}")
+        say(f"The dashboard: {at(watching)}")
 
 
 def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int], None]:

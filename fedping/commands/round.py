@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping import __version__
-from fedping.options import LocalPath, json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
+from fedping.protocol import log
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings, VersionHeld
 from fedping.protocol.numbers import with_minus
@@ -113,6 +114,7 @@ DOING = {
 )
 @metrics_file_option
 @json_option
+@log_format_option
 def round_(
     study: str,
     line: str | None,
@@ -155,7 +157,7 @@ def round_(
             store.check_publishing()
             lines = lines_of(store, study, (line,) if line else ())
             if rests := resting(store, landing, study, keep):
-                click.echo(f"fedping: {rests}", err=True)
+                log.tell(rests, "info", study=study)
                 return 0
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
@@ -164,7 +166,7 @@ def round_(
                 finally:
                     write_metrics(store, landing, metrics_file)
     except EndedBySignal as ended:
-        click.echo(f"fedping: {ended.sentence}", err=True)
+        log.tell(ended.sentence, "info", study=study)
         return ended.exit_code
 
 
@@ -188,7 +190,8 @@ def _decide(store: ModelStore, landing: Path, study: str, line: str | None, deci
         min_clients=store.study(study).line(line).pipeline.min_clients,
     )
     if decision == "release" and not as_json:
-        click.echo(f"{study}/{line}: published version {made.iteration}, which was held back")
+        said = f"{study}/{line}: published version {made.iteration}, which was held back"
+        log.say(said, study=study, line=line, version=made.iteration, outcome="published")
     else:
         show(with_lineage(made, result), as_json)
     return 0
@@ -234,10 +237,11 @@ def private_settings(
     from fedping.server_jobs.privacy.coins import read_key
 
     if keep:
-        click.echo(
-            "fedping: warning: with --keep the pings of a private line stay, though its clients are promised that they "
+        log.tell(
+            "warning: with --keep the pings of a private line stay, though its clients are promised that they "
             "are deleted once their round is over; a later round without it deletes them",
-            err=True,
+            "warning",
+            study=study,
         )
     folders = tuple(place for place in (store_path, landing) if isinstance(place, Path))
     return PrivateSettings(None if key is None else read_key(key, apart_from=folders), keep, ways)
@@ -291,7 +295,7 @@ def _run_lines(
         except FedpingError as error:
             if len(lines) == 1:
                 raise
-            click.echo(f"fedping: {study}/{name}: {error}", err=True)
+            log.tell(f"{study}/{name}: {error}", study=study, line=name)
             failed[name] = error
     if failed:
         # Worth another attempt only if each of them is.
@@ -406,15 +410,18 @@ def write_metrics(store: ModelStore, landing: Path, path: Path | None) -> None:
     try:
         write_textfile(landing, store, path)
     except FedpingError as error:
-        click.echo(f"fedping: warning: {error}", err=True)
+        log.tell(f"warning: {error}", "warning")
 
 
 def show(result: RoundResult, as_json: bool) -> None:
-    """Print a result: a sentence and a row an arm, or one line of JSON."""
+    """Print a result: a sentence and a row an arm, or one line of JSON; or log it."""
+    if log.is_json():
+        _log(result)
     if as_json:
         import msgspec
 
         click.echo(msgspec.json.encode(result).decode())
+    if as_json or log.is_json():
         return
     click.echo(result.sentence)
     if result.influence is not None:
@@ -431,6 +438,25 @@ def show(result: RoundResult, as_json: bool) -> None:
             firm = f" (winsorised {with_minus(f'{arm.winsorised.loss:.4f}')})" if arm.winsorised is not None else ""
             loss = f"loss {with_minus(f'{arm.loss:10.4f}')}{firm}"
             click.echo(f"  {name:<24} {arm.examples:>10,} {of}   {loss}{rank}")
+
+
+NEED_SOMEBODY = ("held", "exhausted", "withdrawn", "rolled_back")
+"""Outcomes that an operator should look at."""
+
+
+def _log(result: RoundResult) -> None:
+    """Log a round, with the version that is the line's newest after it."""
+    newer = {"published": 1, "lost": 1, "discarded": 1, "rolled_back": 1, "withdrawn": 2}.get(result.status, 0)
+    if result.status == "stopped":
+        newer = 2 if result.counts else 1
+    log.tell(
+        result.sentence,
+        "warning" if result.status in NEED_SOMEBODY else "info",
+        study=result.study,
+        line=result.line,
+        version=result.iteration + newer,
+        outcome=result.status,
+    )
 
 
 @contextmanager

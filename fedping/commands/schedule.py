@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ from fedping.commands.round import (
     subject,
     write_metrics,
 )
-from fedping.options import LocalPath, json_option, landing_option, store_option
+from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.log import tell
 from fedping.server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ if TYPE_CHECKING:
     help="TOML file of several studies, each with times of its own, instead of STUDY, --every, --offset, --time-limit.",
 )
 @click.option("--for", "lasting", help="How long to go on: 45m, 8h, ...; without it, until a signal.")
+@click.option(
+    "--until",
+    "ends_at",
+    metavar="TIME",
+    help="When to end instead: 18:00 or 2026-11-25T08:00 by this machine's clock, 2026-11-25T08:00+01:00, ...",
+)
 @store_option
 @landing_option
 @engine_option
@@ -67,6 +75,7 @@ if TYPE_CHECKING:
 @keep_option
 @metrics_file_option
 @json_option
+@log_format_option
 def schedule(
     study: str | None,
     lines: tuple[str, ...],
@@ -76,7 +85,12 @@ def schedule(
     time_limit: str | None,
     plan: Path | None,
     lasting: str | None,
+<<<<<<< HEAD
     store_path: Place,
+=======
+    ends_at: str | None,
+    store_path: Path,
+>>>>>>> w-logs
     landing: Path,
     engine_name: str,
     master: str | None,
@@ -99,7 +113,7 @@ def schedule(
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
-    from fedping.server_jobs.schedule import Job, WallClock, parse_every, run_jobs
+    from fedping.server_jobs.schedule import Job, WallClock, full_utc, parse_every, parse_until, run_jobs
     from fedping.server_jobs.schedule_plan import Planned, read_plan
 
     if (study is None) == (plan is None):
@@ -118,7 +132,12 @@ def schedule(
             Planned(name=study, lines=lines, every=every, offset=offset, time_limit=time_limit or "", helpers=helpers),
         )
     clock = WallClock()
+    on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
     until = math.inf if lasting is None else clock.now() + parse_every(lasting)
+    if ends_at is not None:
+        if lasting is not None:
+            raise click.UsageError("--for and --until both say when to end; leave one of them out")
+        until = parse_until(ends_at, clock.now())
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
@@ -140,9 +159,11 @@ def schedule(
 
                     return Job(run, one.next_after, one.name if plan is not None else "")
 
-                run_jobs([job(*each) for each in prepared], clock, _tell, now_first=now_first, until=until)
+                if ends_at is not None:
+                    on_the_clock(f"no round begins from {full_utc(until)} on")
+                run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
     except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
-        _tell("stopped")
+        tell("stopped", "info")
 
 
 def _run_all(
@@ -159,17 +180,17 @@ def _run_all(
     """Run a round of each line within the time limit; report what fails and go on. None while the study rests."""
     try:
         if rests := resting(store, landing, study, given.keep):
-            _tell(rests)
+            tell(rests, "info", study=study)
             return
     except FedpingError as error:
-        _tell(f"no round of {study}: {error}")
+        tell(f"no round of {study}: {error}", study=study)
         return
     try:
         with ending.within(limit, subject(study, lines)):
             for line in lines:
                 _run_one(store, landing, study, line, engine, given, as_json)
     except OutOfTime as error:
-        _tell(str(error))
+        tell(str(error), study=study)
 
 
 def _run_one(
@@ -181,15 +202,8 @@ def _run_one(
     except ApplicationGone:
         raise
     except FedpingError as error:
-        _tell(f"no round of {study}/{line}: {error}")
+        tell(f"no round of {study}/{line}: {error}", study=study, line=line)
     except Exception:
-        _tell(f"the round of {study}/{line} failed; the next one begins with a new Spark session\n" + _trace())
+        said = f"the round of {study}/{line} failed; the next one begins with a new Spark session"
+        tell(said, study=study, line=line, trace=traceback.format_exc().rstrip())
         engine.close()
-
-
-def _trace() -> str:
-    return traceback.format_exc().rstrip()
-
-
-def _tell(text: str) -> None:
-    click.echo(f"fedping: {text}", err=True)

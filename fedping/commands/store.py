@@ -11,6 +11,7 @@ import msgspec
 from fedping import __version__
 from fedping.options import LocalPath, StorePlace, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
+from fedping.protocol.log import tell
 from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
     """Print what lies among a line's versions and is none of them, and what is missing there."""
     for note in store.notes(study, line):
-        click.echo(f"note: {note}", err=True)
+        tell(note, "warning", before="note: ", study=study, line=line)
 
 
 @click.group()

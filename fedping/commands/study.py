@@ -14,11 +14,12 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import LocalPath, journal_option, json_option, landing_option, store_option
+from fedping.options import LocalPath, journal_option, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.ending import IterationByClients, IterationByTime
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.links import in_words
+from fedping.protocol.log import Level, is_json, tell
 from fedping.protocol.pipeline import (
     CenteredClip,
     ClipByNorm,
@@ -269,6 +270,7 @@ def health(names: tuple[str, ...], store_path: Place, landing: Path, journal: Pa
 @landing_option
 @journal_option
 @json_option
+@log_format_option
 def watch(
     names: tuple[str, ...],
     every: str,
@@ -291,10 +293,13 @@ def watch(
     interval, clock = parse_every(every), WallClock()
     places = _places(store_path, landing, journal)
 
-    def complain(sentence: str) -> None:
-        click.echo(f"fedping: {sentence}", err=True)
+    def on_change(name: str, judgement: Judgement) -> None:
+        if is_json():
+            _log_health(name, judgement)
+        if as_json or not is_json():
+            _show_health(name, judgement, as_json)
 
-    hook = None if webhook is None else Webhook(poster(webhook), complain)
+    hook = None if webhook is None else Webhook(poster(webhook), tell)
     with stopped_by_signals(clock):
         watch_studies(
             _watch(places, names),
@@ -302,8 +307,8 @@ def watch(
             names,
             interval,
             clock,
-            lambda name, judgement: _show_health(name, judgement, as_json),
-            complain,
+            on_change,
+            tell,
             hook,
         )
 
@@ -337,6 +342,14 @@ def _show_health(name: str, judgement: Judgement, as_json: bool) -> None:
         click.echo(f"  {one.severity}: {one.sentence}")
     for staged in judged.staged:
         click.echo(f"  {staged.sentence}")
+
+
+def _log_health(name: str, judgement: Judgement) -> None:
+    levels: dict[str, Level] = {"problem": "error", "warning": "warning"}
+    _, judged = judgement
+    tell(judged.headline, levels.get(judged.verdict, "info"), study=name, verdict=judged.verdict)
+    for one in judged.findings:
+        tell(one.sentence, levels[one.severity], study=name, finding=one.name)
 
 
 @study.command()

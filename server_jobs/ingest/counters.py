@@ -59,13 +59,7 @@ class Counters:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_folder(folder)
-        path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
-        # Written, not just sized: a hole that is filled through the map on a full disk would kill the process.
-        with open(path, "wb", opener=for_the_group) as file:
-            file.write(bytes(8 * len(NAMES)))
-        with open(path, "r+b") as counts:
-            self._numbers = memoryview(mmap.mmap(counts.fileno(), 8 * len(NAMES))).cast("Q")
+        self._numbers = mapped_numbers(folder, _SUFFIX, len(NAMES))
         self._lock = threading.Lock()
 
     def add(self, name: str, amount: int) -> None:
@@ -76,12 +70,32 @@ class Counters:
 
 def totals(folder: Path) -> dict[str, int]:
     """Return every counter, summed over the processes, those that died included."""
-    sums: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
-    for path in folder.glob(f"*{_SUFFIX}"):
+    return dict(zip(NAMES, summed_numbers(folder, _SUFFIX, len(NAMES)), strict=True))
+
+
+def mapped_numbers(folder: Path, suffix: str, number: int) -> memoryview[int]:
+    """Return so many zeros in a new file of this process: what is changed there is in the file at once.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_folder(folder)
+    path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    # Written, not just sized: a hole that is filled through the map on a full disk would kill the process.
+    with open(path, "wb", opener=for_the_group) as file:
+        file.write(bytes(8 * number))
+    with open(path, "r+b") as counts:
+        return memoryview(mmap.mmap(counts.fileno(), 8 * number)).cast("Q")
+
+
+def summed_numbers(folder: Path, suffix: str, number: int) -> list[int]:
+    """Return the numbers of all such files, each summed over the processes, those that died included."""
+    sums = [0] * number
+    for path in folder.glob(f"*{suffix}"):
         data = path.read_bytes()
-        if len(data) == 8 * len(NAMES):
-            sums.update(dict(zip(NAMES, memoryview(data).cast("Q"), strict=True)))
-    return dict(sums)
+        if len(data) == 8 * number:
+            sums = [one + more for one, more in zip(sums, memoryview(data).cast("Q"), strict=True)]
+    return sums
 
 
 def write_counts(path: Path, counts: object) -> None:

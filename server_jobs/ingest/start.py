@@ -6,17 +6,17 @@ import math
 import multiprocessing
 import os
 import shutil
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import make_folder
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period
 from fedping.server_jobs.ingest.processes.bonds import Lock
-from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
 from fedping.server_jobs.listening import CannotStart, check_port
 
 INGEST_LOCK = ".ingest.lock"
@@ -34,8 +34,8 @@ def prepare(settings: IngestSettings) -> Lock:
         CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
     """
     _check_numbers(settings)
-    for sentence in _unusable(settings):
-        print(f"fedping ingest: starts without a study: {sentence}", file=sys.stderr, flush=True)
+    for name, sentence in _unusable(settings).items():
+        tell(f"starts without a study: {sentence}", before=LOGGED, study=name)
     for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
         _check_writable(folder, what)
     lock = _take_lock(settings.journal)  # first, for whoever still holds it may hold the port too
@@ -46,8 +46,8 @@ def prepare(settings: IngestSettings) -> Lock:
     return lock
 
 
-def _unusable(settings: IngestSettings) -> list[str]:
-    """Return why studies cannot be served that cannot; raises as :func:`prepare` does, as far as the store goes."""
+def _unusable(settings: IngestSettings) -> dict[str, str]:
+    """Return why studies cannot be served that cannot, by name; raises as :func:`prepare` does, as far as the store goes."""
     if isinstance(settings.store, Path):
         return _read_studies(settings)
     # What talks to an object store has threads, and this process is one that forks: a child that ends again asks.
@@ -55,8 +55,8 @@ def _unusable(settings: IngestSettings) -> list[str]:
         return child.submit(_read_studies, settings).result()
 
 
-def _read_studies(settings: IngestSettings) -> list[str]:
-    return list(Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable.values())
+def _read_studies(settings: IngestSettings) -> dict[str, str]:
+    return Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable
 
 
 def _check_numbers(settings: IngestSettings) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fedping.extras import missing_package
+from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
 from fedping.server_jobs.spark.home import spark_home
@@ -52,16 +53,17 @@ Environment:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code, that of the fedping command; 2 if nothing was started."""
-    words = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    log.choose(words[words.index("--") + 1 :] if "--" in words else [], os.environ)
     try:
         return _run(*split([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
     except FedpingError as error:
-        print(f"spark-submit.sh: {error}", file=sys.stderr)
+        log.tell(str(error), before="spark-submit.sh: ")
         return error.exit_code
     except ModuleNotFoundError as error:
         if (missing := missing_package(error)) is None:
             raise
-        print(f"spark-submit.sh: {missing}", file=sys.stderr)
+        log.tell(str(missing), before="spark-submit.sh: ")
         return missing.exit_code
 
 

@@ -15,6 +15,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.attempt import FAILURES, Attempt, keep_attempt, last_attempt
 from fedping.server_jobs.ending import EndedBySignal, TemporaryFailure, TimeIsUp
+from fedping.server_jobs.ingest.latencies import BATCH, PING, TELEMETRY
 from tests.support.ingest_app import ingest_app
 from tests.support.rounds import crowd, land, store_with
 from tests.support.versions import small_study
@@ -149,7 +150,8 @@ def test_ingest_serves_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["prometheus-alerts.yml", "grafana-dashboard.json"])
 def test_every_metric_that_is_named_exists(tmp_path: Path, file: str) -> None:
     families = list(text_string_to_metric_families(page(tmp_path)))
-    there = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
+    parts = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+    there = {one.name + part for one in families for part in parts.get(one.type, ("",))}
     named = set(re.findall(r"\bfedping_\w+", (DEPLOY / file).read_text()))
     assert len(named) > 8
     assert named <= there
@@ -203,6 +205,23 @@ tests:
       - {eval_time: 90m, alertname: FedpingIngestDown, exp_alerts: []}
   - interval: 1m
     input_series:
+      - {series: 'up{job="fedping"}', values: '1x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="PING",status="2xx",le="1.0"}', values: '0+90x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="PING",status="2xx",le="2.5"}', values: '0+100x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="PING",status="2xx",le="+Inf"}', values: '0+100x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="BATCH",status="2xx",le="1.0"}', values: '0x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="BATCH",status="2xx",le="+Inf"}', values: '0+100x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="TELEMETRY",status="2xx",le="1.0"}', values: '0+995x60'}
+      - {series: 'fedping_ingest_request_seconds_bucket{route="TELEMETRY",status="2xx",le="+Inf"}', values: '0+1000x60'}
+    alert_rule_test:
+      - {eval_time: 15m, alertname: FedpingSlowAnswers, exp_alerts: []}
+      - eval_time: 20m
+        alertname: FedpingSlowAnswers
+        exp_alerts:
+          - exp_labels: {severity: warning, route: PING}
+            exp_annotations: {summary: One in a hundred answers of PING takes more than a second.}
+  - interval: 1m
+    input_series:
       - {series: 'up{job="fedping"}', values: '1x10 0x20'}
     alert_rule_test:
       - {eval_time: 12m, alertname: FedpingIngestDown, exp_alerts: []}
@@ -218,7 +237,10 @@ tests:
 def test_prometheus_takes_the_rules_and_they_fire_when_they_should(tmp_path: Path) -> None:
     rules = DEPLOY / "prometheus-alerts.yml"
     promtool("check", "rules", rules)
-    (tmp_path / "cases.yml").write_text(CASES.replace("RULES", str(rules)))
+    cases = CASES.replace("RULES", str(rules))
+    for name, route in {"PING": PING, "BATCH": BATCH, "TELEMETRY": TELEMETRY}.items():
+        cases = cases.replace(name, route)
+    (tmp_path / "cases.yml").write_text(cases)
     promtool("test", "rules", tmp_path / "cases.yml")
 
 

@@ -27,12 +27,19 @@ class IngestServer:
         options: more options of ``fedping ingest``.
         cwd: the working directory of its processes.
         python: the interpreter.
+        says: where stdout and stderr go; by itself, where those of the tests go.
     """
 
     def __init__(
-        self, store: Path, landing: Path, *options: str, cwd: Path = ROOT, python: str = sys.executable
+        self,
+        store: Path,
+        landing: Path,
+        *options: str,
+        cwd: Path = ROOT,
+        python: str = sys.executable,
+        says: tuple[Path, Path] | None = None,
     ) -> None:
-        self.landing, self._cwd = landing, cwd
+        self.landing, self._cwd, self._says = landing, cwd, says
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [python, "-m", "fedping", "ingest", "--store", str(store), "--landing", str(landing)]
@@ -45,7 +52,9 @@ class IngestServer:
     def start(self) -> None:
         """Start ingest and return when its heartbeat is well."""
         assert self._process is None
-        self._process = subprocess.Popen(self._command, cwd=self._cwd)
+        with contextlib.ExitStack() as streams:
+            out, err = [streams.enter_context(open(each, "ab")) for each in self._says or ()] or (None, None)
+            self._process = subprocess.Popen(self._command, cwd=self._cwd, stdout=out, stderr=err)
         deadline = time.monotonic() + 240
         while not self.is_well():
             assert self._process.poll() is None, "ingest ended at its start"

@@ -7,7 +7,6 @@ that the second run skips, partition by partition, what the first one landed.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.landed_file import printable
 from fedping.protocol.landing import partitions, sync_folder, unfinished_files, write_landed
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, landed_columns, uuid_bytes
 from fedping.server_jobs.ingest.compaction.duplicates import document_ids, first_of_each, keys_of, recently_landed
 from fedping.server_jobs.ingest.compaction.newcomers import Newcomers
@@ -37,7 +37,7 @@ from fedping.server_jobs.ingest.compaction.uploads import UploadCounts
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.journal.backlog import inherited, stem_of
 from fedping.server_jobs.ingest.journal.segment import CLOSED, created_ms, document_in, no_segments, segments
-from fedping.server_jobs.ingest.settings import MIB, IngestSettings
+from fedping.server_jobs.ingest.settings import LOGGED, MIB, IngestSettings
 
 PASS_BYTES = 128 * MIB
 """The most journal that one pass takes, which bounds its memory and the size of the files."""
@@ -87,11 +87,11 @@ class Compactor:
         for path in no_segments(self._settings.journal):
             if path not in self._told:
                 self._told.add(path)
-                print(
-                    f"fedping ingest: {printable(path)} is no file, or has a name that is not UTF-8, and so is no "
+                tell(
+                    f"{printable(path)} is no file, or has a name that is not UTF-8, and so is no "
                     "journal segment; it is left where it is: move it out of the journal",
-                    file=sys.stderr,
-                    flush=True,
+                    "warning",
+                    before=LOGGED,
                 )
 
     def _ready(self) -> list[Path]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ import msgspec
 from fedping.protocol.clock import utc_now
 from fedping.protocol.formats import NewerFormat, with_format, without_format
 from fedping.protocol.landing import for_the_group, make_folder, sync_folder
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.journal.frames import Cause, Damage
+from fedping.server_jobs.ingest.settings import LOGGED
 
 TORN, BAD = ".torn", ".bad"
 """Suffixes of kept pieces: those that nobody was told are stored, and those that were, or may have been."""
@@ -63,7 +64,7 @@ def keep(folder: Path, pieces: Iterable[Piece]) -> None:
             os.fsync(sink.fileno())
         sync_folder(folder)
         sync_folder(folder.parent)
-        print(f"fedping ingest: {_sentence(piece, kept)}", file=sys.stderr, flush=True)
+        tell(_sentence(piece, kept), "warning" if piece.damage.cause == "torn" else "error", before=LOGGED)
 
 
 def _free(wanted: Path, fits: Callable[[Path], bool]) -> Path:

@@ -28,6 +28,7 @@ from fedping.server_jobs.ingest.edge.submit import (
     internal_error,
     print_defect,
 )
+from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
 from fedping.server_jobs.ingest.settings import SMALL
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class Edge(Flask):
         return _refused(rejection)
 
     def _check(self) -> None:
+        watch: Stopwatch | None = request.environ.get(WATCH)
+        if watch is not None and request.url_rule is not None:
+            watch.asks_for(request.url_rule.rule)
         check_request(request.environ, self.services.settings.limits)
 
 

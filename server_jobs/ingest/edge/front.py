@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from granian.rsgi import ProtocolClosed
@@ -38,6 +39,7 @@ from fedping.server_jobs.ingest.edge.submit import (
     print_defect,
 )
 from fedping.server_jobs.ingest.journal.commits import Commits
+from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
 from fedping.server_jobs.ingest.settings import SMALL
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Front:
         services: Services = application.services
         settings = services.settings
         self.application = application
+        self._latencies = services.latencies
         self._arrivals = Arrivals(settings.slow_bodies, settings.limits.body_seconds, settings.limits.body_rate)
         self._commits = {name: Commits(services.journals.of(document)) for name, document in DOCUMENT_TYPES.items()}
         # Apart from each other, so that no batch keeps a page, a heartbeat or a packed ping waiting.
@@ -67,19 +70,23 @@ class Front:
         """Answer one request."""
         if scope.proto != "http":
             return
+        watch = Stopwatch()
         try:
             environ = environ_of(scope)
             if self._is_submitted(environ):
+                watch.submits(scope.method, environ["PATH_INFO"])
                 steps = self.application.submit.steps(environ)
-                answer = (await answered(steps, partial(self._done, protocol))).response()
+                answer = (await answered(steps, partial(self._done, protocol, watch))).response()
             else:
-                answer = await self._page(environ, protocol)
+                environ[WATCH] = watch
+                answer = await self._page(environ, protocol, watch)
         except Rejection as rejection:
             self.application.services.refuse("", rejection)
             answer = refusal(rejection).response()
         except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
             print_defect()
             answer = refusal(internal_error()).response()
+        self._latencies.answered(watch, answer.status)
         # A client that is gone by now has its ping on disk all the same, and sends it again.
         with contextlib.suppress(ProtocolClosed):
             protocol.response_bytes(
@@ -90,29 +97,37 @@ class Front:
         path: str = environ["PATH_INFO"]
         return path.startswith(PREFIX)
 
-    async def _done(self, protocol: HTTPProtocol, step: Step) -> Any:
+    async def _done(self, protocol: HTTPProtocol, watch: Stopwatch, step: Step) -> Any:
         match step:
             case Store(document, lines, rows):
                 return await self._commits[document.name].append(lines, rows)
             case Receive(length, grown, keep):
-                return await self._received(protocol, length, grown, keep)
+                return await self._received(protocol, watch, length, grown, keep)
             case Apart(work, is_batch):
                 return await (self._batches if is_batch else self._pings).run(work)
 
     async def _received(
-        self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
+        self,
+        protocol: HTTPProtocol,
+        watch: Stopwatch,
+        length: int,
+        grown: Callable[[int], None] | None = None,
+        keep: bool = True,
     ) -> bytes:
+        stopped = perf_counter_ns()
         try:
             return await self._arrivals.receive(protocol, length, grown, keep)
         except Rejection:
             if keep:
                 raise
             return b""
+        finally:
+            watch.began += perf_counter_ns() - stopped
 
-    async def _page(self, environ: Environ, protocol: HTTPProtocol) -> Response:
+    async def _page(self, environ: Environ, protocol: HTTPProtocol, watch: Stopwatch) -> Response:
         """Have Flask answer, which is given a body only if it is small: no page takes another."""
         if length := length_within(environ, SMALL):
-            environ["wsgi.input"] = io.BytesIO(await self._received(protocol, length))
+            environ["wsgi.input"] = io.BytesIO(await self._received(protocol, watch, length))
         else:
             environ["CONTENT_LENGTH"] = "0"
         return await self._pages.run(lambda: page(self.application, environ))

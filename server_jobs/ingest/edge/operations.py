@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +35,7 @@ from fedping.server_jobs.ingest.journal.backlog import (
     settled,
     wait_until_landed,
 )
+from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.listening import asked_by_another_site, is_addressed
 
@@ -83,13 +85,15 @@ def exposition(
     private: frozenset[str] = frozenset(),
     budgets: Sequence[tuple[str, str, PrivateFacts]] = (),
     rounds: Sequence[LineRounds] = (),
+    answers: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
 ) -> tuple[bytes, str]:
     """Return the metrics page and its content type; ``checks`` are those of the heartbeat.
 
     ``updates`` are the numbers of updates that have landed and their bytes, ``unserved`` the studies that cannot be
     served, ``studies`` how each of the others is, ``came`` what was accepted and refused of them. Of the studies in
     ``private`` no number of pings is told, and, as there are any, those of all studies together are rounded down.
-    ``budgets`` are what the private lines of studies guarantee and have left, ``rounds`` how rounds of lines went.
+    ``budgets`` are what the private lines of studies guarantee and have left, ``rounds`` how rounds of lines went,
+    ``answers`` how long answers took by route and class of status.
     """
     if private:
         sums = {name: _coarse(name, number) for name, number in sums.items()}
@@ -106,6 +110,7 @@ def exposition(
             yield from _of_studies(studies, came, private)
             yield from _of_budgets(budgets)
             yield from round_families(rounds)
+            yield from latency_families(answers, private=bool(private))
 
     registry = CollectorRegistry()
     registry.register(Sums())
@@ -285,6 +290,7 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
             private,
             budgets,
             _rounds(watch),
+            latencies(settings.counters),
         )
         return Response(text, content_type=content_type)
 

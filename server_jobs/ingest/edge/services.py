@@ -12,6 +12,7 @@ from fedping.server_jobs.ingest.admission.prefixes import PrefixLimits
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog, StudyCounters
 from fedping.server_jobs.ingest.journal.journal import Journals
+from fedping.server_jobs.ingest.latencies import Latencies
 from fedping.server_jobs.ingest.settings import IngestSettings
 
 
@@ -32,6 +33,7 @@ class Services(Watched):
     journals: Journals
     counters: Counters
     of_studies: StudyCounters
+    latencies: Latencies
     rejections: RejectionLog
     memory: Memory
     prefixes: PrefixLimits | None = None

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from fedping.protocol.documents import DocumentType
+from fedping.protocol.log import tell_defect
 from fedping.protocol.ping import Ping
 from fedping.server_jobs.ingest.admission.body import Unpack, announced, length_within, unpacked
 from fedping.server_jobs.ingest.admission.catalogue import TELEMETRY, telemetry_of
@@ -33,6 +32,7 @@ from fedping.server_jobs.ingest.journal.journal import NotStored
 from fedping.server_jobs.ingest.settings import (
     LINE_COST,
     LITTLE,
+    LOGGED,
     OBJECT_COST,
     PART,
     SLICE,
@@ -464,10 +464,8 @@ def internal_error() -> Rejection:
 
 
 def print_defect() -> None:
-    """Print where a defect is, without values: the message of an exception may quote what was sent."""
-    kind, _, where = sys.exc_info()
-    frames = "".join(traceback.format_tb(where))
-    print(f"fedping ingest: {kind.__name__ if kind else 'error'}\n{frames}", file=sys.stderr, flush=True)
+    """Print where a defect is, without values."""
+    tell_defect(LOGGED)
 
 
 def _other_method(method: str) -> Answer:

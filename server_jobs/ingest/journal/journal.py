@@ -12,14 +12,15 @@ With one journal per type, segments can be read as columns, all at once, and a t
 from __future__ import annotations
 
 import errno
-import sys
 import threading
 import time
 from pathlib import Path
 
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter
+from fedping.server_jobs.ingest.settings import LOGGED
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -128,18 +129,21 @@ class Journal:
         if self._segment is not None and not self._segment.is_in_place():
             gone, self._segment = self._segment.path, self._segment.saved()
             self._counters.add("rescued", 1)
-            _tell(
+            tell(
                 f"the journal segment {gone} was removed or moved while it was being written; the {self._segment.size} "
-                f"bytes in it were written again to {self._segment.path}: leave the journal folder to ingest"
+                f"bytes in it were written again to {self._segment.path}: leave the journal folder to ingest",
+                "warning",
+                before=LOGGED,
             )
         self._lost = False
 
     def _tell_lost(self, error: OSError) -> None:
         if self._segment is not None and not self._lost:
-            _tell(
+            tell(
                 f"the journal segment {self._segment.path} was removed or moved while it was being written, and cannot "
                 f"be written again ({error}); no ping is accepted until it can: mend the journal folder, and do not "
-                "stop ingest before, for nothing else holds these pings"
+                "stop ingest before, for nothing else holds these pings",
+                before=LOGGED,
             )
         self._lost = self._segment is not None
 
@@ -167,10 +171,6 @@ class Journal:
             self._segment = None
         elif self._segment.roll():
             self._segment = None
-
-
-def _tell(sentence: str) -> None:
-    print(f"fedping ingest: {sentence}", file=sys.stderr, flush=True)
 
 
 class Journals:

@@ -8,9 +8,10 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from fedping.protocol.log import tell, tell_defect
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
 from fedping.server_jobs.ingest.processes.bonds import Lock, die_with_parent
-from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
 from fedping.server_jobs.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     os.setpgrp()
     wakeup = _asked_by_signals()
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
-        sys.exit("fedping ingest: another compactor works on this journal; stop it")
+        tell("another compactor works on this journal; stop it", before=LOGGED)
+        sys.exit(1)
     from fedping.server_jobs.ingest.compaction.compactor import Compactor, clear_unfinished
     from fedping.server_jobs.ingest.compaction.quarantine import FailureNote
     from fedping.server_jobs.ingest.counters import Counters
@@ -38,12 +40,17 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     clear_unfinished(settings)
     compactor = Compactor(settings, Counters(settings.counters))
     note = FailureNote(settings.compaction_failing)
-    while not wakeup.asked:
-        if compactor.has_work():
-            wakeup.wait(GATHER)
-        found = attempt(compactor, note)
-        wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
-    sys.exit(0 if compact_the_rest(compactor, note) else 1)
+    try:
+        while not wakeup.asked:
+            if compactor.has_work():
+                wakeup.wait(GATHER)
+            found = attempt(compactor, note)
+            wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
+        emptied = compact_the_rest(compactor, note)
+    except Exception:  # nor does the log quote a ping
+        tell_defect(LOGGED)
+        sys.exit(1)
+    sys.exit(0 if emptied else 1)
 
 
 def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
@@ -51,7 +58,7 @@ def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
     try:
         found = compactor.run_once()
     except OSError as error:
-        print(f"fedping ingest: compaction failed and is tried again: {error}", file=sys.stderr, flush=True)
+        tell(f"compaction failed and is tried again: {error}", before=LOGGED)
         note.failed(str(error))
         return None
     except Exception as error:  # this process ends; the message may quote a ping, which nobody may read

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,10 +12,11 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from types import FrameType, MappingProxyType
 
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.processes.bonds import die_with_parent
 from fedping.server_jobs.ingest.processes.compacting import run_compactor
 from fedping.server_jobs.ingest.processes.worker import MakeApplication, front, start_worker
-from fedping.server_jobs.ingest.settings import CONNECTION_BYTES, CONNECTIONS, IngestSettings
+from fedping.server_jobs.ingest.settings import CONNECTION_BYTES, CONNECTIONS, LOGGED, IngestSettings
 from fedping.server_jobs.wakeup import Wakeup
 
 KILL_AFTER = 10
@@ -66,7 +66,7 @@ class Child:
             return
         quick = time.monotonic() - self._began < QUICK_DEATH
         self._pause = min(LONGEST_PAUSE, self._pause * 2 + 0.1) if quick else 0.0
-        print(f"fedping ingest: the {self._name} died and is started again", file=sys.stderr, flush=True)
+        tell(f"the {self._name} died and is started again", before=LOGGED)
         time.sleep(self._pause)
         self.start()
 

@@ -23,6 +23,7 @@ from fedping.server_jobs.ingest.edge.application import Edge
 from fedping.server_jobs.ingest.edge.front import Front
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.journal.journal import Journals
+from fedping.server_jobs.ingest.latencies import Latencies
 from fedping.server_jobs.ingest.processes.bonds import die_with_parent, take_slot
 from fedping.server_jobs.ingest.processes.keeper import Keeper
 from fedping.server_jobs.ingest.settings import MIB, IngestSettings
@@ -63,6 +64,7 @@ def services_for(settings: IngestSettings, name: str) -> Services:
         journals=Journals(settings.journal, settings.roll_bytes, counters),
         counters=counters,
         of_studies=StudyCounters(settings.counters),
+        latencies=Latencies(settings.counters),
         rejections=RejectionLog(settings.rejected, name),
         memory=Memory(
             Budget(limits.receiving_bytes, 0.0, 0),
