@@ -85,12 +85,8 @@ def schedule(
     time_limit: str | None,
     plan: Path | None,
     lasting: str | None,
-<<<<<<< HEAD
-    store_path: Place,
-=======
     ends_at: str | None,
-    store_path: Path,
->>>>>>> w-logs
+    store_path: Place,
     landing: Path,
     engine_name: str,
     master: str | None,

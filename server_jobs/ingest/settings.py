@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-<<<<<<< HEAD
 from fedping.model_store.place import Place
-=======
+
 LOGGED = "fedping ingest: "
 """What stands before all that ingest logs as text."""
->>>>>>> w-logs
 
 MIB = 1024 * 1024
 OPERATIONS_PORT = 8082

@@ -47,7 +47,7 @@ def prepare(settings: IngestSettings) -> Lock:
 
 
 def _unusable(settings: IngestSettings) -> dict[str, str]:
-    """Return why studies cannot be served that cannot, by name; raises as :func:`prepare` does, as far as the store goes."""
+    """Return why studies cannot be served that cannot, by name; raises as :func:`prepare`."""
     if isinstance(settings.store, Path):
         return _read_studies(settings)
     # What talks to an object store has threads, and this process is one that forks: a child that ends again asks.

@@ -42,6 +42,7 @@ from fedping.protocol.settings_file import converted
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute
 from tests.support.laboratory import small
+from tests.support.registry import registry_of_its_own
 from tests.support.versions import WHEN, small_study
 
 ROOT = Path(__file__).parents[2]
@@ -518,7 +519,7 @@ def test_users_choose_by_the_reference_of_an_own_ranking_model(monkeypatch: pyte
         def __init__(self, *, known: list[float] | None = None) -> None:
             self.reference = known
 
-    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    registry_of_its_own(monkeypatch)
     extensions.register("ranking_model", "visits-alone", Visits)
     assert true_weights(model_for("visits-alone", {"known": [3.0]}), ()).tolist() == [3.0]
     assert true_weights(model_for("visits-alone", {"known": [3.0]}), (4.0,)).tolist() == [4.0]
@@ -573,7 +574,7 @@ def steps_of(spec: Any, *, rates: tuple[float, ...] = (0.5, 1.0)) -> Transformat
 def test_a_setting_of_several_numbers_is_the_same_when_it_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    registry_of_its_own(monkeypatch)
     extensions.register("optimizer", "steps-of", steps_of)
     pipeline = converted({"optimizer": {"optimizer": "steps-of"}}, Pipeline, "")
     assert msgspec.json.decode(msgspec.json.encode(pipeline), type=Pipeline) == pipeline

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 
 from fedping.client_sim.upload import sent_updates
 from fedping.extending import upload_link
-from fedping.protocol import extensions
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.ends import ClientEnd, Ends, ServerEnd, Structured
 from fedping.protocol.errors import InvalidSettings
@@ -26,6 +25,7 @@ from fedping.protocol.study import Arm, Line, Study, public_study
 from fedping.protocol.update import Payloads, size_of_updates
 from fedping.protocol.upload import receiving, sending
 from tests.support.links import line_with
+from tests.support.registry import registry_of_its_own
 
 SPEC = ModelSpec(
     name="two", model="any", weights=tuple(Weight(name, 0.0, Step(start=1, min=1, max=1)) for name in ("a", "b"))
@@ -88,7 +88,7 @@ def breaks(*, how: str) -> Ends:
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register links, as somebody's own module would; forget them after the test."""
-    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    registry_of_its_own(monkeypatch)
     for name, made in (("times", times), ("plus", Plus), ("only-once", only_once), ("breaks", breaks)):
         upload_link(name)(made)
 

@@ -27,6 +27,7 @@ from fedping.server_jobs.ingest.start import prepare
 from fedping.server_jobs.optimize import first_versions
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.model_updates import model_ping_json, model_study
+from tests.support.registry import registry_of_its_own
 from tests.support.versions import WHEN
 
 M = 11
@@ -216,7 +217,7 @@ def odd_lengths() -> Ends:
 def test_a_study_whose_link_fails_is_told_of_and_the_others_are_served(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    registry_of_its_own(monkeypatch)
     extensions.register("upload_link", "failing", odd_lengths)
     store = ingest.services.store
     other = study("a-failing-one", (OwnLink(name="failing", code=""),))
@@ -238,7 +239,7 @@ def test_a_payload_on_which_an_own_link_breaks_is_refused_and_its_batch_is_taken
         )
         return ClientEnd(encode=lambda *_: 1 / 0), server
 
-    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    registry_of_its_own(monkeypatch)
     made = extensions.register("upload_link", "brittle", brittle)
     own = study("own", (OwnLink(name="brittle", code=made.code),))
     ingest.services.store.create_study(own, first_versions(own, created=WHEN, code_version="test"))
