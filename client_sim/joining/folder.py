@@ -115,6 +115,10 @@ class StateFolder:
         if sent is not None:
             self._tell(sent)
         self.advance(progress)
+        self.drop()
+
+    def drop(self) -> None:
+        """Give the waiting ping up, as if it had never been made."""
         (self.path / "waiting.json").unlink(missing_ok=True)
         sync_folder(self.path)
 

@@ -50,6 +50,9 @@ from fedping.protocol.update import EncodedUpdate
 MOST_STEPS = 10_000_000
 """Local steps of a round that a server may ask for; more would keep a machine busy for hours."""
 
+NOT_ALLOWED = "403"
+"""How the reason begins where ingest refuses the client, and not what it says."""
+
 _ME = np.zeros(1, np.int64)
 """The only client of its roster."""
 
@@ -302,7 +305,10 @@ class Institution:
         return Outcome(Delivery.RETRY, next(iter(counts.retries - before.retries), "the server asked for more time"))
 
     def settle(self, ping: Waiting, outcome: Outcome) -> None:
-        """Note the last word on a ping."""
+        """Note the last word on a ping; one whose sender is refused, as without a ticket, is made again."""
+        if outcome.delivery is Delivery.REJECTED and outcome.reason.startswith(NOT_ALLOWED):
+            self.folder.drop()
+            return
         progress, sent = self.folder.progress, None
         if outcome.delivery is Delivery.ACCEPTED:
             says = told(ping)

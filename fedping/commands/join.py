@@ -340,10 +340,7 @@ class _TakingPart:
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
             self._runner.run(self._institution.study_as_it_was())  # it may have ended, which is no fault
-            raise FedpingError(
-                f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same "
-                "command goes on with the next version"
-            )
+            raise FedpingError(_refusal(ping, outcome))
         self._done += 1
         return None
 
@@ -396,6 +393,20 @@ class _TakingPart:
                 f"time is over after {self._done} of {self._pace.rounds} rounds; run the same command to go on"
             )
         return 0
+
+
+def _refusal(ping: Waiting, outcome: Outcome) -> str:
+    from fedping.client_sim.joining.institution import NOT_ALLOWED
+
+    if outcome.reason.startswith(NOT_ALLOWED):
+        return (
+            f"the server does not take pings of this client: {outcome.reason}; ask the operator for a ticket for the "
+            "client id that is shown above, and give its file with --ticket"
+        )
+    return (
+        f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same command "
+        "goes on with the next version"
+    )
 
 
 def _seconds(option: str, text: str, least: float = 0.0) -> float:
