@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import UnfitTable
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.weights import Finite, Positive
 
@@ -32,9 +32,7 @@ class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.categories is not None and (self.mean, self.deviation) != (0.0, 1.0):
-            raise InvalidSettings(
-                f"the feature '{self.name}' has categories, which have no scale; leave one of them out"
-            )
+            raise UnfitTable(f"the feature '{self.name}' has categories, which have no scale; leave one of them out")
         _refuse_repeated(self.categories or (), f"the feature '{self.name}' has two categories")
 
     @property
@@ -64,7 +62,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         _refuse_repeated(names, "there are two features")
         _refuse_repeated(self.classes or (), "there are two classes")
         if self.label in names:
-            raise InvalidSettings(f"the label '{self.label}' is among the features; leave it out there")
+            raise UnfitTable(f"the label '{self.label}' is among the features; leave it out there")
 
     @property
     def width(self) -> int:
@@ -81,4 +79,4 @@ def read_columns(path: Path) -> AgreedColumns:
 def _refuse_repeated(names: tuple[str, ...], there: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidSettings(f"{there} '{twice}'; name each once")
+        raise UnfitTable(f"{there} '{twice}'; name each once")

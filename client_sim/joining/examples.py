@@ -174,7 +174,7 @@ def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Want
             classes = numbered
         elif wanted.classes == len(_TRUTH) and set(found) <= set(_TRUTH):
             classes = _TRUTH
-        elif len(found) == wanted.classes:
+        elif is_text(column) and len(found) == wanted.classes:
             classes = tuple(map(str, found))  # as every institution would, which has all of them
         else:
             raise FedpingError(

@@ -110,6 +110,7 @@ def join(
     Exits with 0 if all was done, or the study has ended; with 75 if --for was over before a ping was taken or --rounds
     were; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
+    from fedping.client_sim.fleet.transport import StudyEnded
     from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
 
     pace = Pace(
@@ -130,6 +131,9 @@ def join(
             if show:
                 return _show(runner, institution)
             return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
+    except StudyEnded as over:
+        click.echo(f"fedping: {over}", err=True)
+        return 0
     except EndedBySignal as ended:
         click.echo(f"fedping: {ended.sentence}; the same command goes on", err=True)
         return ended.exit_code
@@ -294,17 +298,11 @@ class _TakingPart:
 
     def go_on(self) -> int:
         """Take part until the end; return the exit code."""
-        from fedping.client_sim.fleet.transport import StudyEnded
-
-        try:
-            while self._pace.rounds is None or self._done < self._pace.rounds:
-                answered = self._step()
-                if answered is not None:
-                    return answered
-            return 0
-        except StudyEnded as ended:
-            click.echo(f"fedping: {ended}", err=True)
-            return 0
+        while self._pace.rounds is None or self._done < self._pace.rounds:
+            answered = self._step()
+            if answered is not None:
+                return answered
+        return 0
 
     def _step(self) -> int | None:
         """Do what is next; return the exit code if that was all."""
