@@ -13,6 +13,7 @@ once however often this process is killed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -165,13 +166,14 @@ class StateFolder:
     def _write(self, name: str, document: Struct) -> None:
         """Write a document so that after a kill or a power cut it is there as it was, or as it is now."""
         hidden = self.path / f".{name}.unfinished"
-        handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(with_format(msgspec.json.encode(document)))
-            file.flush()
-            os.fsync(handle)
-        os.replace(hidden, self.path / name)
-        sync_folder(self.path)
+        with _told(self.path):
+            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(with_format(msgspec.json.encode(document)))
+                file.flush()
+                os.fsync(handle)
+            os.replace(hidden, self.path / name)
+            sync_folder(self.path)
 
 
 @contextmanager
@@ -182,14 +184,12 @@ def open_folder(path: Path) -> Iterator[StateFolder]:
         InvalidSettings: another process has it, others than its owner may read its key, or there is something else.
         FedpingError: it cannot be written.
     """
-    try:
+    with _told(path):
         if path.exists() and not (path / "identity.key").exists() and any(_others(path)):
             raise InvalidSettings(f"the folder {path} has something else in it; give another with --state")
         make_folder(path)
         path.chmod(0o700)
         held = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise FedpingError(f"cannot use the folder {path}: {error.strerror}; give another with --state") from error
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,6 +202,17 @@ def open_folder(path: Path) -> Iterator[StateFolder]:
         os.close(held)
 
 
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Tell in a sentence that a folder cannot be written; of a full disk every command tells alike."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise FedpingError(f"cannot use the folder {path}: {error.strerror}; give another with --state") from error
+
+
 def _others(path: Path) -> Iterator[str]:
     return (name for name in os.listdir(path) if not name.startswith("."))
 
@@ -209,11 +220,12 @@ def _others(path: Path) -> Iterator[str]:
 def _seed(path: Path) -> int:
     """Return the seed in a key's file, which is made if it is not there."""
     if not path.exists():
-        made = path.with_name(".identity.key.unfinished")
-        made.unlink(missing_ok=True)
-        write_secret(made, secrets.token_bytes(SEED_BYTES))
-        os.replace(made, path)
-        sync_folder(path.parent)
+        with _told(path.parent):
+            made = path.with_name(".identity.key.unfinished")
+            made.unlink(missing_ok=True)
+            write_secret(made, secrets.token_bytes(SEED_BYTES))
+            os.replace(made, path)
+            sync_folder(path.parent)
     try:
         text, mode = path.read_text(encoding="ascii").strip(), path.stat().st_mode
         secret = bytes.fromhex(text)

@@ -16,6 +16,7 @@ import click
 
 from fedping.options import LocalPath, json_option
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.client_sim.fleet.transport import Outcome, Transport
@@ -230,10 +231,15 @@ def _show(runner: asyncio.Runner, institution: Institution) -> int:
         if not institution.has_new:
             click.echo(f"nothing would be sent: version {institution.version} has had its ping", err=True)
             return 0
-        ping = institution.make()
+        ping = _made(institution)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
     return 0
+
+
+def _made(institution: Institution) -> Waiting:
+    with status(f"training on version {institution.version}"):
+        return institution.make()
 
 
 def _summary(ping: Waiting) -> str:
@@ -263,6 +269,8 @@ def _asking(as_json: bool) -> Callable[[Waiting], str]:
                     "send it? [y]es, [a]lways, [s]how it, [N]o", default="n", show_default=False, err=True
                 )
             except click.Abort as error:
+                if isinstance(error.__context__, KeyboardInterrupt):  # a signal, which says itself how this ends
+                    raise error.__context__ from None
                 if isinstance(error.__context__, EOFError):
                     raise InvalidSettings(
                         "nobody is there to be asked whether to send; look at it with --show, then give --yes"
@@ -310,8 +318,8 @@ class _TakingPart:
         if (ping := folder.waiting) is None:
             self._explain(self._runner.run(self._institution.look()))
             if not self._institution.has_new:
-                return self._wait()
-            ping = self._institution.make()
+                return self._wait(f"waiting for a version after {self._institution.version}")
+            ping = _made(self._institution)
             if not self._agreed(ping):
                 click.echo("nothing was sent", err=True)
                 return 0
@@ -329,10 +337,11 @@ class _TakingPart:
     def _post(self, ping: Waiting) -> int | None:
         from fedping.client_sim.fleet.transport import Delivery
 
-        outcome = self._runner.run(self._posted(ping))
+        with status(f"posting the ping of version {ping.version}"):
+            outcome = self._runner.run(self._posted(ping))
         if outcome is None or outcome.delivery is Delivery.RETRY:
             self._explain(outcome.reason if outcome else None)
-            return self._wait()
+            return self._wait(f"waiting to post the ping of version {ping.version} again")
         self._failures = self._quiet = 0
         self._institution.settle(ping, outcome)
         self._report(ping, outcome)
@@ -368,18 +377,22 @@ class _TakingPart:
             click.echo(f"fedping: waiting: {why}", err=True)
         self._said = why or ""
 
-    def _wait(self) -> int | None:
+    def _wait(self, doing: str) -> int | None:
         """Wait until it is time to look again; return the exit code if there is no time left for that."""
         wait = self._backoff.wait(self._failures + 1, self._random.random(), None)
         if wait >= self._pace.left:
-            if self._pace.left > 0:
-                time.sleep(self._pace.left)
+            self._rest(self._pace.left, doing)
             return self._out_of_time()
-        time.sleep(wait)
+        self._rest(wait, doing)
         self._quiet += 1
         if self._quiet % LOOKS_AT_STUDY == 0:
             self._runner.run(self._institution.study_as_it_was())
         return None
+
+    def _rest(self, seconds: float, doing: str) -> None:
+        if seconds > 0:
+            with status(doing):
+                time.sleep(seconds)
 
     def _out_of_time(self) -> int:
         from fedping.server_jobs.ending import OutOfTime

@@ -391,6 +391,8 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
     (join.state / "identity.key").chmod(0o644)
     assert "others than its owner may use the key" in join.once(server.url, code=2)[1]
     (join.state / "identity.key").chmod(0o600)
+    (join.state / ".waiting.json.unfinished").mkdir()
+    assert "cannot use the folder" in join.once(server.url, code=1)[1]
     (join.state / "waiting.json").write_text("{")
     assert "waiting.json is damaged" in join.once(server.url, code=1)[1]
     assert server.attempts == []
@@ -412,6 +414,7 @@ def test_ended_between_kept_and_answered_it_sends_the_same_again(
     _, said = process.communicate(timeout=60)
     assert process.returncode in (-9, 143, 130)
     assert number == signal.SIGKILL or "; the same command goes on" in said
+    assert "Traceback" not in said
     server.go_on.set()
     assert wait_until(lambda: len(server.attempts) == 1)
     join.once(server.url)
@@ -419,6 +422,21 @@ def test_ended_between_kept_and_answered_it_sends_the_same_again(
     assert len(server.bodies()) == 1
     server.publish(1)
     assert join.once(server.url)[0].startswith("version 1: ")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_ended_while_it_asks_it_has_sent_nothing(
+    server: FaultyServer, join: Typed, number: signal.Signals, code: int
+) -> None:
+    process = joining(server.url, "--state", join.state, *join.rows, stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    said = ""
+    while "send it?" not in said:
+        said += process.stderr.read(1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in said) == (code, False)
+    assert server.attempts == []
 
 
 def test_a_service_without_answers_asks_nobody(server: FaultyServer, join: Typed) -> None:
