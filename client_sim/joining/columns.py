@@ -48,6 +48,8 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         features: in the order of the model's.
         label: the column to predict; None for a model that predicts none, or where each institution says its own.
         classes: its values in the order of the classes' numbers; None if it is a number.
+        moments: for a study of scales (`fedping.client_sim.joining.scaling`): the model learns from each number and
+            its square, and from no category.
 
     Raises:
         InvalidSettings: a name or a class is there twice.
@@ -56,6 +58,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     features: Annotated[tuple[Feature, ...], Meta(min_length=1)]
     label: Column | None = None
     classes: Annotated[tuple[str, ...], Meta(min_length=2)] | None = None
+    moments: bool = False
 
     def __post_init__(self) -> None:
         names = tuple(feature.name for feature in self.features)
@@ -63,11 +66,18 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         _refuse_repeated(self.classes or (), "there are two classes")
         if self.label in names:
             raise UnfitTable(f"the label '{self.label}' is among the features; leave it out there")
+        if self.moments and not self.numbers:
+            raise UnfitTable("moments = true is for numbers, and all features have categories; leave it out")
+
+    @property
+    def numbers(self) -> tuple[Feature, ...]:
+        """The features that are numbers."""
+        return tuple(feature for feature in self.features if feature.categories is None)
 
     @property
     def width(self) -> int:
         """How many features of the model they become."""
-        return sum(feature.width for feature in self.features)
+        return 2 * len(self.numbers) if self.moments else sum(feature.width for feature in self.features)
 
 
 def read_columns(path: Path) -> AgreedColumns:

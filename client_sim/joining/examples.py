@@ -98,10 +98,16 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     if not read.num_rows:
         raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
     features = agreed.features if agreed is not None else _all_but(label, read.column_names, path)
-    _check_there([each.name for each in features] + ([label] if label is not None else []), read.column_names, path)
+    if agreed is not None and agreed.moments:
+        features = agreed.numbers
+    named = [label] if label is not None and (wanted.predicts or agreed is None) else []
+    _check_there([*(each.name for each in features), *named], read.column_names, path)
     try:
         parts = [_feature(read[each.name], each) for each in features]
         x = np.column_stack(parts)
+        names = tuple(name for each in features for name in _names(each))
+        if agreed is not None and agreed.moments:
+            x, names = np.column_stack([x, x**2]), (*names, *(f"{name}²" for name in names))
         if x.shape[1] != wanted.features:
             raise FedpingError(
                 f"it has {x.shape[1]} columns{f' beside {label!r}' if label else ''}, and {wanted.model} has "
@@ -110,7 +116,7 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
         y, target = np.zeros(len(x)), Target()
         if wanted.predicts and label is not None:
             y, target = _label(read[label], label, agreed.classes if agreed is not None else None, wanted)
-        return Table(x, y, tuple(name for each in features for name in _names(each)), target)
+        return Table(x, y, names, target)
     except FedpingError as error:
         raise FedpingError(f"the file {path}: {error}") from error
 
@@ -121,7 +127,7 @@ def _check_agreed(agreed: AgreedColumns, wanted: Wanted) -> None:
             f"the columns of --columns are {agreed.width} features, and {wanted.model} has {wanted.features}; ask "
             "whoever made the file for that of this study"
         )
-    if agreed.classes is not None and len(agreed.classes) != wanted.classes:
+    if wanted.predicts and agreed.classes is not None and len(agreed.classes) != wanted.classes:
         predicts = f"predicts {wanted.classes} classes" if wanted.classes else "predicts no classes"
         raise InvalidSettings(
             f"--columns names {len(agreed.classes)} classes, and {wanted.model} {predicts}; ask whoever made the file "

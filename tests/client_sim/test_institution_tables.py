@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import assume, given
+from hypothesis.extra.numpy import arrays
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from fedping.client_sim.joining.columns import AgreedColumns, Feature, read_columns
 from fedping.client_sim.joining.examples import Wanted, read_examples, wanted_by
+from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
+from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
@@ -125,6 +131,7 @@ def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Pa
         ('classes = ["x", "x"]\n[[features]]\nname = "a"\n', "there are two classes 'x'"),
         ('[[features]]\nname = "a"\ndeviation = 0\n', "deviation"),
         ('[[features]]\nname = "a"\nmean = 3\ncategories = ["b"]\n', "has categories, which have no scale"),
+        ('moments = true\n[[features]]\nname = "a"\ncategories = ["b"]\n', "moments = true is for numbers"),
         ('[[features]]\nnames = "a"\n', "names"),
         ("[[features", "is not valid TOML"),
     ],
@@ -149,6 +156,47 @@ def test_every_model_of_tables_says_what_it_learns_from() -> None:
         assert wanted == Wanted("it", features, predicts=predicts, classes=classes)
     with pytest.raises(InvalidSettings, match="it learns from no table"):
         wanted_by(learner_for(model_spec("matrix-factorization", {"items": 3, "factors": 1})), "it")
+
+
+@given(
+    rows=arrays(np.float64, st.tuples(st.integers(3, 30), st.just(2)), elements=st.floats(-1e3, 1e3, width=32)),
+    mean=st.floats(-100, 100),
+    deviation=st.floats(0.5, 100),
+)
+def test_scales_from_moments_are_those_of_all_rows(rows: FloatArray, mean: float, deviation: float) -> None:
+    """Whatever scaled the columns before, and however the rows are divided, which the means do not know."""
+    assume((rows.std(axis=0) > 10).all())
+    before = tuple(Feature(name=name, mean=mean, deviation=deviation) for name in "ab")
+    wards = Feature(name="ward", categories=("x", "y"))
+    columns = AgreedColumns(label="y", features=(before[0], wards, before[1]), moments=True)
+    z = (rows - mean) / deviation
+    found = scaled(columns, np.concatenate([z.mean(axis=0), (z**2).mean(axis=0)]))
+    assert [found.features[at].mean for at in (0, 2)] == pytest.approx(rows.mean(axis=0).tolist(), rel=1e-6, abs=1e-6)
+    assert [found.features[at].deviation for at in (0, 2)] == pytest.approx(rows.std(axis=0).tolist(), rel=1e-6)
+    assert (found.features[1], found.label, found.moments, found.width) == (wards, "y", False, 4)
+
+
+def test_a_table_of_moments_has_each_number_and_its_square(tmp_path: Path) -> None:
+    columns = replace(AGREED, features=(*AGREED.features, Feature(name="w", categories=("u", "v"))), moments=True)
+    four = Wanted("it", 4, predicts=False)
+    rows = read_examples(csv(tmp_path, "a,b,w,y\n3,14,u,sick\n"), None, columns, four)
+    assert rows.x.tolist() == [[2.0, 3.0, 4.0, 9.0]]
+    assert rows.features == ("b", "a", "b²", "a²")
+
+
+def test_what_hardly_varies_is_refused_and_files_are_read_back(tmp_path: Path) -> None:
+    columns = AgreedColumns(features=(Feature(name='a"\x7f\n', mean=5.0, deviation=2.0),), moments=True)
+    with pytest.raises(FedpingError, match=r"hardly varies around 25, as far as one round can tell"):
+        scaled(columns, np.array([10.0, 100.0]))
+    ours = scaled(columns, np.array([10.0, 104.0]))
+    whole = replace(
+        ours, label="é", classes=("\\", "'"), features=(*ours.features, Feature(name="w", categories=("u",)))
+    )
+    (tmp_path / "columns.toml").write_text(as_toml(whole), encoding="utf-8")
+    assert read_columns(tmp_path / "columns.toml") == whole
+    with pytest.raises(InvalidSettings, match="is not one of scales, which is k-means of one cluster and 2 weights"):
+        check_spec(model_spec("k-means", {"clusters": 2, "features": 1, "counts": False}), columns)
+    check_spec(model_spec("k-means", {"clusters": 1, "features": 2, "counts": False}), columns)
 
 
 def test_scaling_is_what_was_agreed_on_and_not_the_tables_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedping.client_sim.data import load
 from fedping.client_sim.joining.columns import read_columns
 from fedping.commands.join import join
 from fedping.main import main
@@ -20,8 +21,11 @@ GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
 ROUNDS = 3
 
 
-def commands() -> Iterator[list[str]]:
-    for block in re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL):
+TRAINING, SCALES = GUIDE.split("## Scales from everybody's tables")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         yield from (shlex.split(line.removesuffix(" &"))[1:] for line in block.splitlines())
 
 
@@ -41,14 +45,24 @@ def test_three_institutions_train_a_model_by_the_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("tumours.toml").write_text(files()["tumours.toml"], encoding="utf-8")
-    agreed(Path("columns.toml"))
-    create, key, ingest, show, ticket, once, service, round_ = commands()
+    for name in ("tumours.toml", "scales.toml"):
+        Path(name).write_text(files()[name], encoding="utf-8")
+    create, key, ingest, show, ticket, once, service, round_, history = commands(TRAINING)
+    create_scales, tell, round_of_scales, print_scales = commands(SCALES)
     run(capfd, *create)
+    run(capfd, *create_scales)
     run(capfd, *key)
     assert ingest == ["ingest", "--port", "8080", "--ticket-keys", "tickets.key"]
     store, landing = tmp_path / "store", tmp_path / "landing"
     with running_ingest(store, landing, "--workers", "1", "--ticket-keys", str(tmp_path / "tickets.key")) as server:
+        agreed(Path("raw.toml"), raw=True)
+        for number, table in enumerate(tables(tmp_path)):
+            typed = {"https://pings.example": server.url, "patients.csv": str(table)}
+            run(capfd, *[typed.get(word, word) for word in tell], "--state", f"scales-{number}")
+        server.flush()
+        assert "published version 1" in run(capfd, *round_of_scales)
+        assert print_scales[-2:] == [">", "columns.toml"]
+        Path("columns.toml").write_text(run(capfd, *print_scales[:-2]), encoding="utf-8")
         running = []
         for number, table in enumerate(tables(tmp_path)):
             typed = {"https://pings.example": server.url, "patients.csv": str(table), "ticket.txt": f"ticket-{number}"}
@@ -70,9 +84,21 @@ def test_three_institutions_train_a_model_by_the_guide(
         for process, number in zip(running, numbers, strict=True):
             process.send_signal(number)
         told = [process.communicate(timeout=60) for process in running]
+    losses = [
+        version["lineage"]["arms"]["hospitals"]["loss"] for version in json.loads(run(capfd, *history, "--json"))[1:]
+    ]
+    assert losses == sorted(losses, reverse=True)
     assert [process.returncode for process in running] == [143, 130, 143], told
+    check_scales(Path("columns.toml"))
     assert accuracy(store, 0) < 0.7
     assert accuracy(store, ROUNDS) > 0.93
+
+
+def check_scales(path: Path) -> None:
+    """Check that scales are those of all rows together, which lie in no one table."""
+    everybody, found = load("breast-cancer").x, read_columns(path).features
+    assert [each.mean for each in found] == pytest.approx(everybody.mean(axis=0).tolist(), rel=1e-5)
+    assert [each.deviation for each in found] == pytest.approx(everybody.std(axis=0).tolist(), rel=1e-3)
 
 
 def test_the_file_of_columns_in_the_guide_is_one(tmp_path: Path) -> None:

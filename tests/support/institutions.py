@@ -57,12 +57,14 @@ def tables(folder: Path, parts: int = 3) -> list[Path]:
     return written
 
 
-def agreed(path: Path) -> Path:
-    """Write the columns that all institutions agreed on, with a scale of each."""
+def agreed(path: Path, *, raw: bool = False) -> Path:
+    """Write the columns that all institutions agreed on, with a scale of each; if raw, for a study of scales."""
     data = load("breast-cancer")
-    text = f"label = {json.dumps(LABEL)}\nclasses = {json.dumps(list(data.target.classes))}\n"
+    text = "moments = true\n" if raw else ""
+    text += f"label = {json.dumps(LABEL)}\nclasses = {json.dumps(list(data.target.classes))}\n"
     for name, mean, deviation in zip(data.features, data.x.mean(axis=0), data.x.std(axis=0), strict=True):
-        text += f"[[features]]\nname = {json.dumps(name)}\nmean = {mean:.6g}\ndeviation = {deviation:.6g}\n"
+        text += f"[[features]]\nname = {json.dumps(name)}\n"
+        text += "" if raw else f"mean = {mean:.6g}\ndeviation = {deviation:.6g}\n"
     path.write_text(text, encoding="utf-8")
     return path
 
