@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from fedping.client_sim.fleet.transport import Fetched, NotModified, Outcome, Transport, Unavailable
 from fedping.protocol.model import ModelDocument, out_of_range, spec_trouble
 from fedping.protocol.study import PublicLine, PublicStudy
+
+LONGEST_ASKED = 3600.0
+"""Seconds for which a server may ask to be left alone."""
 
 
 class CheckedTransport:
@@ -36,7 +40,10 @@ class CheckedTransport:
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
         """See :meth:`Transport.submit`."""
-        return await self._transport.submit(study, document_id, body)
+        found = await self._transport.submit(study, document_id, body)
+        if found.retry_after is None or found.retry_after <= LONGEST_ASKED:
+            return found
+        return replace(found, retry_after=LONGEST_ASKED)
 
     async def close(self) -> None:
         """See :meth:`Transport.close`."""

@@ -124,6 +124,7 @@ def join(
     try:
         with ended_by_signals(), asyncio.Runner() as runner, ExitStack() as files:
             transport = _transport(url)
+            _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
             institution = _joined(
                 runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
@@ -152,6 +153,18 @@ def _transport(url: str) -> Transport:
         compress="none",
     )
     return HttpTransport(url, settings)
+
+
+def _warn_of_listeners(url: str) -> None:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        click.echo(
+            f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
+            "the model; ask the operator for an https address",
+            err=True,
+        )
 
 
 def _joined(

@@ -84,9 +84,7 @@ def test_three_institutions_train_a_model_by_the_guide(
         for process, number in zip(running, numbers, strict=True):
             process.send_signal(number)
         told = [process.communicate(timeout=60) for process in running]
-    losses = [
-        version["lineage"]["arms"]["hospitals"]["loss"] for version in json.loads(run(capfd, *history, "--json"))[1:]
-    ]
+    losses = [version["lineage"]["arms"]["hospitals"]["loss"] for version in json.loads(run(capfd, *history))[1:]]
     assert losses == sorted(losses, reverse=True)
     assert [process.returncode for process in running] == [143, 130, 143], told
     check_scales(Path("columns.toml"))

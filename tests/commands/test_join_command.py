@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from fedping.client_sim.joining.folder import Progress, open_folder
 from fedping.client_sim.learning.registry import model_spec
 from fedping.main import main
+from fedping.protocol.links import Levels
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.spec import NonNegative
@@ -115,6 +116,29 @@ def test_json_is_one_object_a_ping(server: FaultyServer, join: Typed) -> None:
     assert row["client_id"] == ping["clientId"]
     assert (row["examples"], row["loss"]) == (ping["payload"]["examples"], ping["payload"]["loss"])
     assert (row["version"], row["outcome"], row["bytes"]) == (0, "accepted", len(attempt.body))
+
+
+@pytest.mark.parametrize(
+    ("study", "says"),
+    [
+        (tumours(upload=(Levels(bits=4),)), "an update encoded as 'levels-4'"),
+        (
+            tumours(
+                arms=(
+                    Arm(name="listeners", share=1 - 1e-12, line="main", applies=True),
+                    Arm(name="few", share=1e-12, line="main", applies=True, submits=True),
+                )
+            ),
+            "no update",
+        ),
+    ],
+)
+def test_upload_links_and_arms_are_followed(join: Typed, study: Study, says: str) -> None:
+    with faulty_server(study) as server:
+        shown, _ = join(server.url, "--show")
+        assert f"version 0: {says}; loss 0.6931; 190 examples" in join.once(server.url)[0]
+        (attempt,) = server.attempts
+        assert attempt.body.decode() == shown.rstrip("\n")
 
 
 # --- it goes on where it was ---
@@ -374,6 +398,7 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
     ):
         assert says in join(server.url, *options, code=code)[1]
     assert "cannot reach" in join.once("http://127.0.0.1:9", code=1)[1]
+    assert "http://127.0.0.2:9 is not encrypted" in join.once("http://127.0.0.2:9", code=1)[1]
     assert "is not an ingest address" in join.once("nowhere", code=2)[1]
     (tmp_path / "file").write_text("")
     for state, says in ((tmp_path, "give another with --state"), (tmp_path / "file", "is a file")):
