@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from fedping.client_sim.joining.folder import StateFolder, Waiting
     from fedping.client_sim.joining.institution import Institution
     from fedping.client_sim.learning.states import StatesOf
+
+T = TypeVar("T")
 
 LEAST_EVERY = 0.1
 LONGEST_WAIT = 900.0
@@ -185,7 +189,7 @@ def _joined(
 
     agreed = None if columns_file is None else read_columns(columns_file)
     word = None if ticket is None else _ticket_in(ticket)
-    study = runner.run(transport.fetch_study(name))
+    study = awaited(runner, transport.fetch_study(name))
     folder = files.enter_context(open_folder(state))
     member = membership(study, folder.seed)
     words = f"the model '{member.line.spec.model}' of line '{member.line.name}'"
@@ -238,7 +242,7 @@ def _show(runner: asyncio.Runner, institution: Institution) -> int:
     """Print the ping that is waiting, or would be made now."""
     ping = institution.folder.waiting
     if ping is None:
-        why = runner.run(institution.look())
+        why = awaited(runner, institution.look())
         if institution.version < 0:
             raise FedpingError(f"there is no model to train on: {why or 'none was published'}; try again later")
         if not institution.has_new:
@@ -329,7 +333,7 @@ class _TakingPart:
         """Do what is next; return the exit code if that was all."""
         folder = self._institution.folder
         if (ping := folder.waiting) is None:
-            self._explain(self._runner.run(self._institution.look()))
+            self._explain(awaited(self._runner, self._institution.look()))
             if not self._institution.has_new:
                 return self._wait(f"waiting for a version after {self._institution.version}")
             ping = _made(self._institution)
@@ -351,7 +355,7 @@ class _TakingPart:
         from fedping.client_sim.fleet.transport import Delivery
 
         with status(f"posting the ping of version {ping.version}"):
-            outcome = self._runner.run(self._posted(ping))
+            outcome = awaited(self._runner, self._posted(ping))
         if outcome is None or outcome.delivery is Delivery.RETRY:
             self._explain(outcome.reason if outcome else None)
             return self._wait(f"waiting to post the ping of version {ping.version} again")
@@ -359,7 +363,7 @@ class _TakingPart:
         self._institution.settle(ping, outcome)
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
-            self._runner.run(self._institution.study_as_it_was())  # it may have ended, which is no fault
+            awaited(self._runner, self._institution.study_as_it_was())  # it may have ended, which is no fault
             raise FedpingError(_refusal(ping, outcome))
         self._done += 1
         return None
@@ -399,7 +403,7 @@ class _TakingPart:
         self._rest(wait, doing)
         self._quiet += 1
         if self._quiet % LOOKS_AT_STUDY == 0:
-            self._runner.run(self._institution.study_as_it_was())
+            awaited(self._runner, self._institution.study_as_it_was())
         return None
 
     def _rest(self, seconds: float, doing: str) -> None:
@@ -431,6 +435,41 @@ def _refusal(ping: Waiting, outcome: Outcome) -> str:
         f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same command "
         "goes on with the next version"
     )
+
+
+def awaited(runner: asyncio.Runner, what: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; a signal cancels it, and then does what it would have done at once.
+
+    An exception raised by a signal in the middle of a task would be told again, with a traceback, by asyncio.
+    """
+    held: list[int] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    def cancel(number: int, _: object) -> None:
+        held.append(number)
+        for task in tasks:
+            runner.get_loop().call_soon_threadsafe(task.cancel)
+
+    async def cancellable() -> T:
+        tasks.extend(filter(None, [asyncio.current_task()]))
+        if held:
+            what.close()
+            raise asyncio.CancelledError
+        return await what
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = ((number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM))
+        before = {number: handler for number, handler in handlers if callable(handler)}
+    for number in before:
+        signal.signal(number, cancel)
+    try:
+        return runner.run(cancellable())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 def _seconds(option: str, text: str, least: float = 0.0) -> float:
