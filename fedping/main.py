@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "study": ("fedping.commands.study", "study", "Create a study and its version 0; show, check, pause or watch one."),
     "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
     "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
+    "join": ("fedping.commands.join", "join", "Take part in a study with a table of your own."),
     "simulate": ("fedping.commands.simulate", "simulate", "Run a whole study, or a laboratory experiment, here."),
     "sweep": ("fedping.commands.sweep", "sweep", "Run a laboratory experiment over a grid of settings."),
     "compare": ("fedping.commands.compare", "compare", "Compare two laboratory runs, seed by seed."),
@@ -43,7 +44,7 @@ SUBCOMMANDS = {
 }
 """Name, module, attribute and summary of every subcommand; the summary is here so that --help imports none of them."""
 
-ENDED_IN_ORDER = ("ingest", "round", "schedule")
+ENDED_IN_ORDER = ("ingest", "join", "round", "schedule")
 """What answers SIGTERM in words. It takes a moment to be imported, in which Python would end without one."""
 
 

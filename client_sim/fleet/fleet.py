@@ -44,7 +44,7 @@ from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.spec import ModelSpec
-from fedping.protocol.study import PublicLine, PublicStudy, training_of
+from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
 
 _NOTHING_DONE: State = {"iterations": np.zeros((), np.int64)}
 _ITSELF = np.zeros(1, np.int64)
@@ -274,19 +274,26 @@ def _states(
     Another seed, training or model has a state of its own; arms that follow a line and train alike have one together.
     """
     found: dict[str, ClientStates] = {}
-    firsts: list[State] = []
+    firsts: list[bool] = []
     lines = {line.name: line for line in study.lines}
     for arm in study.arms:
         # An arm without a line computes the loss of the first one's start, and trains nothing.
         line = lines[arm.line] if arm.line is not None else next(iter(study.lines), None)
         if line is None:
             continue
-        training = training_of(line, arm)
-        first = algorithm_for(training).init_state(bare(models[line.name]))
-        settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
-        found[arm.name] = states_of(f"{owners_of(study.name, line.name, seed)}{settings}", first)
-        firsts.append(first)
+        found[arm.name], keeps = states_in(study.name, line, arm, models[line.name], seed, states_of)
+        firsts.append(keeps)
     return found, any(firsts)
+
+
+def states_in(
+    study: str, line: PublicLine, arm: Arm, model: Model[Any], seed: int, states_of: StatesOf
+) -> tuple[ClientStates, bool]:
+    """Return where the clients of an arm that learn by a line keep their state, and whether they keep any."""
+    training = training_of(line, arm)
+    first = algorithm_for(training).init_state(bare(model))
+    settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
+    return states_of(f"{owners_of(study, line.name, seed)}{settings}", first), bool(first)
 
 
 def owners_of(study: str, line: str, seed: int) -> str:

@@ -23,6 +23,7 @@ from fedping.client_sim.fleet.transport import (
     Fetched,
     NotModified,
     Outcome,
+    StudyEnded,
     TransportError,
     Unavailable,
 )
@@ -30,6 +31,7 @@ from fedping.protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE, Document
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import NewerFormat, without_format
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
 
 _TRY_AGAIN = {408, 425, 429}
@@ -45,6 +47,9 @@ _NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # th
 class HttpSettings:
     """``connections`` at most at one time; times in seconds. ``user_agent`` is the same for every simulated client.
 
+    ``proxies`` has requests go by the proxies that the environment names (``HTTPS_PROXY``). ``most_bytes`` is how long
+    an answer may be, unpacked; a model's may be no longer than its study's spec gives reason to. ``whole_timeout`` is
+    for all of a request, the wait for a free connection with it.
     ``compress`` says which bodies are posted with ``Content-Encoding: gzip``: batches, as browsers cannot set it on a
     ping without asking the server before; every body, of a ping too, where it has over :data:`WORTH_COMPRESSING` bytes;
     or none.
@@ -55,6 +60,9 @@ class HttpSettings:
     request_timeout: float = 30.0
     user_agent: str = "fedping-fleet"
     compress: Literal["batches", "all", "none"] = "batches"
+    proxies: bool = False
+    most_bytes: int = 2**29
+    whole_timeout: float | None = None
 
 
 WORTH_COMPRESSING = 1024
@@ -93,6 +101,7 @@ class HttpTransport:
         self._settings = settings
         self._document = document
         self._documents: dict[str, DocumentType] = {}
+        self._largest: dict[tuple[str, str], int] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
@@ -100,7 +109,7 @@ class HttpTransport:
         url = f"{self.address}/models/{study}/study.json"
         try:
             async with self._open().get(url) as response:
-                body = await response.read()
+                body = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
             raise TransportError(
                 f"cannot reach {self.address}: {_in_words(error)}; start 'fedping ingest' there or correct the address"
@@ -114,8 +123,9 @@ class HttpTransport:
                 f"{url} is not a study ({error}); give the address of a fedping ingest of this version"
             ) from error
         if found.ended is not UNSET:
-            raise TransportError(f"the study '{study}' has ended, and {self.address} takes no more pings of it")
+            raise StudyEnded(f"the study '{study}' has ended, and {self.address} takes no more pings of it")
         self._documents[study] = DOCUMENT_TYPES[found.pings]
+        self._largest.update(((study, line.name), _largest(line.spec)) for line in found.lines)
         return found
 
     async def fetch_model(
@@ -131,9 +141,10 @@ class HttpTransport:
 
     async def _fetch(self, study: str, line: str, name: str, etag: str | None) -> Fetched | NotModified | Unavailable:
         url = f"{self.address}/models/{study}/{line}/{name}.json"
+        most = min(self._settings.most_bytes, self._largest.get((study, line), self._settings.most_bytes))
         try:
             async with self._open().get(url, headers={"If-None-Match": etag} if etag else None) as response:
-                body = await response.read()
+                body = await _body(response, most)
         except _NETWORK_FAULTS as error:
             return Unavailable(_in_words(error))
         if response.status == 304:
@@ -175,7 +186,7 @@ class HttpTransport:
             body, headers = gzip.compress(body, LEVEL, mtime=0), headers | _GZIP
         try:
             async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:
-                answer = await response.read()
+                answer = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
             return Outcome(Delivery.RETRY, _in_words(error), posted_bytes=len(body)), b""
         outcome = _outcome(response.status, response.headers.get("Retry-After"), answer)
@@ -191,13 +202,14 @@ class HttpTransport:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._settings.connections),
-                # No total: it would count the time in which a request waits here for a free connection.
+                # As a rule no total: it would count the time in which a request waits here for a free connection.
                 timeout=aiohttp.ClientTimeout(
-                    total=None,
+                    total=self._settings.whole_timeout,
                     sock_connect=self._settings.connect_timeout,
                     sock_read=self._settings.request_timeout,
                 ),
                 headers={"User-Agent": self._settings.user_agent},
+                trust_env=self._settings.proxies,
             )
         return self._session
 
@@ -212,6 +224,26 @@ def _is_address(address: str) -> bool:
         return False
     plain = not parts.query and not parts.fragment and not any(map(str.isspace, address))
     return parts.scheme in ("http", "https") and bool(host) and plain
+
+
+class _TooLong(aiohttp.ClientPayloadError):
+    """An answer is longer than whoever asked has reason to read."""
+
+
+async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of an answer, unpacked; raise :class:`_TooLong` as soon as there is more of it than so much."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > most:
+            raise _TooLong(f"its answer has over {most:,} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _largest(spec: ModelSpec) -> int:
+    """Return about how long a model document of a spec can be, which has numbers and perhaps names."""
+    return 2**16 + 32 * spec.m + sum(6 * len(name) + 4 for name in spec.document_names)
 
 
 def _size(response: aiohttp.ClientResponse, body: bytes) -> int:
@@ -259,6 +291,8 @@ def _why(status: int, body: bytes) -> str:
 def _in_words(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
+    if isinstance(error, _TooLong):
+        return str(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection ({error.os_error.strerror or error.os_error})"
     return f"the connection broke ({type(error).__name__})"

@@ -21,6 +21,10 @@ class TransportError(FedpingError):
     """The address cannot be reached, or is not that of an ingest with this study."""
 
 
+class StudyEnded(TransportError):
+    """The study has ended: its clients leave."""
+
+
 class Delivery(Enum):
     """What became of one attempt to submit."""
 
@@ -85,6 +89,7 @@ class Transport(Protocol):
         """Return the public part of a study.
 
         Raises:
+            StudyEnded: it has ended.
             TransportError: the server cannot be reached, or has no such study.
         """
         ...

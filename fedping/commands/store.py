@@ -72,6 +72,30 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
 @store.command()
 @click.argument("study")
 @click.argument("line")
+@click.argument("columns", type=LocalPath(dir_okay=False))
+@store_option
+def scales(study: str, line: str, columns: Path, store_path: Path) -> None:
+    """Print the file COLUMNS with the means and deviations that a study of scales has found in all tables."""
+    import numpy as np
+
+    from fedping.client_sim.joining.columns import read_columns
+    from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
+    from fedping.model_store.store import open_store
+    from fedping.protocol.errors import FedpingError
+
+    agreed, opened = read_columns(columns), open_store(store_path)
+    check_spec(opened.study(study).line(line).spec, agreed)
+    newest = opened.newest(study, line)
+    if newest == 0:
+        raise FedpingError(
+            f"line '{line}' of study '{study}' has no round yet; run one when all institutions have sent"
+        )
+    click.echo(as_toml(scaled(agreed, np.array(opened.version(study, line, newest).weights))), nl=False)
+
+
+@store.command()
+@click.argument("study")
+@click.argument("line")
 @click.argument("version", type=int, required=False)
 @store_option
 def show(study: str, line: str, version: int | None, store_path: Place) -> None:

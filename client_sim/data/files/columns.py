@@ -27,10 +27,10 @@ def feature(column: Any, name: str) -> tuple[FloatArray, tuple[str, ...]]:
         FedpingError: a value is missing or not finite, the type is neither a number nor a text, there are more than
             :data:`MOST_CATEGORIES` distinct texts, or most of them are numbers but not all.
     """
-    if not _is_text(column):
-        return _numbers(column, name)[:, None], (name,)
+    if not is_text(column):
+        return as_numbers(column, name)[:, None], (name,)
     _refuse_numbers_with_a_slip(column, name)
-    names, category = _categories(column, name)
+    names, category = values_of(column, name)
     if len(names) > MOST_CATEGORIES:
         raise FedpingError(
             f"the column '{name}' has {len(names)} different texts, too many to be categories; leave it out of the "
@@ -48,10 +48,10 @@ def target(column: Any, name: str, kind: Kind | None) -> tuple[NDArray[Any], Tar
         FedpingError: as :func:`feature`; the column should be numbers but has texts; or there is only one class.
     """
     if kind is None:
-        kind = "class" if _is_text(column) or _is_truth(column) else "number"
+        kind = "class" if is_text(column) or _is_truth(column) else "number"
     if kind == "number":
-        return _numbers(column, name), Target(name)
-    names, numbers = _categories(column, name)
+        return as_numbers(column, name), Target(name)
+    names, numbers = values_of(column, name)
     if len(names) < 2:
         raise FedpingError(f"the target '{name}' is '{names[0]}' in every row, so there is nothing to predict")
     return numbers.astype(np.int64), Target(name, tuple(map(str, names)))
@@ -59,7 +59,7 @@ def target(column: Any, name: str, kind: Kind | None) -> tuple[NDArray[Any], Tar
 
 def chosen(column: Any, name: str) -> tuple[NDArray[np.int64], Target]:
     """Return which candidates were chosen; raise :class:`FedpingError` for a value other than 1 or 0."""
-    numbers = _numbers(column, name)
+    numbers = as_numbers(column, name)
     odd = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(odd):
         raise FedpingError(
@@ -75,13 +75,13 @@ def keys(column: Any, name: str) -> NDArray[Any]:
     return _plain(column)
 
 
-def _categories(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
+def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
     """Return the sorted values of a column of any type, as texts or numbers, and the position of each row's value."""
-    if _is_text(column):
+    if is_text(column):
         _check_none_missing(column, name)
         values, category = np.unique(_plain(column).astype(str), return_inverse=True)
         return values.tolist(), category
-    values, category = np.unique(_numbers(column, name), return_inverse=True)
+    values, category = np.unique(as_numbers(column, name), return_inverse=True)
     if _is_truth(column):
         return [("false", "true")[int(value)] for value in values], category
     return [f"{value:.15g}" for value in values], category
@@ -111,7 +111,8 @@ def _reads_as_number(text: str) -> bool:
     return True
 
 
-def _numbers(column: Any, name: str) -> FloatArray:
+def as_numbers(column: Any, name: str) -> FloatArray:
+    """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for a value that is none."""
     from pyarrow import types
 
     _check_none_missing(column, name)
@@ -145,7 +146,8 @@ def _plain(column: Any) -> NDArray[Any]:
     return plain
 
 
-def _is_text(column: Any) -> bool:
+def is_text(column: Any) -> bool:
+    """Return whether a column is of texts, also where they are kept as a dictionary."""
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type

@@ -1,0 +1,202 @@
+"""An institution's table as the examples of one client: read by what was agreed, and held against the model's spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.data.example_data import of_one
+from fedping.client_sim.data.files.columns import as_numbers, is_text, values_of
+from fedping.client_sim.data.files.reading import read_arrow
+from fedping.client_sim.data.table import Table, Target
+from fedping.client_sim.joining.columns import AgreedColumns, Feature
+from fedping.client_sim.learning.algorithm import bare
+from fedping.client_sim.learning.batch import ClientData, FloatArray
+from fedping.client_sim.learning.bounds import unbounded
+from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.models import k_means, linear_regression, logistic_regression, network
+from fedping.client_sim.learning.models.k_means import KMeans
+from fedping.client_sim.learning.models.linear_regression import LinearRegression
+from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
+from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.parts import Part
+from fedping.protocol.errors import FedpingError, InvalidSettings
+
+OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_means.NAME)
+"""The models whose examples are rows of a table: all that an institution trains."""
+
+_TRUTH = ("false", "true")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a model learns from.
+
+    Attributes:
+        model: the model in words, for sentences.
+        features: how many features an example has.
+        predicts: whether it has a label.
+        classes: how many classes the label has; None if it is a number.
+    """
+
+    model: str
+    features: int
+    predicts: bool
+    classes: int | None = None
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """The rows of a table, the same in every round: a :class:`fedping.client_sim.fleet.examples.Source`."""
+
+    rows: Table
+    always_new: ClassVar[bool] = False
+
+    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+        """See :meth:`Source.of`; there is one client."""
+        return of_one(self.rows)
+
+
+def wanted_by(model: Model[Any], words: str) -> Wanted:
+    """Return what a model learns from, a model of :data:`OF_TABLES`; ``words`` are for sentences about it."""
+    known = unbounded(bare(model))
+    match known.whole if isinstance(known, Part) else known:
+        case LinearRegression(features=d):
+            return Wanted(words, d, predicts=True)
+        case LogisticRegression(features=d, classes=c) | Network(features=d, classes=c):
+            return Wanted(words, d, predicts=True, classes=c)
+        case KMeans(features=d):
+            return Wanted(words, d, predicts=False)
+        case _:
+            raise InvalidSettings(f"{words} learns from no table; take part with a client of your own")
+
+
+def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, wanted: Wanted) -> Table:
+    """Return a file's rows as examples of a model.
+
+    Args:
+        path: a CSV, Parquet or Arrow file, or a folder of Parquet files.
+        label: the column to predict; that of ``agreed`` if None.
+        agreed: what all institutions agreed on; if None, all columns but the label, in the file's order and as they
+            are, and classes are numbers from 0, or all there are in alphabetical order.
+        wanted: by the model.
+
+    Raises:
+        InvalidSettings: what was agreed does not fit the model, or no label is given.
+        FedpingError: the file cannot be read, has no rows, or does not fit the model.
+    """
+    label = label if label is not None else agreed.label if agreed is not None else None
+    if wanted.predicts and label is None:
+        raise InvalidSettings(f"{wanted.model} predicts a column; name it with --label, or as 'label' in --columns")
+    if agreed is not None:
+        _check_agreed(agreed, wanted)
+    read = read_arrow(path)
+    if not read.num_rows:
+        raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
+    features = agreed.features if agreed is not None else _all_but(label, read.column_names, path)
+    if agreed is not None and agreed.moments:
+        features = agreed.numbers
+    named = [label] if label is not None and (wanted.predicts or agreed is None) else []
+    _check_there([*(each.name for each in features), *named], read.column_names, path)
+    try:
+        parts = [_feature(read[each.name], each) for each in features]
+        x = np.column_stack(parts)
+        names = tuple(name for each in features for name in _names(each))
+        if agreed is not None and agreed.moments:
+            x, names = np.column_stack([x, x**2]), (*names, *(f"{name}²" for name in names))
+        if x.shape[1] != wanted.features:
+            raise FedpingError(
+                f"it has {x.shape[1]} columns{f' beside {label!r}' if label else ''}, and {wanted.model} has "
+                f"{wanted.features} features; name those that were agreed on, in their order, with --columns"
+            )
+        y, target = np.zeros(len(x)), Target()
+        if wanted.predicts and label is not None:
+            y, target = _label(read[label], label, agreed.classes if agreed is not None else None, wanted)
+        return Table(x, y, names, target)
+    except FedpingError as error:
+        raise FedpingError(f"the file {path}: {error}") from error
+
+
+def _check_agreed(agreed: AgreedColumns, wanted: Wanted) -> None:
+    if agreed.width != wanted.features:
+        raise InvalidSettings(
+            f"the columns of --columns are {agreed.width} features, and {wanted.model} has {wanted.features}; ask "
+            "whoever made the file for that of this study"
+        )
+    if wanted.predicts and agreed.classes is not None and len(agreed.classes) != wanted.classes:
+        predicts = f"predicts {wanted.classes} classes" if wanted.classes else "predicts no classes"
+        raise InvalidSettings(
+            f"--columns names {len(agreed.classes)} classes, and {wanted.model} {predicts}; ask whoever made the file "
+            "for that of this study"
+        )
+
+
+def _all_but(label: str | None, names: list[str], path: Path) -> tuple[Feature, ...]:
+    if any(not name for name in names):
+        raise FedpingError(f"the file {path} has a column without a name; name it, or say with --columns which to read")
+    return tuple(Feature(name=name) for name in names if name != label)
+
+
+def _check_there(wanted: list[str], names: list[str], path: Path) -> None:
+    for name in wanted:
+        if names.count(name) != 1:
+            there = "no column" if name not in names else "several columns"
+            raise FedpingError(f"the file {path} has {there} '{name}'; it has {', '.join(names[:30])}")
+    if len(set(wanted)) < len(wanted):
+        raise InvalidSettings("the label is among the features of --columns; name another with --label")
+
+
+def _feature(column: Any, feature: Feature) -> FloatArray:
+    """Return what a column becomes, shape (N, width)."""
+    if feature.categories is not None:
+        names, each = values_of(column, feature.name)
+        return np.eye(len(feature.categories))[_places(names, feature.categories, f"column '{feature.name}'")[each]]
+    if is_text(column):
+        raise FedpingError(
+            f"the column '{feature.name}' has texts, which every institution would number in its own way; give its "
+            "categories in --columns, or turn it into numbers"
+        )
+    scaled: FloatArray = (as_numbers(column, feature.name) - feature.mean) / feature.deviation
+    return scaled[:, None]
+
+
+def _names(feature: Feature) -> tuple[str, ...]:
+    if feature.categories is None:
+        return (feature.name,)
+    return tuple(f"{feature.name}={category}" for category in feature.categories)
+
+
+def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Wanted) -> tuple[NDArray[Any], Target]:
+    if wanted.classes is None:
+        return as_numbers(column, name), Target(name)
+    found, each = values_of(column, name)
+    numbered = tuple(map(str, range(wanted.classes)))
+    if classes is None:
+        if set(found) <= set(numbered):
+            classes = numbered
+        elif wanted.classes == len(_TRUTH) and set(found) <= set(_TRUTH):
+            classes = _TRUTH
+        elif is_text(column) and len(found) == wanted.classes:
+            classes = tuple(map(str, found))  # as every institution would, which has all of them
+        else:
+            raise FedpingError(
+                f"the column '{name}' has {len(found)} classes ({', '.join(map(str, found[:10]))}"
+                f"{', …' if len(found) > 10 else ''}), and {wanted.model} predicts {wanted.classes}; name all of them "
+                f"in --columns, or number them from 0 to {wanted.classes - 1}"
+            )
+    return _places(found, classes, f"column '{name}'")[each].astype(np.int64), Target(name, classes)
+
+
+def _places(found: list[Any], known: tuple[str, ...], where: str) -> NDArray[np.intp]:
+    """Return where each value that was found is among the known ones."""
+    unknown = next((value for value in found if value not in known), None)
+    if unknown is not None:
+        raise FedpingError(
+            f"the {where} has the value '{unknown}', and agreed on are {', '.join(known[:10])}"
+            f"{', …' if len(known) > 10 else ''}; correct the rows, or leave them out"
+        )
+    return np.array([known.index(value) for value in found], np.intp)

@@ -1,0 +1,241 @@
+"""What an institution keeps on its disk: who it is, how far it has come, and a ping until somebody has taken it.
+
+identity.key     the seed of its id and of all that it draws, made once; nobody but the owner may read it
+joined.json      which study and model the folder is of
+progress.json    the newest version on which a ping was taken or refused
+waiting.json     a ping that is about to be posted, or was, and nobody has answered
+sent.ndjson      what has left this machine: a line a ping that was taken, without its update
+clients.sqlite   what the training leaves with its clients, where it does
+
+A ping is on disk before it is posted, and posted with the same bytes until it is answered, so that ingest counts it
+once however often this process is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.formats import with_format, without_format
+from fedping.protocol.landing import make_folder, sync_folder
+from fedping.protocol.secret_file import others_may_use, write_secret
+
+SEED_BYTES = 16
+
+_T = TypeVar("_T", bound=Struct)
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """Which study, line and model a folder is of."""
+
+    study: str
+    line: str
+    spec_digest: str
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far an institution has come.
+
+    Attributes:
+        version: the newest version of which the server has taken or refused its ping; -1 for none.
+        moved: the newest version on which its own state has moved, where the training keeps any: it does not train on
+            that again, whatever became of the ping.
+        sent: how many pings were taken.
+    """
+
+    version: int = -1
+    moved: int = -1
+    sent: int = 0
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A ping that is to be posted: its document id, and its JSON as it is sent."""
+
+    version: int
+    document_id: UUID
+    body: Raw
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """A line about a ping that was taken."""
+
+    time: str
+    version: int
+    document_id: UUID
+    examples: int
+    loss: float
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """An institution's folder, opened and held against other processes: see :func:`open_folder`."""
+
+    path: Path
+    seed: int
+
+    @property
+    def states(self) -> Path:
+        """Where a training's state is kept."""
+        return self.path / "clients.sqlite"
+
+    @property
+    def progress(self) -> Progress:
+        """How far the institution has come."""
+        return self._read("progress.json", Progress) or Progress()
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """The ping that is to be posted, if there is one; one that was answered may still lie there after a kill."""
+        found = self._read("waiting.json", Waiting)
+        return found if found is not None and found.version > self.progress.version else None
+
+    def keep(self, ping: Waiting) -> None:
+        """Have a ping on disk, which can then be posted."""
+        self._write("waiting.json", ping)
+
+    def advance(self, progress: Progress) -> None:
+        """Note how far the institution has come."""
+        self._write("progress.json", progress)
+
+    def settle(self, progress: Progress, sent: Sent | None) -> None:
+        """Note that the waiting ping was answered: taken if ``sent`` tells of it, else refused."""
+        if sent is not None:
+            self._tell(sent)
+        self.advance(progress)
+        self.drop()
+
+    def drop(self) -> None:
+        """Give the waiting ping up, as if it had never been made."""
+        (self.path / "waiting.json").unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def belongs_to(self, joined: Joined) -> None:
+        """Have the folder be of a study; raise :class:`InvalidSettings` if it is of another one."""
+        before = self._read("joined.json", Joined)
+        if before is None:
+            self._write("joined.json", joined)
+        elif before != joined:
+            what = (
+                f"study '{before.study}', line '{before.line}'"
+                if (before.study, before.line) != (joined.study, joined.line)
+                else f"another model spec of study '{before.study}'"
+            )
+            raise InvalidSettings(f"the folder {self.path} is of {what}; give another with --state")
+
+    def _tell(self, sent: Sent) -> None:
+        path = self.path / "sent.ndjson"
+        line = msgspec.json.encode(sent) + b"\n"
+        told = path.read_bytes() if path.exists() else b""
+        if told and not told.endswith(b"\n"):  # of one that was killed while it wrote
+            told = told[: told.rfind(b"\n") + 1]
+            os.truncate(path, len(told))
+        if str(sent.document_id).encode() in told[told[:-1].rfind(b"\n") + 1 :]:
+            return
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(handle)
+
+    def _read(self, name: str, kind: type[_T]) -> _T | None:
+        path = self.path / name
+        try:
+            return msgspec.json.decode(without_format(path.read_bytes(), str(path)), type=kind)
+        except FileNotFoundError:
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise FedpingError(
+                f"{path} is damaged ({error}); delete it, or give another folder with --state, which makes "
+                "another client"
+            ) from error
+
+    def _write(self, name: str, document: Struct) -> None:
+        """Write a document so that after a kill or a power cut it is there as it was, or as it is now."""
+        hidden = self.path / f".{name}.unfinished"
+        with _told(self.path):
+            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(with_format(msgspec.json.encode(document)))
+                file.flush()
+                os.fsync(handle)
+            os.replace(hidden, self.path / name)
+            sync_folder(self.path)
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[StateFolder]:
+    """Open an institution's folder, which is made if need be, and hold it against other processes.
+
+    Raises:
+        InvalidSettings: another process has it, others than its owner may read its key, or there is something else.
+        FedpingError: it cannot be written.
+    """
+    with _told(path):
+        if path.exists() and not (path / "identity.key").exists() and any(_others(path)):
+            raise InvalidSettings(f"the folder {path} has something else in it; give another with --state")
+        make_folder(path)
+        path.chmod(0o700)
+        held = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InvalidSettings(
+                f"another 'fedping join' works with the folder {path}; end it, or give another with --state"
+            ) from error
+        yield StateFolder(path, _seed(path / "identity.key"))
+    finally:
+        os.close(held)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Tell in a sentence that a folder cannot be written; of a full disk every command tells alike."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise FedpingError(f"cannot use the folder {path}: {error.strerror}; give another with --state") from error
+
+
+def _others(path: Path) -> Iterator[str]:
+    return (name for name in os.listdir(path) if not name.startswith("."))
+
+
+def _seed(path: Path) -> int:
+    """Return the seed in a key's file, which is made if it is not there."""
+    if not path.exists():
+        with _told(path.parent):
+            made = path.with_name(".identity.key.unfinished")
+            made.unlink(missing_ok=True)
+            write_secret(made, secrets.token_bytes(SEED_BYTES))
+            os.replace(made, path)
+            sync_folder(path.parent)
+    try:
+        text, mode = path.read_text(encoding="ascii").strip(), path.stat().st_mode
+        secret = bytes.fromhex(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise FedpingError(
+            f"the key {path} cannot be read: {why}; take it from a backup, or give another folder with --state"
+        ) from error
+    if others_may_use(mode):
+        raise InvalidSettings(f"others than its owner may use the key {path}; correct that with 'chmod 600 {path}'")
+    if len(secret) != SEED_BYTES:
+        raise FedpingError(f"the key {path} is damaged; take it from a backup, or give another folder with --state")
+    return int.from_bytes(secret, "big")

@@ -1,0 +1,347 @@
+"""An institution: the one client of a fleet that has a table of its own, and keeps what it sends until it is taken.
+
+It enrols, fetches, trains and sends as each client of a fleet does, by the same code. What is its own is the order in
+which things reach the disk, so that it can be killed at any moment: a ping is kept, then posted until somebody answers
+it, and then the version is done. A version is trained on once at most where the training moves a state of the client,
+and else gives the same ping each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from fedping.client_sim.data.table import Table
+from fedping.client_sim.fleet.fetching import Fetcher, Shelf
+from fedping.client_sim.fleet.fleet import states_in
+from fedping.client_sim.fleet.learning_round import LearningRound
+from fedping.client_sim.fleet.outbox import Letter, Outbox
+from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
+from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Transport, TransportError
+from fedping.client_sim.fleet.waiting import Backoff, Sleep
+from fedping.client_sim.joining.checking import CheckedTransport
+from fedping.client_sim.joining.examples import OF_TABLES, OwnTable
+from fedping.client_sim.joining.folder import Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.learning.algorithm import State
+from fedping.client_sim.learning.checking import check_training
+from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.registry import learner_for
+from fedping.client_sim.learning.states import ClientStates, StatesOf
+from fedping.protocol.clock import utc_now
+from fedping.protocol.documents import MODEL_UPDATE
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.ping import Ping
+from fedping.protocol.study import Arm, PublicLine, PublicStudy
+from fedping.protocol.training import LocalSteps, Training
+from fedping.protocol.update import EncodedUpdate
+
+MOST_STEPS = 10_000_000
+"""Local steps of a round that a server may ask for; more would keep a machine busy for hours."""
+
+NOT_ALLOWED = "403"
+"""How the reason begins where ingest refuses the client, and not what it says."""
+
+_ME = np.zeros(1, np.int64)
+"""The only client of its roster."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Where an institution falls in a study.
+
+    Attributes:
+        client_id: under which it sends.
+        arm: its arm, by the hash of the id.
+        line: the line that the arm follows.
+        model: what is trained.
+    """
+
+    client_id: UUID
+    arm: Arm
+    line: PublicLine
+    model: Model[Any]
+
+
+def membership(study: PublicStudy, seed: int) -> Membership:
+    """Return where the client of a seed falls in a study.
+
+    Raises:
+        InvalidSettings: it is not enrolled, or the study asks for what an institution cannot do.
+    """
+    roster = Roster(study, 1, seed)
+    if study.pings != MODEL_UPDATE.name:
+        raise InvalidSettings(
+            f"study '{study.name}' takes {study.pings} pings, and 'fedping join' takes part in studies of "
+            f"{MODEL_UPDATE.name} pings alone; choose another study"
+        )
+    if roster.arm[0] == NOT_ENROLLED:
+        raise InvalidSettings(
+            f"study '{study.name}' enrols {sum(arm.share for arm in study.arms):.0%} of all clients by their ids, and "
+            "this one is not among them; ask its operator for arms whose shares sum to 1"
+        )
+    arm = roster.arm_of(0)
+    line = next((line for line in study.lines if line.name == arm.line), None)
+    if line is None:
+        raise InvalidSettings(
+            f"by its id this client belongs to arm '{arm.name}' of study '{study.name}', which follows no model line, "
+            "so there is nothing to train; ask its operator for a study all of whose arms follow one"
+        )
+    return Membership(roster.ids[0], arm, line, _model_of(study, line))
+
+
+def _model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
+    if line.spec.model not in OF_TABLES:  # of the others, some would run code that the server names
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' has the model '{line.spec.model}', and 'fedping join' trains "
+            f"{', '.join(OF_TABLES)}; take part with a client of your own"
+        )
+    if line.privacy is not None:
+        raise InvalidSettings(f"line '{line.name}' of study '{study.name}' is private, which 'fedping join' cannot be")
+    try:
+        model = learner_for(line.spec, line.training)
+        check_training(model, line.training)
+    except InvalidSettings as error:
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' asks for what 'fedping join' cannot do: {error}"
+        ) from error
+    return model
+
+
+def check_work(training: Training, rows: int) -> None:
+    """Raise :class:`InvalidSettings` if a server asks for more work on so many rows than anybody can mean."""
+    if not isinstance(training, LocalSteps):
+        return
+    an_epoch = math.ceil(rows / training.batch) if training.batch else 1
+    steps = training.steps or (training.epochs or 1) * an_epoch
+    if steps > MOST_STEPS:
+        raise InvalidSettings(
+            f"the study's training takes {steps:,} steps a round on {rows:,} rows, and 'fedping join' takes "
+            f"{MOST_STEPS:,} at most; join with fewer rows, or ask its operator for less"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a ping says, in short.
+
+    Attributes:
+        numbers: how many numbers its update has; 0 if it has none.
+        norm: the Euclidean norm of the update; None where it is encoded, or there is none.
+        encoding: how the update is encoded; None where it is numbers, or there is none.
+        bytes: the length of the JSON.
+    """
+
+    version: int
+    document_id: UUID
+    client_id: UUID
+    arm: str
+    examples: int
+    loss: float
+    numbers: int
+    norm: float | None
+    encoding: str | None
+    bytes: int
+
+
+def told(ping: Waiting) -> Told:
+    """Return what a ping says; raise :class:`FedpingError` for what no ping can say, such as a loss of infinity."""
+    try:
+        found: Ping = msgspec.json.decode(ping.body, type=MODEL_UPDATE.ping)
+    except msgspec.MsgspecError as error:
+        raise FedpingError(
+            f"the ping of version {ping.version} is none that ingest would take ({error}), so it is not sent; are the "
+            "columns in the units that were agreed on?"
+        ) from error
+    payload: Any = found.payload
+    update = payload.update
+    encoded = isinstance(update, EncodedUpdate)
+    return Told(
+        version=ping.version,
+        document_id=ping.document_id,
+        client_id=found.client_id,
+        arm=payload.study_variation,
+        examples=payload.examples,
+        loss=payload.loss,
+        numbers=0 if update is None or encoded else len(update),
+        norm=None if update is None or encoded else math.hypot(*update),
+        encoding=update.encoding if encoded else None,
+        bytes=len(ping.body),
+    )
+
+
+class Institution:
+    """Takes part in a study with a table: fetches, trains, and posts one ping a version.
+
+    Args:
+        transport: the way to the server.
+        study: as it was fetched.
+        member: where the institution falls in it (:func:`membership`).
+        folder: what it keeps.
+        rows: its table.
+        states_of: where a training keeps state with its client.
+        ticket: the product's word for the client, in a study that asks for it.
+        backoff: how to post again; the usual one if None.
+        sleep: how to wait.
+
+    Raises:
+        InvalidSettings: the line has an upload link that clients do not have, or asks for too much work; or the folder
+            is of another study.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        study: PublicStudy,
+        member: Membership,
+        folder: StateFolder,
+        rows: Table,
+        states_of: StatesOf,
+        ticket: str | None = None,
+        *,
+        backoff: Backoff | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        check_work(member.line.training, len(rows))
+        folder.belongs_to(Joined(study=study.name, line=member.line.name, spec_digest=member.line.spec.digest))
+        self.study, self.member, self.folder, self.rows = study, member, folder, rows
+        self._transport = CheckedTransport(transport, study.name, member.line)
+        self._roster = Roster(study, 1, folder.seed)
+        # The others' lines are none of its business, and may have what it does not.
+        alone = replace(study, lines=(member.line,))
+        shelf = Shelf(alone)
+        random = Random(folder.seed)
+        self._fetcher = Fetcher(
+            self._transport, study.name, self._roster, shelf, at_once=1, sleep=sleep, random=random, together=True
+        )
+        self._outbox = Outbox(
+            self._transport, study.name, backoff=backoff or Backoff(), at_once=1, sleep=sleep, random=random
+        )
+        states, self.keeps_state = states_in(study.name, member.line, member.arm, member.model, folder.seed, states_of)
+        self._states = _Held(states)
+        self._round = LearningRound(
+            alone,
+            self._roster,
+            shelf,
+            {member.line.name: member.model},
+            lambda spec, model: OwnTable(rows),
+            FleetSettings(clients=1, seed=folder.seed, ticket_of=None if ticket is None else lambda client_id: ticket),
+            {member.arm.name: self._states},
+        )
+
+    @property
+    def version(self) -> int:
+        """The version that it holds; -1 for none."""
+        return int(self._roster.version[0])
+
+    @property
+    def has_new(self) -> bool:
+        """Whether it holds a version on which it has not trained."""
+        progress = self.folder.progress
+        return self.version > max(progress.version, progress.moved if self.keeps_state else -1)
+
+    async def look(self) -> str | None:
+        """Ask once for a newer version; return why none could be had, if so."""
+        before = self._fetcher.counts.copy()
+        await self._fetcher.fetch([0])
+        return next(iter(self._fetcher.counts.unavailable - before.unavailable), None)
+
+    async def study_as_it_was(self) -> None:
+        """Look whether the study is still the one that was joined.
+
+        Raises:
+            StudyEnded: it has ended.
+            FedpingError: it is another one by now.
+        """
+        try:
+            found = await self._transport.fetch_study(self.study.name)
+        except TransportError as error:
+            if type(error) is TransportError:  # away for now, as models may be
+                return
+            raise
+        if found != self.study:
+            raise FedpingError(
+                f"study '{self.study.name}' is not what it was when this institution joined; see what it asks for "
+                "now, and run the same command again"
+            )
+
+    def make(self) -> Waiting:
+        """Train on the version that is held, and return the ping; nothing is kept of it yet."""
+        ((letter,),) = [letters for letters, _ in self._round.letters(_ME, self.version) if letters]
+        made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(letter.body))
+        told(made)
+        return made
+
+    def keep(self, ping: Waiting) -> None:
+        """Have on disk what :meth:`make` has made, ping and state, so that it can be posted."""
+        if self.keeps_state:
+            # First that the state has moved: who is killed here goes on with the next version, as in a fleet.
+            self.folder.advance(replace(self.folder.progress, moved=ping.version))
+            self._states.move()
+        self.folder.keep(ping)
+
+    async def post(self, ping: Waiting) -> Outcome:
+        """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again."""
+        before = self._outbox.counts.copy()
+        if not self._outbox.undelivered:
+            self._outbox.add([Letter(ping.document_id, bytes(ping.body))])
+        await self._outbox.deliver()
+        counts = self._outbox.counts
+        if counts.accepted > before.accepted:
+            return ACCEPTED
+        if refused := counts.rejected - before.rejected:
+            return Outcome(Delivery.REJECTED, next(iter(refused)))
+        return Outcome(Delivery.RETRY, next(iter(counts.retries - before.retries), "the server asked for more time"))
+
+    def settle(self, ping: Waiting, outcome: Outcome) -> None:
+        """Note the last word on a ping; one whose sender is refused, as without a ticket, is made again."""
+        if outcome.delivery is Delivery.REJECTED and outcome.reason.startswith(NOT_ALLOWED):
+            self.folder.drop()
+            return
+        progress, sent = self.folder.progress, None
+        if outcome.delivery is Delivery.ACCEPTED:
+            says = told(ping)
+            progress = replace(progress, sent=progress.sent + 1)
+            sent = Sent(
+                time=utc_now(),
+                version=ping.version,
+                document_id=ping.document_id,
+                examples=says.examples,
+                loss=says.loss,
+                bytes=says.bytes,
+                sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
+            )
+        self.folder.settle(replace(progress, version=ping.version), sent)
+
+
+class _Held:
+    """A :class:`ClientStates` that keeps what a training saves to itself until it is to move."""
+
+    def __init__(self, states: ClientStates) -> None:
+        self._states = states
+        self._saved: tuple[NDArray[np.integer[Any]], State] | None = None
+
+    def load(self, clients: NDArray[np.integer[Any]]) -> State:
+        """See :meth:`ClientStates.load`; what has not moved is not there."""
+        return self._states.load(clients)
+
+    def save(self, clients: NDArray[np.integer[Any]], state: State) -> None:
+        """See :meth:`ClientStates.save`."""
+        self._saved = clients.copy(), {name: values.copy() for name, values in state.items()}
+
+    def move(self) -> None:
+        """Save what the last training has left."""
+        if self._saved is not None:
+            self._states.save(*self._saved)
+            self._saved = None

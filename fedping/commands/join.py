@@ -1,0 +1,486 @@
+"""`fedping join`: an institution takes part in a study with a table of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fedping.options import LocalPath, json_option
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.terminal import status
+
+if TYPE_CHECKING:
+    from fedping.client_sim.fleet.transport import Outcome, Transport
+    from fedping.client_sim.joining.folder import StateFolder, Waiting
+    from fedping.client_sim.joining.institution import Institution
+    from fedping.client_sim.learning.states import StatesOf
+
+T = TypeVar("T")
+
+LEAST_EVERY = 0.1
+LONGEST_WAIT = 900.0
+"""Seconds between two looks at most, however often nobody answered, unless --every is longer."""
+
+LOOKS_AT_STUDY = 10
+"""After so many looks at the model that brought nothing new, one at the study, which may have ended."""
+
+MOST_BYTES = 2**26
+"""Of any answer of the server."""
+
+MOST_SECONDS = 600.0
+"""Of any request."""
+
+_TICKET = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How often to look for a version, and when to end: after so many rounds, or seconds."""
+
+    rounds: int | None
+    seconds: float | None
+    every: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return float("inf") if self.seconds is None else self.began + self.seconds - time.monotonic()
+
+
+@click.command()
+@click.argument("url")
+@click.argument("study")
+@click.option(
+    "--data",
+    type=LocalPath(),
+    required=True,
+    help="Your table: a CSV, Parquet or Arrow file, or a folder of Parquet files.",
+)
+@click.option("--label", metavar="COLUMN", help="The column that the model predicts.  [default: that of --columns]")
+@click.option(
+    "--columns",
+    "columns_file",
+    type=LocalPath(dir_okay=False),
+    help="File of the columns, units and classes that all institutions agreed on.  [default: columns as they are]",
+)
+@click.option(
+    "--state",
+    type=LocalPath(file_okay=False),
+    help="Folder that keeps who you are, how far you have come, and what is being sent.  [default: joined-STUDY]",
+)
+@click.option("--rounds", type=click.IntRange(1), help="End after so many versions.  [default: until stopped]")
+@click.option("--for", "duration", help="End after so long: 45s, 10m, 6h.  [default: until stopped]")
+@click.option("--every", default="60s", show_default=True, help="Time between two looks for a new version.")
+@click.option("--yes", is_flag=True, help="Send without asking.")
+@click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
+@click.option(
+    "--ticket",
+    type=LocalPath(dir_okay=False),
+    help="File with the ticket for your client id, if the study asks for one.",
+)
+@json_option
+def join(
+    url: str,
+    study: str,
+    data: Path,
+    label: str | None,
+    columns_file: Path | None,
+    state: Path | None,
+    rounds: int | None,
+    duration: str | None,
+    every: str,
+    yes: bool,
+    show: bool,
+    ticket: Path | None,
+    as_json: bool,
+) -> int:
+    """Take part in STUDY, served by the ingest at URL, with a table of your own.
+
+    Fetches the model, trains it on your rows, shows what it is about to send, asks, and posts it: an update, its loss
+    and how many rows it is from. Then it waits for the next version. The rows stay here.
+
+    Safe to stop, to kill and to run again: with the same --state it goes on where it was, and nothing is counted twice.
+    Exits with 0 if all was done, or the study has ended; with 75 if --for was over before a ping was taken or --rounds
+    were; with 130 or 143 if SIGINT or SIGTERM ended it.
+    """
+    from fedping.client_sim.fleet.transport import StudyEnded
+    from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
+
+    pace = Pace(
+        rounds=rounds,
+        seconds=None if duration is None else _seconds("--for", duration),
+        every=_seconds("--every", every, LEAST_EVERY),
+    )
+    if show and yes:
+        raise click.UsageError("--show sends nothing, and --yes sends without asking; give one of them")
+    try:
+        with ended_by_signals(), asyncio.Runner() as runner, ExitStack() as files:
+            transport = _transport(url)
+            _warn_of_listeners(url)
+            files.callback(lambda: runner.run(transport.close()))
+            institution = _joined(
+                runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
+            )
+            click.echo(_introduction(institution, data), err=True)
+            if show:
+                return _show(runner, institution)
+            return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
+    except StudyEnded as over:
+        click.echo(f"fedping: {over}", err=True)
+        return 0
+    except EndedBySignal as ended:
+        click.echo(f"fedping: {ended.sentence}; the same command goes on", err=True)
+        return ended.exit_code
+
+
+def _transport(url: str) -> Transport:
+    from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
+
+    settings = HttpSettings(
+        connections=2,
+        user_agent="fedping-join",
+        proxies=True,
+        most_bytes=MOST_BYTES,
+        whole_timeout=MOST_SECONDS,
+        compress="none",
+    )
+    return HttpTransport(url, settings)
+
+
+def _warn_of_listeners(url: str) -> None:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        click.echo(
+            f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
+            "the model; ask the operator for an https address",
+            err=True,
+        )
+
+
+def _joined(
+    runner: asyncio.Runner,
+    transport: Transport,
+    files: ExitStack,
+    name: str,
+    state: Path,
+    data: Path,
+    label: str | None,
+    columns_file: Path | None,
+    ticket: Path | None,
+) -> Institution:
+    from fedping.client_sim.joining.columns import read_columns
+    from fedping.client_sim.joining.examples import read_examples, wanted_by
+    from fedping.client_sim.joining.folder import open_folder
+    from fedping.client_sim.joining.institution import Institution, membership
+
+    agreed = None if columns_file is None else read_columns(columns_file)
+    word = None if ticket is None else _ticket_in(ticket)
+    study = awaited(runner, transport.fetch_study(name))
+    folder = files.enter_context(open_folder(state))
+    member = membership(study, folder.seed)
+    words = f"the model '{member.line.spec.model}' of line '{member.line.name}'"
+    rows = read_examples(data, label, agreed, wanted_by(member.model, words))
+    states_of = _states_in(folder, files)
+    return Institution(transport, study, member, folder, rows, states_of, word)
+
+
+def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
+    """Return where a training keeps state, a file that is made if it keeps any."""
+    from fedping.client_sim.learning.algorithm import State
+    from fedping.client_sim.learning.states import ClientStates, in_memory, open_states
+
+    def states_of(owner: str, first: State) -> ClientStates:
+        if not first:
+            return in_memory(owner, first)
+        opened, aside = open_states(folder.states)
+        if aside is not None:
+            click.echo(f"{folder.states} was damaged; it is kept as {aside}, and begins afresh", err=True)
+        return files.enter_context(opened).of(owner, first)
+
+    return states_of
+
+
+def _ticket_in(file: Path) -> str:
+    from fedping.protocol.tickets import PATTERN
+
+    try:
+        with file.open("rb") as opened:
+            found = opened.read(_TICKET + 2).decode("ascii", errors="replace").strip()
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the ticket {file}: {error.strerror}; check the path") from error
+    if not found or len(found) > _TICKET or not re.match(PATTERN, found):
+        raise InvalidSettings(f"{file} is no ticket, which is one line of letters, digits and dots; ask the operator")
+    return found
+
+
+def _introduction(institution: Institution, data: Path) -> str:
+    member, progress = institution.member, institution.folder.progress
+    spec = member.line.spec
+    so_far = f"; {progress.sent:,} pings so far, up to version {progress.version}" if progress.version >= 0 else ""
+    sends = "" if member.arm.submits else ", which sends its loss and no update"
+    return (
+        f"client {member.client_id} in arm '{member.arm.name}' of study '{institution.study.name}'{sends}: "
+        f"{spec.model} of {spec.m:,} weights, {len(institution.rows):,} rows of {data}{so_far}"
+    )
+
+
+def _show(runner: asyncio.Runner, institution: Institution) -> int:
+    """Print the ping that is waiting, or would be made now."""
+    ping = institution.folder.waiting
+    if ping is None:
+        why = awaited(runner, institution.look())
+        if institution.version < 0:
+            raise FedpingError(f"there is no model to train on: {why or 'none was published'}; try again later")
+        if not institution.has_new:
+            click.echo(f"nothing would be sent: version {institution.version} has had its ping", err=True)
+            return 0
+        ping = _made(institution)
+    click.echo(_summary(ping), err=True)
+    click.echo(bytes(ping.body).decode())
+    return 0
+
+
+def _made(institution: Institution) -> Waiting:
+    with status(f"training on version {institution.version}"):
+        return institution.make()
+
+
+def _summary(ping: Waiting) -> str:
+    from fedping.client_sim.joining.institution import told
+
+    says = told(ping)
+    if says.encoding is not None:
+        update = f"an update encoded as '{says.encoding}'"
+    elif says.numbers:
+        update = f"an update of {says.numbers:,} numbers, norm {says.norm:.4g}"
+    else:
+        update = "no update"
+    return (
+        f"version {says.version}: {update}; loss {says.loss:.4g}; {says.examples:,} examples; {says.bytes:,} bytes as "
+        f"client {says.client_id}"
+    )
+
+
+def _asking(as_json: bool) -> Callable[[Waiting], str]:
+    """Return what asks a person about a ping: ``y`` to send it, ``a`` all from now on, ``n`` none."""
+
+    def ask(ping: Waiting) -> str:
+        click.echo(_summary(ping), err=True)
+        while True:
+            try:
+                said = click.prompt(
+                    "send it? [y]es, [a]lways, [s]how it, [N]o", default="n", show_default=False, err=True
+                )
+            except click.Abort as error:
+                if isinstance(error.__context__, KeyboardInterrupt):  # a signal, which says itself how this ends
+                    raise error.__context__ from None
+                if isinstance(error.__context__, EOFError):
+                    raise InvalidSettings(
+                        "nobody is there to be asked whether to send; look at it with --show, then give --yes"
+                    ) from error
+                raise
+            said = said.strip().lower()[:1]
+            if said == "s":
+                click.echo(bytes(ping.body).decode(), err=as_json)
+            elif said in ("y", "a", "n"):
+                return str(said)
+
+    return ask
+
+
+class _TakingPart:
+    """Round after round, until it is enough."""
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        institution: Institution,
+        pace: Pace,
+        ask: Callable[[Waiting], str] | None,
+        as_json: bool,
+    ) -> None:
+        from fedping.client_sim.fleet.waiting import Backoff
+
+        self._runner, self._institution, self._pace, self._ask = runner, institution, pace, ask
+        self._as_json, self._done, self._failures, self._quiet = as_json, 0, 0, 0
+        self._said = ""
+        self._backoff = Backoff(first=pace.every, longest=max(pace.every, LONGEST_WAIT))
+        self._random = Random(institution.folder.seed)
+
+    def go_on(self) -> int:
+        """Take part until the end; return the exit code."""
+        while self._pace.rounds is None or self._done < self._pace.rounds:
+            answered = self._step()
+            if answered is not None:
+                return answered
+        return 0
+
+    def _step(self) -> int | None:
+        """Do what is next; return the exit code if that was all."""
+        folder = self._institution.folder
+        if (ping := folder.waiting) is None:
+            self._explain(awaited(self._runner, self._institution.look()))
+            if not self._institution.has_new:
+                return self._wait(f"waiting for a version after {self._institution.version}")
+            ping = _made(self._institution)
+            if not self._agreed(ping):
+                click.echo("nothing was sent", err=True)
+                return 0
+            self._institution.keep(ping)
+        return self._post(ping)
+
+    def _agreed(self, ping: Waiting) -> bool:
+        if self._ask is None:
+            return True
+        said = self._ask(ping)
+        if said == "a":
+            self._ask = None
+        return said != "n"
+
+    def _post(self, ping: Waiting) -> int | None:
+        from fedping.client_sim.fleet.transport import Delivery
+
+        with status(f"posting the ping of version {ping.version}"):
+            outcome = awaited(self._runner, self._posted(ping))
+        if outcome is None or outcome.delivery is Delivery.RETRY:
+            self._explain(outcome.reason if outcome else None)
+            return self._wait(f"waiting to post the ping of version {ping.version} again")
+        self._failures = self._quiet = 0
+        self._institution.settle(ping, outcome)
+        self._report(ping, outcome)
+        if outcome.delivery is Delivery.REJECTED:
+            awaited(self._runner, self._institution.study_as_it_was())  # it may have ended, which is no fault
+            raise FedpingError(_refusal(ping, outcome))
+        self._done += 1
+        return None
+
+    async def _posted(self, ping: Waiting) -> Outcome | None:
+        """Try to post until it is answered, or time is over: then None."""
+        try:
+            async with asyncio.timeout(None if self._pace.seconds is None else max(self._pace.left, LEAST_EVERY)):
+                return await self._institution.post(ping)
+        except TimeoutError:
+            return None
+
+    def _report(self, ping: Waiting, outcome: Outcome) -> None:
+        if not self._as_json:
+            click.echo(f"{_summary(ping)}: {outcome.delivery.value}")
+            return
+        import msgspec
+
+        from fedping.client_sim.joining.institution import told
+
+        row = {**msgspec.to_builtins(told(ping)), "outcome": outcome.delivery.value, "reason": outcome.reason}
+        click.echo(msgspec.json.encode(row).decode())
+
+    def _explain(self, why: str | None) -> None:
+        """Say why nothing came, if it is not what was said last."""
+        self._failures = self._failures + 1 if why else 0
+        if why and why != self._said:
+            click.echo(f"fedping: waiting: {why}", err=True)
+        self._said = why or ""
+
+    def _wait(self, doing: str) -> int | None:
+        """Wait until it is time to look again; return the exit code if there is no time left for that."""
+        wait = self._backoff.wait(self._failures + 1, self._random.random(), None)
+        if wait >= self._pace.left:
+            self._rest(self._pace.left, doing)
+            return self._out_of_time()
+        self._rest(wait, doing)
+        self._quiet += 1
+        if self._quiet % LOOKS_AT_STUDY == 0:
+            awaited(self._runner, self._institution.study_as_it_was())
+        return None
+
+    def _rest(self, seconds: float, doing: str) -> None:
+        if seconds > 0:
+            with status(doing):
+                time.sleep(seconds)
+
+    def _out_of_time(self) -> int:
+        from fedping.server_jobs.ending import OutOfTime
+
+        if self._institution.folder.waiting is not None:
+            raise OutOfTime("time is over, and the ping is not taken; run the same command to send it")
+        if self._pace.rounds is not None:
+            raise OutOfTime(
+                f"time is over after {self._done} of {self._pace.rounds} rounds; run the same command to go on"
+            )
+        return 0
+
+
+def _refusal(ping: Waiting, outcome: Outcome) -> str:
+    from fedping.client_sim.joining.institution import NOT_ALLOWED
+
+    if outcome.reason.startswith(NOT_ALLOWED):
+        return (
+            f"the server does not take pings of this client: {outcome.reason}; ask the operator for a ticket for the "
+            "client id that is shown above, and give its file with --ticket"
+        )
+    return (
+        f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same command "
+        "goes on with the next version"
+    )
+
+
+def awaited(runner: asyncio.Runner, what: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; a signal cancels it, and then does what it would have done at once.
+
+    An exception raised by a signal in the middle of a task would be told again, with a traceback, by asyncio.
+    """
+    held: list[int] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    def cancel(number: int, _: object) -> None:
+        held.append(number)
+        for task in tasks:
+            runner.get_loop().call_soon_threadsafe(task.cancel)
+
+    async def cancellable() -> T:
+        tasks.extend(filter(None, [asyncio.current_task()]))
+        if held:
+            what.close()
+            raise asyncio.CancelledError
+        return await what
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = ((number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM))
+        before = {number: handler for number, handler in handlers if callable(handler)}
+    for number in before:
+        signal.signal(number, cancel)
+    try:
+        return runner.run(cancellable())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+def _seconds(option: str, text: str, least: float = 0.0) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        seconds = float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not least <= seconds < float("inf"):
+        at_least = f", at least {least:g}s" if least else ""
+        raise InvalidSettings(
+            f"{option} {text} is not a time; give seconds, minutes or hours, such as 45s, 10m or 6h{at_least}"
+        )
+    return seconds

@@ -1,0 +1,206 @@
+"""An institution's table: read by what was agreed, held against the model, and refused in a sentence."""
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis.extra.numpy import arrays
+from msgspec.structs import replace
+from pyarrow import parquet
+
+from fedping.client_sim.joining.columns import AgreedColumns, Feature, read_columns
+from fedping.client_sim.joining.examples import Wanted, read_examples, wanted_by
+from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.registry import learner_for, model_spec
+from fedping.protocol.errors import FedpingError, InvalidSettings
+
+TWO = Wanted("the model 'm'", 2, predicts=True, classes=2)
+NUMBER = Wanted("the model 'm'", 2, predicts=True)
+GROUPS = Wanted("the model 'm'", 2, predicts=False)
+AGREED = AgreedColumns(
+    label="y",
+    classes=("sick", "well"),
+    features=(Feature(name="b", mean=10.0, deviation=2.0), Feature(name="a")),
+)
+
+
+def csv(folder: Path, text: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_agreed_columns_have_their_order_their_scale_and_their_classes(tmp_path: Path) -> None:
+    rows = read_examples(csv(tmp_path, "a,other,y,b\n1,x,well,12\n2,x,well,10\n"), None, AGREED, TWO)
+    assert rows.x.tolist() == [[1.0, 1.0], [0.0, 2.0]]
+    assert rows.y.tolist() == [1, 1]  # although no row is of class 0
+    assert rows.features == ("b", "a")
+
+
+def test_categories_become_a_feature_each_also_where_a_table_has_one_of_them(tmp_path: Path) -> None:
+    agreed = AgreedColumns(label="y", features=(Feature(name="ward", categories=("south", "north")),))
+    rows = read_examples(csv(tmp_path, "ward,y\nnorth,0\nnorth,1\n"), None, agreed, TWO)
+    assert rows.x.tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    with pytest.raises(FedpingError, match=r"the column 'ward' has the value 'west', and agreed on are south, north;"):
+        read_examples(csv(tmp_path, "ward,y\nwest,0\n"), None, agreed, TWO)
+
+
+@pytest.mark.parametrize(
+    ("label", "numbers"),
+    [
+        ("0,1,1", [0, 1, 1]),
+        ("1,1,1", [1, 1, 1]),
+        ("no,yes,no", [0, 1, 0]),
+        ("true,true,true", [1, 1, 1]),
+    ],
+)
+def test_classes_that_nobody_named_are_numbers_or_all_there(tmp_path: Path, label: str, numbers: list[int]) -> None:
+    rows = "".join(f"1,2,{value}\n" for value in label.split(","))
+    assert read_examples(csv(tmp_path, f"a,b,y\n{rows}"), "y", None, TWO).y.tolist() == numbers
+
+
+def test_other_files_and_other_models(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"a": [1, 2], "b": [0.5, 0.25], "y": [3.5, 4.5]}), path)
+    rows = read_examples(path, "y", None, NUMBER)
+    assert (rows.x.tolist(), rows.y.tolist()) == ([[1.0, 0.5], [2.0, 0.25]], [3.5, 4.5])
+    assert read_examples(csv(tmp_path, "a,b\n1,2\n"), None, None, GROUPS).x.tolist() == [[1.0, 2.0]]
+    assert read_examples(csv(tmp_path, "a,y,b\n1,s,2\n"), "y", None, GROUPS).x.tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "wanted", "says"),
+    [
+        ("a,b,c,y\n1,2,3,0\n", "y", TWO, "has 3 columns beside 'y', and the model 'm' has 2 features; name those"),
+        ("a,b,y\n1,2,0\n", "z", TWO, "has no column 'z'; it has a, b, y"),
+        ("a,a,y\n1,2,0\n", "y", TWO, "has several columns 'a'"),
+        ("a,b,y\n", "y", TWO, "has no rows; there is nothing to learn from"),
+        ("a,b,y\n1,,0\n", "y", TWO, "row 1 of the column 'b' is missing"),
+        ("a,b,y\n1,nan,0\n", "y", TWO, "row 1 of the column 'b' is"),
+        ("a,b,y\n1,x,0\n", "y", TWO, "the column 'b' has texts, which every institution would number in its own way"),
+        ("a,b,y\n1,2,0\n1,2,7\n3,4,8\n", "y", TWO, "has 3 classes (0, 7, 8), and the model 'm' predicts 2; name all"),
+        (
+            "a,b,y\n1,2,1\n1,2,2\n",
+            "y",
+            TWO,
+            "has 2 classes (1, 2), and the model 'm' predicts 2; name all of them in --col",
+        ),
+        (
+            "a,b,y\n1,2,sick\n",
+            "y",
+            TWO,
+            "has 1 classes (sick), and the model 'm' predicts 2; name all of them in --col",
+        ),
+        ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' is of type string, which is not a number"),
+        ("a,b,y\n1,2\n", "y", TWO, "cannot be read as what its name says that it is"),
+    ],
+)
+def test_what_differs_from_the_model_is_said(tmp_path: Path, text: str, label: str, wanted: Wanted, says: str) -> None:
+    path = csv(tmp_path, text)
+    with pytest.raises(FedpingError) as caught:
+        read_examples(path, label, None, wanted)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,y\n1,2,ill\n")
+    three = Wanted("the model 'm'", 3, predicts=True, classes=3)
+    for agreed, label, wanted, says in (
+        (AGREED, None, three, "the columns of --columns are 2 features, and the model 'm' has 3;"),
+        (AGREED, None, NUMBER, "--columns names 2 classes, and the model 'm' predicts no classes;"),
+        (AGREED, None, TWO, "the column 'y' has the value 'ill', and agreed on are sick, well; correct the rows"),
+        (AGREED, "a", TWO, "the label is among the features of --columns"),
+        (None, None, TWO, "the model 'm' predicts a column; name it with --label"),
+    ):
+        with pytest.raises(FedpingError, match=says):
+            read_examples(path, label, agreed, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("features = []", "features"),
+        ('[[features]]\nname = "a"\n[[features]]\nname = "a"\n', "there are two features 'a'"),
+        ('label = "a"\n[[features]]\nname = "a"\n', "the label 'a' is among the features"),
+        ('classes = ["x", "x"]\n[[features]]\nname = "a"\n', "there are two classes 'x'"),
+        ('[[features]]\nname = "a"\ndeviation = 0\n', "deviation"),
+        ('[[features]]\nname = "a"\nmean = 3\ncategories = ["b"]\n', "has categories, which have no scale"),
+        ('moments = true\n[[features]]\nname = "a"\ncategories = ["b"]\n', "moments = true is for numbers"),
+        ('[[features]]\nnames = "a"\n', "names"),
+        ("[[features", "is not valid TOML"),
+    ],
+)
+def test_a_file_of_columns_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "columns.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidSettings) as caught:
+        read_columns(path)
+    assert says in str(caught.value)
+    assert f"the file of columns {path}" in str(caught.value)
+
+
+def test_every_model_of_tables_says_what_it_learns_from() -> None:
+    for name, settings, features, predicts, classes in (
+        ("linear-regression", {"features": 3}, 3, True, None),
+        ("logistic-regression", {"features": 3, "classes": 4}, 3, True, 4),
+        ("network", {"features": 3, "classes": 2, "hidden": 5}, 3, True, 2),
+        ("k-means", {"features": 3, "clusters": 2}, 3, False, None),
+    ):
+        wanted = wanted_by(learner_for(model_spec(name, settings)), "it")
+        assert wanted == Wanted("it", features, predicts=predicts, classes=classes)
+    with pytest.raises(InvalidSettings, match="it learns from no table"):
+        wanted_by(learner_for(model_spec("matrix-factorization", {"items": 3, "factors": 1})), "it")
+
+
+@given(
+    rows=arrays(np.float64, st.tuples(st.integers(3, 30), st.just(2)), elements=st.floats(-1e3, 1e3, width=32)),
+    mean=st.floats(-100, 100),
+    deviation=st.floats(0.5, 100),
+)
+def test_scales_from_moments_are_those_of_all_rows(rows: FloatArray, mean: float, deviation: float) -> None:
+    """Whatever scaled the columns before, and however the rows are divided, which the means do not know."""
+    assume((rows.std(axis=0) > 10).all())
+    before = tuple(Feature(name=name, mean=mean, deviation=deviation) for name in "ab")
+    wards = Feature(name="ward", categories=("x", "y"))
+    columns = AgreedColumns(label="y", features=(before[0], wards, before[1]), moments=True)
+    z = (rows - mean) / deviation
+    found = scaled(columns, np.concatenate([z.mean(axis=0), (z**2).mean(axis=0)]))
+    assert [found.features[at].mean for at in (0, 2)] == pytest.approx(rows.mean(axis=0).tolist(), rel=1e-6, abs=1e-6)
+    assert [found.features[at].deviation for at in (0, 2)] == pytest.approx(rows.std(axis=0).tolist(), rel=1e-6)
+    assert (found.features[1], found.label, found.moments, found.width) == (wards, "y", False, 4)
+
+
+def test_a_table_of_moments_has_each_number_and_its_square(tmp_path: Path) -> None:
+    columns = replace(AGREED, features=(*AGREED.features, Feature(name="w", categories=("u", "v"))), moments=True)
+    four = Wanted("it", 4, predicts=False)
+    rows = read_examples(csv(tmp_path, "a,b,w,y\n3,14,u,sick\n"), None, columns, four)
+    assert rows.x.tolist() == [[2.0, 3.0, 4.0, 9.0]]
+    assert rows.features == ("b", "a", "b²", "a²")
+
+
+def test_what_hardly_varies_is_refused_and_files_are_read_back(tmp_path: Path) -> None:
+    columns = AgreedColumns(features=(Feature(name='a"\x7f\n', mean=5.0, deviation=2.0),), moments=True)
+    with pytest.raises(FedpingError, match=r"hardly varies around 25, as far as one round can tell"):
+        scaled(columns, np.array([10.0, 100.0]))
+    ours = scaled(columns, np.array([10.0, 104.0]))
+    whole = replace(
+        ours, label="é", classes=("\\", "'"), features=(*ours.features, Feature(name="w", categories=("u",)))
+    )
+    (tmp_path / "columns.toml").write_text(as_toml(whole), encoding="utf-8")
+    assert read_columns(tmp_path / "columns.toml") == whole
+    with pytest.raises(InvalidSettings, match="is not one of scales, which is k-means of one cluster and 2 weights"):
+        check_spec(model_spec("k-means", {"clusters": 2, "features": 1, "counts": False}), columns)
+    check_spec(model_spec("k-means", {"clusters": 1, "features": 2, "counts": False}), columns)
+
+
+def test_scaling_is_what_was_agreed_on_and_not_the_tables_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    lines = "".join(f"{a},{b},sick\n" for a, b in rng.normal(50, 9, (20, 2)).tolist())
+    rows = read_examples(csv(tmp_path, f"a,b,y\n{lines}"), None, AGREED, TWO)
+    assert rows.x.mean() > 10

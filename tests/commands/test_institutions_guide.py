@@ -1,0 +1,111 @@
+"""The guide for institutions is typed as it stands: three of them take part, each in a process of its own."""
+
+import json
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedping.client_sim.data import load
+from fedping.client_sim.joining.columns import read_columns
+from fedping.commands.join import join
+from fedping.main import main
+from tests.support.ingest_server import running_ingest
+from tests.support.institutions import accuracy, agreed, joining, tables
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
+ROUNDS = 3
+
+
+TRAINING, SCALES = GUIDE.split("## Scales from everybody's tables")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield from (shlex.split(line.removesuffix(" &"))[1:] for line in block.splitlines())
+
+
+def files() -> dict[str, str]:
+    return dict(re.findall(r"^```toml\n# file: (\S+)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL))
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    capfd.readouterr()
+    code = main(list(map(str, words)))
+    said = capfd.readouterr()
+    assert code == 0, f"{words}\n{said.out}{said.err}"
+    return said.out
+
+
+def test_three_institutions_train_a_model_by_the_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tumours.toml", "scales.toml"):
+        Path(name).write_text(files()[name], encoding="utf-8")
+    create, key, ingest, show, ticket, once, service, round_, history = commands(TRAINING)
+    create_scales, tell, round_of_scales, print_scales = commands(SCALES)
+    run(capfd, *create)
+    run(capfd, *create_scales)
+    run(capfd, *key)
+    assert ingest == ["ingest", "--port", "8080", "--ticket-keys", "tickets.key"]
+    store, landing = tmp_path / "store", tmp_path / "landing"
+    with running_ingest(store, landing, "--workers", "1", "--ticket-keys", str(tmp_path / "tickets.key")) as server:
+        agreed(Path("raw.toml"), raw=True)
+        for number, table in enumerate(tables(tmp_path)):
+            typed = {"https://pings.example": server.url, "patients.csv": str(table)}
+            run(capfd, *[typed.get(word, word) for word in tell], "--state", f"scales-{number}")
+        server.flush()
+        assert "published version 1" in run(capfd, *round_of_scales)
+        assert print_scales[-2:] == [">", "columns.toml"]
+        Path("columns.toml").write_text(run(capfd, *print_scales[:-2]), encoding="utf-8")
+        running = []
+        for number, table in enumerate(tables(tmp_path)):
+            typed = {"https://pings.example": server.url, "patients.csv": str(table), "ticket.txt": f"ticket-{number}"}
+            mine = ["--state", str(tmp_path / f"state-{number}")]
+            shown = json.loads(run(capfd, *[typed.get(word, word) for word in show], *mine))
+            said = run(capfd, *[shown["clientId"] if word == "$CLIENT_ID" else word for word in ticket])
+            Path(f"ticket-{number}").write_text(said, encoding="utf-8")
+            assert once[-2:] == ["--rounds", "1"]
+            assert service[:-2] == once[:-2]
+            url, _, *options = [typed.get(word, word) for word in service[1:]]
+            options = [str(tmp_path / word) if (tmp_path / word).exists() else word for word in options]
+            running.append(joining(url, *options, *mine, "--every", "0.2s"))
+        for version in range(ROUNDS):
+            rows = [json.loads(process.stdout.readline()) for process in running if process.stdout]
+            assert [(row["version"], row["outcome"]) for row in rows] == [(version, "accepted")] * 3
+            server.flush()
+            assert f"published version {version + 1}" in run(capfd, *round_)
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGTERM)
+        for process, number in zip(running, numbers, strict=True):
+            process.send_signal(number)
+        told = [process.communicate(timeout=60) for process in running]
+    losses = [version["lineage"]["arms"]["hospitals"]["loss"] for version in json.loads(run(capfd, *history))[1:]]
+    assert losses == sorted(losses, reverse=True)
+    assert [process.returncode for process in running] == [143, 130, 143], told
+    check_scales(Path("columns.toml"))
+    assert accuracy(store, 0) < 0.7
+    assert accuracy(store, ROUNDS) > 0.93
+
+
+def check_scales(path: Path) -> None:
+    """Check that scales are those of all rows together, which lie in no one table."""
+    everybody, found = load("breast-cancer").x, read_columns(path).features
+    assert [each.mean for each in found] == pytest.approx(everybody.mean(axis=0).tolist(), rel=1e-5)
+    assert [each.deviation for each in found] == pytest.approx(everybody.std(axis=0).tolist(), rel=1e-3)
+
+
+def test_the_file_of_columns_in_the_guide_is_one(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(files()["columns.toml"], encoding="utf-8")
+    read = read_columns(tmp_path / "columns.toml")
+    assert (read.label, read.width) == ("diagnosis", 3)
+
+
+def test_the_guide_names_every_option_and_no_other() -> None:
+    table = GUIDE.split("| option | meaning |")[1].split("\n\n")[0]
+    named = {name for row in table.splitlines() if row for name in re.findall(r"`(--[a-z]+)`", row.split("|")[1])}
+    assert named == {name for option in join.params for name in option.opts if name.startswith("--")}

@@ -1,0 +1,474 @@
+"""`fedping join` as a data engineer types it: what it shows, keeps, refuses and waits for, and how it ends."""
+
+import io
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from fedping.client_sim.joining.folder import Progress, open_folder
+from fedping.client_sim.learning.registry import model_spec
+from fedping.main import main
+from fedping.protocol.links import Levels
+from fedping.protocol.model import ModelDocument
+from fedping.protocol.personalization import FineTune
+from fedping.protocol.spec import NonNegative
+from fedping.protocol.study import Arm, Declared, Study, public_study
+from fedping.protocol.training import LocalSteps
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
+from tests.support.fleets import document, fleet_study
+from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours
+from tests.support.processes import wait_until
+
+LATEST = f"/models/{STUDY}/main/latest.json"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options of a table that fits the study."""
+    folder = tmp_path_factory.mktemp("tables")
+    return ["--data", str(tables(folder)[0]), "--columns", str(agreed(folder / "columns.toml"))]
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    with faulty_server(tumours()) as running:
+        yield running
+
+
+class Typed:
+    """The command as it is typed, with a folder of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], rows: list[str], state: Path) -> None:
+        self.capsys, self.rows, self.state = capsys, rows, state
+
+    def __call__(self, url: str, *options: str | Path, study: str = STUDY, code: int = 0) -> tuple[str, str]:
+        self.capsys.readouterr()
+        ended = main(["join", url, study, "--state", str(self.state), *self.rows, *map(str, options)])
+        said = self.capsys.readouterr()
+        assert ended == code, said
+        assert "Traceback" not in said.err
+        return said.out, said.err
+
+    def once(self, url: str, *options: str, code: int = 0) -> tuple[str, str]:
+        return self(url, "--rounds", "1", "--yes", "--every", "0.1s", *options, code=code)
+
+
+@pytest.fixture
+def join(capsys: pytest.CaptureFixture[str], rows: list[str], tmp_path: Path) -> Typed:
+    return Typed(capsys, rows, tmp_path / "state")
+
+
+# --- what is shown is what is sent ---
+
+
+def test_show_posts_nothing_and_prints_the_bytes_that_are_posted_later(server: FaultyServer, join: Typed) -> None:
+    shown, said = join(server.url, "--show")
+    assert server.attempts == []
+    assert "an update of 31 numbers, norm" in said
+    assert join(server.url, "--show")[0] == shown
+    out, _ = join.once(server.url)
+    (attempt,) = server.attempts
+    assert attempt.body.decode() == shown.rstrip("\n")
+    assert out.startswith("version 0: an update of 31 numbers")
+    assert out.endswith(": accepted\n")
+    out, said = join(server.url, "--show")
+    assert (out, len(server.attempts)) == ("", 1)
+    assert "nothing would be sent: version 0 has had its ping" in said
+
+
+@pytest.mark.parametrize(("answers", "posted"), [("n\n", 0), ("\n", 0), ("what\ns\ny\n", 1), ("y\nn\n", 1), ("a\n", 2)])
+def test_nothing_is_posted_without_a_yes(
+    server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch, answers: str, posted: int
+) -> None:
+    server.plan = lambda name, attempt: publishing(server, 1)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+    many = "2" if posted == 2 or answers.startswith("y\nn") else "1"
+    out, said = join(server.url, "--rounds", many, "--every", "0.1s")
+    assert len(server.attempts) == posted
+    assert "send it?" in said
+    assert ("nothing was sent" in said) is ("n" in answers.split("\n") or answers == "\n")
+    assert ('"clientId"' in out) is ("s" in answers.split("\n"))
+
+
+def publishing(server: FaultyServer, version: int) -> Answer:
+    server.publish(version)
+    return LANDED
+
+
+def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "nobody is there to be asked whether to send; look at it with --show" in join(server.url, code=2)[1]
+    assert server.attempts == []
+
+
+def test_json_is_one_object_a_ping(server: FaultyServer, join: Typed) -> None:
+    row = json.loads(join.once(server.url, "--json")[0])
+    (attempt,) = server.attempts
+    ping = json.loads(attempt.body)
+    assert row["document_id"] == str(attempt.document_id)
+    assert row["client_id"] == ping["clientId"]
+    assert (row["examples"], row["loss"]) == (ping["payload"]["examples"], ping["payload"]["loss"])
+    assert (row["version"], row["outcome"], row["bytes"]) == (0, "accepted", len(attempt.body))
+
+
+@pytest.mark.parametrize(
+    ("study", "says"),
+    [
+        (tumours(upload=(Levels(bits=4),)), "an update encoded as 'levels-4'"),
+        (
+            tumours(
+                arms=(
+                    Arm(name="listeners", share=1 - 1e-12, line="main", applies=True),
+                    Arm(name="few", share=1e-12, line="main", applies=True, submits=True),
+                )
+            ),
+            "no update",
+        ),
+    ],
+)
+def test_upload_links_and_arms_are_followed(join: Typed, study: Study, says: str) -> None:
+    with faulty_server(study) as server:
+        shown, _ = join(server.url, "--show")
+        assert f"version 0: {says}; loss 0.6931; 190 examples" in join.once(server.url)[0]
+        (attempt,) = server.attempts
+        assert attempt.body.decode() == shown.rstrip("\n")
+
+
+# --- it goes on where it was ---
+
+
+def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    join.once(server.url, "--for", "0.1s", code=75)  # the same version has had its ping
+    assert len(server.attempts) == 1
+    server.publish(1)
+    assert "1 pings so far, up to version 0" in join.once(server.url)[1]
+    pings = [json.loads(attempt.body) for attempt in server.attempts]
+    assert [ping["payload"]["model_version"] for ping in pings] == [0, 1]
+    assert pings[0]["clientId"] == pings[1]["clientId"]
+    told = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    assert [(line["version"], line["document_id"]) for line in told] == [
+        (number, str(attempt.document_id)) for number, attempt in enumerate(server.attempts)
+    ]
+
+
+def test_a_ping_whose_answer_is_lost_is_posted_again_with_the_same_bytes(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(503) if attempt == 0 else LANDED
+    join.once(server.url)
+    assert len(server.attempts) == 2
+    assert len(server.bodies()) == 1
+
+
+def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(503)
+    assert (
+        "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "0.1s", code=75)[1]
+    )
+    shown, _ = join(server.url, "--show")
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url)
+    assert set(server.bodies().values()) == {shown.rstrip("\n").encode()}
+    assert server.landings.total() == 1
+
+
+def test_a_refused_ping_ends_the_command_and_the_next_version_is_next(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "the update is too long")
+    said = join.once(server.url, code=1)[1]
+    assert "the server refused the ping of version 0: 400 the update is too long; correct that" in said
+    server.publish(1)
+    server.plan = lambda name, attempt: LANDED
+    assert join.once(server.url)[0].startswith("version 1: ")
+    assert len((join.state / "sent.ndjson").read_text().splitlines()) == 1
+
+
+def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
+    assert "ask the operator for a ticket for the client id" in join.once(server.url, code=1)[1]
+    (tmp_path / "ticket").write_text("key.1.mac\n")
+    server.plan = lambda name, attempt: LANDED
+    out, _ = join.once(server.url, "--ticket", str(tmp_path / "ticket"))
+    assert out.startswith("version 0: ")
+    assert json.loads(server.attempts[-1].body)["ticket"] == "key.1.mac"
+    (tmp_path / "ticket").write_text("no ticket\n")
+    assert "is no ticket" in join.once(server.url, "--ticket", str(tmp_path / "ticket"), code=2)[1]
+
+
+def test_new_versions_are_asked_for_by_their_tag(server: FaultyServer, join: Typed) -> None:
+    def later(path: str) -> None:
+        if path == LATEST and len([each for each, _ in server.fetches if each == LATEST]) == 4:
+            server.publish(1)
+
+    server.plan = lambda name, attempt: LANDED
+    server.fetches = Heard(later)
+    join(server.url, "--rounds", "2", "--yes", "--every", "0.1s")
+    tags = [tag for path, tag in server.fetches if path == LATEST]
+    assert tags[0] is None
+    assert len(set(tags[1:])) == 1
+    assert tags[1] is not None
+    assert len(server.attempts) == 2
+
+
+class Heard(list[Any]):
+    """A list that tells of what is appended."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self._heard = heard
+
+    def append(self, each: Any) -> None:
+        super().append(each)
+        self._heard(each[0])
+
+
+# --- what training leaves ---
+
+PERSONAL = tumours(
+    training=LocalSteps(epochs=1, batch=16, rate=0.1, personal=FineTune(rate=0.1)),
+    arms=(Arm(name="hospitals", share=1.0, line="main", applies=True, submits=True, personal=True),),
+)
+
+
+def test_a_model_of_its_own_moves_once_a_version_and_not_by_being_shown(join: Typed) -> None:
+    with faulty_server(PERSONAL) as server:
+        shown = join(server.url, "--show")[0]
+        assert join(server.url, "--show")[0] == shown
+        join.once(server.url)
+        assert server.attempts[0].body.decode() == shown.rstrip("\n")
+        server.publish(1)
+        after = join(server.url, "--show")[0]
+        (join.state / "clients.sqlite").unlink()  # without what it kept it sends something else
+        assert join(server.url, "--show")[0] != after
+
+
+def test_who_was_killed_after_its_own_model_moved_goes_on_with_the_next_version(join: Typed) -> None:
+    with faulty_server(PERSONAL) as server:
+        join(server.url, "--show")
+        with open_folder(join.state) as folder:
+            folder.advance(Progress(moved=0))
+        join.once(server.url, "--for", "0.1s", code=75)
+        assert server.attempts == []
+        server.publish(1)
+        assert join.once(server.url)[0].startswith("version 1: ")
+
+
+# --- nothing of the server is believed without a look ---
+
+
+def changed(server: FaultyServer, **fields: Any) -> bytes:
+    made = {"iteration": 3, **fields}
+    return msgspec.json.encode(replace(document(server.study, "main", 3), **made))
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda server: changed(server, spec_digest="0" * 64), "it is of another model spec than the study's"),
+        (lambda server: changed(server, study="another"), "it is of study 'another', line 'main'"),
+        (lambda server: changed(server, model=(0.0,) * 30), "it has 30 weights, and the spec has 31"),
+        (lambda server: changed(server, model=(-1.0,) * 31), "would be -1, below zero, which the spec rules out"),
+        (lambda server: changed(server).replace(b'"model":[0.0', b'"model":[NaN'), "not a model document"),
+        (lambda server: changed(server).replace(b'"model":[0.0', b'"model":[1e31'), "not a model document"),
+        (lambda server: changed(server) + b" " * 10**6, "its answer has over"),
+        (lambda server: b"<html>", "not a model document"),
+    ],
+)
+def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultyServer], bytes], says: str) -> None:
+    study = tumours()
+    spec = replace(study.lines[0].spec, constraints=(NonNegative(),))
+    with faulty_server(replace(study, lines=(replace(study.lines[0], spec=spec),))) as server:
+        server.files[LATEST] = model(server)
+        msgspec_fits = json.loads(server.files[LATEST]) if says.startswith("it has 30") else None
+        assert msgspec_fits is None or msgspec.convert(msgspec_fits, ModelDocument)
+        said = join.once(server.url, "--for", "0.1s", code=75)[1]
+        assert said.count(says) == 1
+        assert "time is over after 0 of 1 rounds" in said
+        assert server.attempts == []
+        server.publish(4)
+        join.once(server.url)
+        assert len(server.attempts) == 1
+
+
+def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
+    """By one step a weight moves further than 1e30, where columns have no scale; by many it is no number any more."""
+    penalised = model_spec("logistic-regression", {"features": 30, "l2": 1.0}, name=STUDY)
+    join.rows = [*join.rows[:2], "--label", LABEL]
+    for steps, says in ((1, "is no number within ±1e30"), (50, "has diverged")):
+        with faulty_server(tumours(training=LocalSteps(steps=steps, rate=1e30), spec=penalised)) as server:
+            assert says in join.once(server.url, code=1)[1]
+            assert server.attempts == []
+
+
+def test_a_study_that_has_ended_is_left(server: FaultyServer, join: Typed) -> None:
+    over = msgspec.json.encode(public_study(server.study, Declared(state="ended", since="2026-11-24")))
+
+    def ended(name: Any, attempt: int) -> Answer:
+        server.files[f"/models/{STUDY}/study.json"] = over
+        return refusal(410, f"study '{STUDY}' has ended")
+
+    server.plan = ended
+    for _ in range(2):
+        assert "has ended" in join.once(server.url)[1]
+    assert len(server.attempts) == 1
+
+
+def test_a_study_that_ends_while_it_waits_is_left(server: FaultyServer, join: Typed) -> None:
+    over = msgspec.json.encode(public_study(server.study, Declared(state="ended", since="2026-11-24")))
+
+    def ended(name: Any, attempt: int) -> Answer:
+        server.files[f"/models/{STUDY}/study.json"] = over
+        return LANDED
+
+    server.plan = ended
+    assert "has ended" in join(server.url, "--yes", "--every", "0.1s")[1]
+    assert len(server.attempts) == 1
+
+
+def test_a_study_that_changes_while_it_waits_is_not_followed(server: FaultyServer, join: Typed) -> None:
+    other = tumours(training=LocalSteps(steps=2, rate=0.1))
+
+    def replaced(name: Any, attempt: int) -> Answer:
+        server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(other))
+        return LANDED
+
+    server.plan = replaced
+    assert "is not what it was when this institution joined" in join(server.url, "--yes", "--every", "0.1s", code=1)[1]
+
+
+# --- what is refused at the start ---
+
+
+def with_model(name: str, settings: dict[str, Any]) -> Study:
+    study = tumours()
+    spec = replace(study.lines[0].spec, model=name, settings=settings)
+    return replace(study, lines=(replace(study.lines[0], spec=spec),))
+
+
+@pytest.mark.parametrize(
+    ("study", "says"),
+    [
+        (
+            with_model("own", {"loss": "import os; os._exit(7)"}),
+            "has the model 'own', and 'fedping join' trains linear",
+        ),
+        (with_model("svm-ranking", {"features": 31}), "has the model 'svm-ranking'"),
+        (with_model("logistic-regression", {"features": 29}), "asks for what 'fedping join' cannot do"),
+        (tumours(training=LocalSteps(epochs=100_000, batch=1, rate=0.1)), "19,000,000 steps a round on 190 rows"),
+        (
+            tumours(arms=(Arm(name="few", share=1e-12, line="main", applies=True, submits=True),)),
+            "and this one is not among them",
+        ),
+        (
+            tumours(
+                arms=(
+                    Arm(name="plain", share=1 - 1e-12),
+                    Arm(name="few", share=1e-12, line="main", applies=True, submits=True),
+                )
+            ),
+            "which follows no model line, so there is nothing to train",
+        ),
+    ],
+)
+def test_what_an_institution_cannot_do_is_refused(join: Typed, study: Study, says: str) -> None:
+    with faulty_server(study) as server:
+        assert says in join.once(server.url, code=2)[1]
+        assert [path for path, _ in server.fetches] == [f"/models/{STUDY}/study.json"]
+
+
+def test_studies_of_interactions_are_refused(join: Typed) -> None:
+    with faulty_server(fleet_study()) as server:
+        said = join(server.url, "--yes", study=server.study.name, code=2)[1]
+        assert "takes frecency-update pings, and 'fedping join' takes part in studies of model-update pings" in said
+
+
+def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    for options, code, says in (
+        (["--every", "0s"], 2, "--every 0s is not a time; give seconds, minutes or hours"),
+        (["--for", "soon"], 2, "--for soon is not a time"),
+        (["--show", "--yes"], 2, "give one of them"),
+        (["--columns", "nowhere.toml"], 2, "cannot read the file of columns"),
+        (["--ticket", "nowhere"], 2, "cannot read the ticket"),
+        (["--data", "nowhere.csv"], 1, "there is no file"),
+        (["--label", "radius"], 1, "has no column 'radius'"),
+    ):
+        assert says in join(server.url, *options, code=code)[1]
+    assert "cannot reach" in join.once("http://127.0.0.1:9", code=1)[1]
+    assert "http://127.0.0.2:9 is not encrypted" in join.once("http://127.0.0.2:9", code=1)[1]
+    assert "is not an ingest address" in join.once("nowhere", code=2)[1]
+    (tmp_path / "file").write_text("")
+    for state, says in ((tmp_path, "give another with --state"), (tmp_path / "file", "is a file")):
+        assert says in join(server.url, "--yes", "--state", state, code=2)[1]
+    assert server.attempts == []
+
+
+def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join: Typed) -> None:
+    join(server.url, "--show")
+    with open_folder(join.state):
+        assert "another 'fedping join' works with the folder" in join.once(server.url, code=2)[1]
+    spec = replace(server.study.lines[0].spec, margin=3.0)
+    with faulty_server(tumours(spec=spec)) as other:
+        assert "is of another model spec of study 'tumours'" in join.once(other.url, code=2)[1]
+    (join.state / "identity.key").chmod(0o644)
+    assert "others than its owner may use the key" in join.once(server.url, code=2)[1]
+    (join.state / "identity.key").chmod(0o600)
+    (join.state / ".waiting.json.unfinished").mkdir()
+    assert "cannot use the folder" in join.once(server.url, code=1)[1]
+    (join.state / "waiting.json").write_text("{")
+    assert "waiting.json is damaged" in join.once(server.url, code=1)[1]
+    assert server.attempts == []
+
+
+# --- killed at any moment ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_ended_between_kept_and_answered_it_sends_the_same_again(
+    server: FaultyServer, join: Typed, number: signal.Signals
+) -> None:
+    """The server has the ping whole, and answers nothing before its sender has ended."""
+    server.go_on.clear()
+    process = joining(server.url, "--state", join.state, *join.rows, "--yes")
+    assert server.blocked.wait(60)
+    assert (join.state / "waiting.json").exists()
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode in (-9, 143, 130)
+    assert number == signal.SIGKILL or "; the same command goes on" in said
+    assert "Traceback" not in said
+    server.go_on.set()
+    assert wait_until(lambda: len(server.attempts) == 1)
+    join.once(server.url)
+    assert len(server.attempts) == 2
+    assert len(server.bodies()) == 1
+    server.publish(1)
+    assert join.once(server.url)[0].startswith("version 1: ")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_ended_while_it_asks_it_has_sent_nothing(
+    server: FaultyServer, join: Typed, number: signal.Signals, code: int
+) -> None:
+    process = joining(server.url, "--state", join.state, *join.rows, stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    said = ""
+    while "send it?" not in said:
+        said += process.stderr.read(1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in said) == (code, False)
+    assert server.attempts == []
+
+
+def test_a_service_without_answers_asks_nobody(server: FaultyServer, join: Typed) -> None:
+    process = joining(server.url, "--state", join.state, *join.rows, stdin=subprocess.DEVNULL)
+    assert "nobody is there to be asked" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+def test_the_label_may_be_said_by_hand(server: FaultyServer, join: Typed) -> None:
+    assert join(server.url, "--label", LABEL, "--show")[0]
