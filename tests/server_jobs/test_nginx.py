@@ -4,17 +4,11 @@ import contextlib
 import http.client
 import http.server
 import json
-import os
 import re
-import signal
-import socket
-import ssl
-import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,101 +16,15 @@ import pytest
 
 from fedping.model_store import open_store
 from fedping.protocol.landing import landed_files
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent
 from fedping.server_jobs.ingest.settings import Limits
-from tests.browser.harness.available import needed
 from tests.support.ingest_app import PATH, STUDY, landed_ids, make_store
 from tests.support.ingest_server import IngestServer, free_port, running_ingest
+from tests.support.nginx import CONFIGURATION, Nginx, nginx_before
 from tests.support.pings import ping_json
 from tests.support.versions import after
 
-CONFIGURATION = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
 BODY = json.dumps(ping_json()).encode()
 MIB = 1024 * 1024
-
-# What stands around the file in Debian's /etc/nginx/nginx.conf, with all that it writes below one folder.
-AROUND = """
-daemon off; pid {folder}/nginx.pid; worker_processes 1; error_log {folder}/error.log; {user}
-events {{ worker_connections 512; }}
-http {{
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-    access_log {folder}/access.log;
-    include {folder}/fedping.conf;
-}}
-"""
-
-
-@dataclass(frozen=True)
-class Nginx:
-    """A running nginx; its clients choose the address that they come from."""
-
-    folder: Path
-    port: int
-    plain_port: int
-
-    def connect(self, source: str = "127.0.0.1") -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(self.folder / "fullchain.pem"))
-        return http.client.HTTPSConnection(
-            "localhost", self.port, timeout=120, context=context, source_address=(source, 0)
-        )
-
-    def ask(
-        self, method: str, path: str, body: bytes | None = None, source: str = "127.0.0.1", **headers: str
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Ask over TLS, with a certificate that is checked; headers have _ for -."""
-        with contextlib.closing(self.connect(source)) as connection:
-            connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
-            answer = connection.getresponse()
-            return answer, answer.read()
-
-
-@contextlib.contextmanager
-def nginx_before(upstream: int, folder: Path) -> Iterator[Nginx]:
-    """Run nginx with the documented file, of which addresses and paths alone are replaced."""
-    program, openssl = needed("nginx"), needed("openssl")
-    folder.mkdir()
-    make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", "privkey.pem", "-out", "fullchain.pem"]
-    subprocess.run(make, cwd=folder, check=True, capture_output=True)
-    port, plain_port = free_port(), free_port()
-    text = CONFIGURATION.read_text()
-    for old, new in {
-        "server 127.0.0.1:8080;": f"server 127.0.0.1:{upstream};",
-        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
-        "listen 80;": f"listen 127.0.0.1:{plain_port};",
-        "telemetry.example.org": "localhost",
-        "/etc/ssl/fedping/": f"{folder}/",
-        "/var/cache/nginx/fedping": f"{folder}/cache",
-        "/var/log/nginx/": f"{folder}/",
-    }.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    (folder / "fedping.conf").write_text(text)
-    user = "user root;" if os.geteuid() == 0 else ""
-    (folder / "nginx.conf").write_text(AROUND.format(folder=folder, user=user))
-    command = [program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
-    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    assert "warn" not in checked.stderr
-    parent = os.getpid()
-    process = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(parent))
-    try:
-        deadline = time.monotonic() + 240
-        while not _listens(port):
-            assert process.poll() is None, (folder / "error.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield Nginx(folder, port, plain_port)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +38,7 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
 
 @pytest.fixture(scope="module")
 def nginx(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    with nginx_before(ingest.port, tmp_path_factory.mktemp("nginx") / "run") as running:
+    with nginx_before([ingest.port], tmp_path_factory.mktemp("nginx") / "run") as running:
         yield running
 
 
@@ -338,7 +246,7 @@ def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     claimed = "203.0.113.99"
     try:
-        with nginx_before(server.server_address[1], tmp_path / "nginx") as nginx:
+        with nginx_before([server.server_address[1]], tmp_path / "nginx") as nginx:
             headers = {"X_Forwarded_For": claimed, "X_Real_IP": claimed, "Forwarded": f"for={claimed}", "Cookie": "a=b"}
             assert nginx.ask("GET", "/models/study/study.json", source="127.0.0.77", **headers)[0].status == 200
     finally:
@@ -352,7 +260,7 @@ def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
 
 
 def test_an_ingest_that_is_away_is_told_as_something_to_try_again(tmp_path: Path) -> None:
-    with nginx_before(free_port(), tmp_path / "nginx") as nginx:
+    with nginx_before([free_port()], tmp_path / "nginx") as nginx:
         answer, body = nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY)
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "10"
