@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 
 from fedping.dashboard.settings import DashboardSettings
 from fedping.dashboard_options import at
+from fedping.experiments.server_process import server_process
 from fedping.main import main
 from fedping.protocol import log
+from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.journal.segment import OPEN, segments
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
@@ -366,3 +368,16 @@ def test_what_another_program_shows_stays_text(monkeypatch: pytest.MonkeyPatch) 
 def test_every_command_that_runs_for_long_takes_it(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     assert "--log-format" in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_start_in_a_demo_is_told_in_its_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which quotes its last line."""
+    monkeypatch.setenv("FEDPING_LOG_FORMAT", "json")
+    command = ["ingest", *map(str, places(tmp_path))]
+    with (
+        pytest.raises(FedpingError, match="ingest did not start: fedping: "),
+        server_process("ingest", command, tmp_path / "log", ["http://127.0.0.1:1"]),
+    ):
+        pass
