@@ -15,6 +15,7 @@ from pathlib import Path
 import requests
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.log import VARIABLE
 from fedping.server_jobs.ingest.processes.bonds import bound
 
 START_SECONDS = 60.0
@@ -42,7 +43,7 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
     with open(log, "wb") as said:
         process = subprocess.Popen(
             bound([sys.executable, "-m", "fedping", *command]),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), VARIABLE: "text"},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -1,7 +1,7 @@
 """How long ingest takes to answer, counted by page and by class of status, for the operator.
 
-The clock runs from a request's head to its answer, and stands still while the request's body arrives: anybody can send
-slowly, and an alarm that anybody can raise is none. Each worker counts in a mapped file, as it does all else
+The clock runs from when a request is there, with its body, to its answer: anybody can send slowly, and an alarm that
+anybody can raise is none. Each worker counts in a mapped file, as it does all else
 (:mod:`fedping.server_jobs.ingest.counters`); the one thread that answers is the one that counts.
 """
 
@@ -59,31 +59,26 @@ _WIDTH = len(BOUNDS) + 2  # the last bucket has no bound; then the sum of all, i
 _NUMBERS = len(ROUTES) * len(STATUSES) * _WIDTH
 _SUFFIX = ".latencies"
 _FIRST = {route: index * len(STATUSES) * _WIDTH for index, route in enumerate(ROUTES)}
-_OTHER = _FIRST[OTHER]
-_SUBMITTED = {4: _FIRST[BATCH], 5: _FIRST[PING], 8: _FIRST[TELEMETRY]}
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BOUNDS)
+ELSEWHERE = _FIRST[OTHER]
+SUBMITTED = {4: _FIRST[BATCH], 5: _FIRST[PING], 8: _FIRST[TELEMETRY]}
+"""Where paths below ``/submit/`` are counted, by how many slashes they have; any others elsewhere."""
 
 
 class Stopwatch:
-    """The time of one request: when it began, by the clock in nanoseconds, and where its page is counted."""
+    """The time of one request.
 
-    __slots__ = ("began", "page")
+    Attributes:
+        began: when it was there, by the clock in nanoseconds.
+        page: where its page is counted; of a path below ``/submit/`` what :data:`SUBMITTED` has for its slashes.
+    """
 
-    def __init__(self) -> None:
-        self.began = perf_counter_ns()
-        self.page = _OTHER
-
-    def submits(self, method: str, path: str) -> None:
-        """Say which path below ``/submit/`` is asked for.
-
-        A page's question whether it may submit, which browsers put before, takes no time and is none of them.
-        """
-        if method in ("POST", "PUT"):
-            self.page = _SUBMITTED.get(path.count("/"), _OTHER)
+    began: int
+    page = ELSEWHERE
 
     def asks_for(self, route: str) -> None:
         """Say which page is asked for; one that is none of :data:`ROUTES` counts as other."""
-        self.page = _FIRST.get(route, _OTHER)
+        self.page = _FIRST.get(route, ELSEWHERE)
 
 
 class Latencies:
@@ -98,9 +93,10 @@ class Latencies:
 
     def answered(self, watch: Stopwatch, status: int) -> None:
         """Count the answer that is given at this moment."""
-        took, first = perf_counter_ns() - watch.began, watch.page + (status // 100 - 2) * _WIDTH
-        self._numbers[first + bisect_left(_BOUNDS_NS, took)] += 1
-        self._numbers[first + _WIDTH - 1] += took
+        took = perf_counter_ns() - watch.began
+        numbers, first = self._numbers, watch.page + (status // 100 - 2) * _WIDTH
+        numbers[first + bisect_left(_BOUNDS_NS, took)] += 1
+        numbers[first + _WIDTH - 1] += took
 
 
 class Answered(NamedTuple):
@@ -142,7 +138,7 @@ def latency_families(answered: Mapping[tuple[str, str], Answered], private: bool
     """
     from prometheus_client.core import HistogramMetricFamily
 
-    text = "Time from a request's head to its answer, without the time that its body took to come."
+    text = "Time from when a request has come, with its body, to its answer."
     family: Any = HistogramMetricFamily("fedping_ingest_request_seconds", text, labels=["route", "status"])
     bounds = [*map(str, BOUNDS), "+Inf"]
     for (route, status), one in answered.items():

@@ -1,5 +1,6 @@
 """With ``--log-format json`` every line on stderr is an object, whoever writes it, and quotes nobody."""
 
+import contextlib
 import io
 import json
 import os
@@ -20,8 +21,10 @@ from hypothesis import strategies as st
 
 from fedping.dashboard.settings import DashboardSettings
 from fedping.dashboard_options import at
+from fedping.experiments.server_process import server_process
 from fedping.main import main
 from fedping.protocol import log
+from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.journal.segment import OPEN, segments
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
@@ -206,6 +209,61 @@ def test_a_schedule_logs_its_rounds_and_its_end(tmp_path: Path, number: signal.S
     assert told[0]["outcome"] == "published"
 
 
+# --- the other commands that run for long ---
+
+
+def logged_until(tmp_path: Path, part: str, *words: object, then: Callable[[], object] = lambda: None) -> str:
+    """Run a command until it has logged something; do what is to be done ``then``, end it, and return its stderr."""
+    mark, out, err = new_mark(), tmp_path / "out", tmp_path / "err"
+    with open(out, "wb") as printed, open(err, "wb") as sink:
+        command = [sys.executable, "-m", "fedping", *map(str, words), *JSON]
+        running = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=printed, stderr=sink)
+    try:
+        assert wait_until(lambda: part in err.read_text())
+        then()
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(60)
+    assert left_over(mark) == []
+    assert out.read_text() == ""
+    return err.read_text()
+
+
+def test_what_watches_studies_logs_how_they_are(tmp_path: Path) -> None:
+    store_with(tmp_path / "store", small_study(m=2))
+    (tmp_path / "landing").mkdir()
+    told = entries(logged_until(tmp_path, "verdict", "study", "watch", *places(tmp_path)))
+    assert {one["study"] for one in told} == {"study"}
+    assert told[0]["verdict"] in ("healthy", "warning", "problem")
+    assert all(one["level"] != "info" for one in told if "finding" in one)
+
+
+def test_a_helper_logs_what_it_refuses_and_not_what_was_sent(tmp_path: Path) -> None:
+    folder, port = tmp_path / "helper", free_port()
+    assert ran("helper", "init", "--folder", folder)[0] == 0
+    body = CANARY.encode() * 100
+
+    def ask() -> None:
+        def status() -> int:
+            with closing(HTTPConnection("127.0.0.1", port, timeout=240)) as connection:
+                connection.request("POST", "/answers", body)
+                return connection.getresponse().status
+
+        def is_answered() -> bool:
+            with contextlib.suppress(OSError):
+                return status() >= 400
+            return False
+
+        assert wait_until(is_answered)
+
+    text = logged_until(tmp_path, "Answering", "helper", "serve", "--folder", folder, "--port", port, then=ask)
+    told = entries(text)
+    assert CANARY not in text
+    assert told[0]["message"].startswith("Answering requests on http://127.0.0.1:")
+    assert [one["level"] for one in told[1:]] == ["warning"]
+    assert told[1]["message"].startswith("refused (")
+
+
 # --- secrets of the dashboard ---
 
 
@@ -310,3 +368,16 @@ def test_what_another_program_shows_stays_text(monkeypatch: pytest.MonkeyPatch) 
 def test_every_command_that_runs_for_long_takes_it(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     assert "--log-format" in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_start_in_a_demo_is_told_in_its_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which quotes its last line."""
+    monkeypatch.setenv("FEDPING_LOG_FORMAT", "json")
+    command = ["ingest", *map(str, places(tmp_path))]
+    with (
+        pytest.raises(FedpingError, match="ingest did not start: fedping: "),
+        server_process("ingest", command, tmp_path / "log", ["http://127.0.0.1:1"]),
+    ):
+        pass

@@ -166,9 +166,9 @@ def test_a_body_that_comes_slowly_is_nobodys_alarm(tmp_path: Path, monkeypatch: 
     )
     asyncio.run(Front(Edge(made))(scope, client))  # type: ignore[arg-type]
     (counted,) = latencies(made.settings.counters).values()
-    assert counted.seconds == pytest.approx(0.006)
-    assert counted.counts[BOUNDS.index(0.005)] == 0
-    assert counted.counts[BOUNDS.index(0.01)] == 1
+    assert counted.seconds == pytest.approx(0.003)
+    assert counted.counts[BOUNDS.index(0.0025)] == 0
+    assert counted.counts[BOUNDS.index(0.005)] == 1
 
 
 def told(answered: dict[tuple[str, str], times.Answered], private: bool) -> dict[tuple[str, str], list[float]]:

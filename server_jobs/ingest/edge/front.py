@@ -39,7 +39,7 @@ from fedping.server_jobs.ingest.edge.submit import (
     print_defect,
 )
 from fedping.server_jobs.ingest.journal.commits import Commits
-from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
+from fedping.server_jobs.ingest.latencies import ELSEWHERE, SUBMITTED, WATCH, Stopwatch
 from fedping.server_jobs.ingest.settings import SMALL
 
 if TYPE_CHECKING:
@@ -71,10 +71,12 @@ class Front:
         if scope.proto != "http":
             return
         watch = Stopwatch()
+        watch.began = perf_counter_ns()
         try:
             environ = environ_of(scope)
             if self._is_submitted(environ):
-                watch.submits(scope.method, environ["PATH_INFO"])
+                if environ["REQUEST_METHOD"] != "OPTIONS":  # which browsers ask before, and which takes no time
+                    watch.page = SUBMITTED.get(environ["PATH_INFO"].count("/"), ELSEWHERE)
                 steps = self.application.submit.steps(environ)
                 answer = (await answered(steps, partial(self._done, protocol, watch))).response()
             else:
@@ -114,15 +116,15 @@ class Front:
         grown: Callable[[int], None] | None = None,
         keep: bool = True,
     ) -> bytes:
-        stopped = perf_counter_ns()
         try:
-            return await self._arrivals.receive(protocol, length, grown, keep)
+            body = await self._arrivals.receive(protocol, length, grown, keep)
         except Rejection:
+            watch.began = perf_counter_ns()
             if keep:
                 raise
             return b""
-        finally:
-            watch.began += perf_counter_ns() - stopped
+        watch.began = perf_counter_ns()
+        return body
 
     async def _page(self, environ: Environ, protocol: HTTPProtocol, watch: Stopwatch) -> Response:
         """Have Flask answer, which is given a body only if it is small: no page takes another."""
