@@ -243,7 +243,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     that training is over; as long as it is the newest, no round makes another one.
     ``guard`` is what the line's guard has seen; None if it has none. ``known`` are the clients of all rounds so far,
     where the guard looks at how many are new. ``privacy`` is what a round of a private line released: then ``counts``
-    and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing.
+    and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing. ``settings`` is the entry of
+    the study's history (`fedping.model_store.history`) whose settings the round had; 0 for those of its creation.
     """
 
     origin: Literal["created", "round", "rollback", "continued"]
@@ -260,6 +261,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     known: Known | None = None
     privacy: PrivacyEvent | None = None
+    settings: int = 0
 
 
 class Version(Struct, frozen=True, kw_only=True, dict=True):

@@ -380,16 +380,27 @@ State: TypeAlias = Literal["running", "paused", "ended"]
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What the operator has declared of a study, beside its settings, which never change.
+    """What the operator has declared of a study, beside its settings.
 
     While it is ``paused`` no round makes a version, and pings are taken as ever. Once it has ``ended`` no ping is taken
     either, and clients are told to leave. ``since`` is ISO 8601 in UTC; empty where nothing was ever declared. Of a
-    study that is ``simulated``, pings come from no ingest, and times are not those of a clock.
+    study that is ``simulated``, pings come from no ingest, and times are not those of a clock. ``entry`` is that of the
+    study's history by which it was declared; 0 where there was no history yet. ``by`` and ``because`` say who has
+    declared it and why, in somebody's own words; they are empty where nobody said.
     """
 
     state: State = "running"
     since: str = ""
     simulated: bool = False
+    entry: int = 0
+    by: str = ""
+    because: str = ""
+
+    @property
+    def told(self) -> str:
+        """Who has declared it and why, as words to follow on since when; empty where nobody said."""
+        who = f" by {self.by}" if self.by else ""
+        return f"{who}, because: {self.because}" if self.because else who
 
 
 class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from fedping.commands.round import (
     resting,
     run_line,
     show,
+    show_resting,
     subject,
     write_metrics,
 )
@@ -160,6 +161,7 @@ def _run_all(
     try:
         if rests := resting(store, landing, study, given.keep):
             _tell(rests)
+            show_resting(store, study, lines, as_json)
             return
     except FedpingError as error:
         _tell(f"no round of {study}: {error}")

@@ -346,10 +346,11 @@ _ALTHOUGH = {"running": "", "paused": ", and paused", "ended": ", although the s
 
 def _declared_in_words(declared: Declared) -> str:
     if declared.state == "paused":
-        return f"Paused since {when(declared.since)}: no round makes a version; pings are still taken and land."
+        told = f"Paused since {when(declared.since)}{declared.told}"
+        return f"{told}: no round makes a version; pings are still taken and land."
     if declared.simulated:
         return f"A simulation, which is over; its clock stopped at {when(declared.since)}."
-    return f"Ended on {when(declared.since)}: no ping is taken, and no round makes a version."
+    return f"Ended on {when(declared.since)}{declared.told}: no ping is taken, and no round makes a version."
 
 
 def when(moment: str) -> str:

@@ -1,0 +1,269 @@
+"""Settings that change while a study runs: what may, what may not, and that versions of before stay what they are."""
+
+import json
+import signal
+import uuid
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedping.main import main
+from fedping.model_store import ModelStore, open_store
+from fedping.model_store.history import HistoryConflict
+from fedping.protocol.changing import check_change
+from fedping.protocol.enrolment import enrol
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.study import Arm, Study
+from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round.engine import NumpyEngine
+from tests.support.ingest_app import ingest_app
+from tests.support.killed_command import killed_at
+from tests.support.pings import ping_json
+from tests.support.rounds import FIRST_MS, WHEN, crowd, land
+from tests.support.versions import small_study
+
+FILE = """
+name = "study"
+enrolment = "elsewhere"
+
+[limits]
+loss = [0.0, 100.0]
+
+[[arms]]
+name = "treatment"
+share = 0.5
+line = "main"
+applies = true
+submits = true
+
+[[arms]]
+name = "control"
+share = 0.25
+line = "main"
+
+[[lines]]
+name = "main"
+
+[lines.pipeline]
+min_clients = 1
+
+[lines.guard]
+norm = 50
+
+[lines.spec]
+name = "small"
+model = "mine"
+weights = [
+  { name = "a", start = 10, step = { start = 1, min = 0.1, max = 3 } },
+  { name = "b", start = 11, step = { start = 1, min = 0.1, max = 3 } },
+]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(FILE)
+    (tmp_path / "landing").mkdir()
+    assert command(path, "create", "--landing", str(tmp_path / "landing")) == 0
+    return path
+
+
+def command(file: Path, word: str, *words: str) -> int:
+    return main(["study", word, str(file), "--own-model", "mine", "--store", str(file.parent / "store"), *words])
+
+
+def edit(file: Path, *pairs: tuple[str, str]) -> None:
+    text = FILE
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def store_of(file: Path) -> ModelStore:
+    return open_store(file.parent / "store")
+
+
+def play(file: Path) -> str:
+    store, landing = store_of(file), file.parent / "landing"
+    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test").status
+
+
+def is_the_same_again(file: Path, number: int) -> bool:
+    return recompute(store_of(file), file.parent / "landing", "study", "main", number, NumpyEngine()).identical
+
+
+def test_versions_of_before_are_computed_again_with_the_settings_of_then(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    landing = file.parent / "landing"
+    land(landing, crowd(20))
+    assert play(file) == "published"
+    edit(
+        file,
+        ("min_clients = 1\n", "min_clients = 5\n"),
+        ("loss = [0.0, 100.0]", "loss = [0.0, 3.0]"),
+        ("norm = 50", "norm = 40\njump = 20"),
+        ("share = 0.25", "share = 0.3"),
+    )
+    assert command(file, "change", "--because", "the loss was never above 3") == 0
+    told = capsys.readouterr().out
+    for line in (
+        "limits.loss: [0.0,100.0] -> [0.0,3.0]",
+        "arms.control.share: 0.25 -> 0.3",
+        "lines.main.pipeline.min_clients: 1 -> 5",
+        "lines.main.guard.norm: 50.0 -> 40.0",
+        "has these settings from its next rounds on",
+    ):
+        assert line in told
+    assert is_the_same_again(file, 1)
+
+    land(landing, crowd(4, version=1, first_document=100), iteration=1, at_ms=FIRST_MS + 1000)
+    assert play(file) == "waiting"
+    land(landing, crowd(30, version=1, first_document=200, seed=3), iteration=1, at_ms=FIRST_MS + 2000)
+    assert play(file) == "published"
+    store = store_of(file)
+    first, second = (store.version("study", "main", number).lineage for number in (1, 2))
+    assert (first.settings, second.settings) == (0, 1)
+    assert "beyond_limits" not in first.counts
+    assert second.counts["beyond_limits"] > 0
+    assert first.config_digest != second.config_digest
+
+    edit(file)
+    assert command(file, "change") == 0
+    assert store.settings("study")[0] == 2
+    assert store.study("study") == store.settings("study", 0)[1]
+    assert is_the_same_again(file, 1)
+    assert is_the_same_again(file, 2)
+    assert command(file, "change") == 0
+    assert "nothing changed" in capsys.readouterr().out
+
+    assert main(["study", "history", "study", "--store", str(file.parent / "store"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in rows] == ["changed", "changed"]
+    assert rows[0]["because"] == "the loss was never above 3"
+    assert "lines.main.pipeline.min_clients: 1 -> 5" in rows[0]["told"]
+    assert command(file, "create", "--landing", str(landing)) == 0
+    assert "was in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        ([("start = 10", "start = 12")], "lines.main.spec.weights.a.start: 10.0 -> 12.0"),
+        ([("min_clients = 1\n", 'min_clients = 1\nweighting = "examples"\n')], 'weighting: "client" -> "examples"'),
+        ([('[[arms]]\nname = "control"\nshare = 0.25\nline = "main"\n', "")], "arms.control: {"),
+        ([("applies = true\n", "")], "arms.treatment.applies: true -> false"),
+        ([('enrolment = "elsewhere"', 'enrolment = "hash"')], 'enrolment: "elsewhere" -> "hash"'),
+    ],
+)
+def test_what_may_not_change_is_named_with_both_values(
+    file: Path, pairs: list[tuple[str, str]], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(file, *pairs)
+    assert command(file, "change") == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert "give the changed study a new name" in said
+    assert store_of(file).history("study") == []
+
+
+def test_a_dry_run_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
+    capsys.readouterr()
+    assert command(file, "change", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "study": "study",
+        "changes": ["lines.main.pipeline.min_clients: 1 -> 2"],
+        "changed": False,
+    }
+    assert store_of(file).history("study") == []
+    edit(file, ('name = "study"', 'name = "other"'))
+    assert command(file, "change") == 1
+    assert "has no study 'other'" in capsys.readouterr().err
+
+
+def test_a_change_that_is_killed_has_happened_or_not_and_goes_on(file: Path) -> None:
+    edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
+    words = ("study", "change", str(file), "--own-model", "mine", "--store", str(file.parent / "store"))
+    assert killed_at(1, *words) == -signal.SIGKILL
+    assert store_of(file).study("study").lines[0].pipeline.min_clients == 1
+    assert killed_at(2, *words) == 0
+    assert store_of(file).study("study").lines[0].pipeline.min_clients == 2
+
+
+def test_of_two_changes_at_once_one_wins(file: Path) -> None:
+    store = store_of(file)
+    study = store.study("study")
+    one, other = (msgspec.structs.replace(study, tickets=tickets) for tickets in ("required", "none"))
+    assert store.change(one, ("tickets",), at=WHEN, by="ana", after=0) == 1
+    with pytest.raises(HistoryConflict, match="ana was faster, and has changed settings"):
+        store_of(file).change(other, ("tickets",), at=WHEN, after=0)
+    assert store_of(file).study("study") == one
+
+
+def test_what_is_paused_stays_so_when_settings_change(file: Path) -> None:
+    where = ["--store", str(file.parent / "store")]
+    assert main(["study", "pause", "study", *where]) == 0
+    edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
+    assert command(file, "change") == 0
+    assert store_of(file).declared("study").state == "paused"
+    assert main(["study", "resume", "study", *where]) == 0
+    assert store_of(file).declared("study").state == "running"
+    assert store_of(file).study("study").lines[0].pipeline.min_clients == 2
+
+
+def test_ingest_takes_pings_of_a_new_arm_without_a_restart(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path)
+    catalogue, store = ingest.services.catalogue, open_store(tmp_path / "store")
+    mine = ping_json(study_variation="new", update=None)
+    assert ingest.ping(mine).status_code == 400
+    study = store.study("study")
+    arms = tuple(msgspec.structs.replace(arm, share=arm.share / 2) for arm in study.arms)
+    changed = msgspec.structs.replace(study, arms=(*arms, Arm(name="new", share=0.2, line="main")))
+    store.change(changed, ("arms.new",), at=WHEN, after=0)
+    catalogue.refresh()
+    assert ingest.ping(mine).status_code == 200
+    assert [arm["name"] for arm in ingest.client.get("/models/study/study.json").get_json()["arms"]][-1] == "new"
+    assert ingest.ping().status_code == 200
+
+
+SHARES = st.lists(st.sampled_from([0.05, 0.1, 0.15, 0.2]), min_size=1, max_size=4)
+
+
+def _dealt(shares: list[float]) -> Study:
+    first, *others = shares
+    line = small_study().lines
+    arms = [Arm(name="arm0", share=first, line="main", applies=True, submits=True)]
+    arms += [Arm(name=f"arm{n}", share=share, line="main") for n, share in enumerate(others, 1)]
+    return Study(name="study", arms=tuple(arms), lines=line, enrolment="hash")
+
+
+@given(SHARES, SHARES)
+def test_no_client_of_an_arm_gets_into_another(before: list[float], after: list[float]) -> None:
+    one, other = _dealt(before), _dealt(after)
+    ids = [str(uuid.UUID(int=n)) for n in range(200)]
+    arms = [(enrol(one, each), enrol(other, each)) for each in ids]
+    moved = [each for each in arms if each[0] and each[1] and each[0].name != each[1].name]
+    try:
+        check_change(one, other)
+    except InvalidSettings:
+        stays = len(after) >= len(before) and after[: len(before) - 1] == before[:-1]
+        assert not stays or (len(after) > len(before) and after[len(before) - 1] < before[-1])
+    else:
+        assert not moved
+
+
+def test_arms_are_added_behind_the_last_and_never_dealt_anew() -> None:
+    study = _dealt([0.2, 0.2])
+    check_change(study, _dealt([0.2, 0.4]))
+    check_change(study, _dealt([0.2, 0.1]))
+    check_change(study, _dealt([0.2, 0.2, 0.3]))
+    with pytest.raises(InvalidSettings, match=r"10 % of all clients would go from arm 'arm1' to arm 'arm0'"):
+        check_change(study, _dealt([0.3, 0.2]))
+    with pytest.raises(InvalidSettings, match="let only the last one grow or shrink"):
+        check_change(study, _dealt([0.2, 0.1, 0.3]))
