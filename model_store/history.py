@@ -42,6 +42,8 @@ class Entry(Standing, frozen=True, kw_only=True, omit_defaults=True):
         because: why, in somebody's own words; empty if nobody said.
         told: what it has changed or given up, a phrase each.
         study: the whole study as it is from then on, where settings were changed.
+        versions: by line those that can no longer be computed again, for their landed pings were given up.
+        files: the landed files that a client's pings were removed from.
     """
 
     kind: Kind
@@ -50,6 +52,8 @@ class Entry(Standing, frozen=True, kw_only=True, omit_defaults=True):
     because: str = ""
     told: tuple[str, ...] = ()
     study: Study | None = None
+    versions: dict[str, tuple[int, ...]] = {}
+    files: tuple[str, ...] = ()
 
 
 class HistoryConflict(FedpingError):

@@ -48,6 +48,7 @@ from fedping.model_store.version import (
     Link,
     Outcome,
     PublicPart,
+    Sources,
     StageSeen,
     Version,
     staged_by,
@@ -281,15 +282,26 @@ class ModelStore:
         HistoryOf(self._blobs, self.where, changed.name).append(replace(entry, settings=entry.number, study=changed))
         return entry.number
 
-    def note(self, study: str, kind: Kind, told: tuple[str, ...], *, at: str, by: str = "", because: str = "") -> None:
-        """Keep in the history of a study what was done to its pings.
+    def note(
+        self,
+        study: str,
+        kind: Kind,
+        told: tuple[str, ...],
+        *,
+        at: str,
+        by: str = "",
+        because: str = "",
+        versions: Mapping[str, tuple[int, ...]] | None = None,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        """Keep in the history of a study what is done to its pings; the rest as in an entry of the history.
 
         Raises:
             HistoryConflict: somebody has added an entry at the same moment; nothing was written.
             StoreError: there is no such study.
         """
         entry = self._next(study, kind, told, at, by, because, self._standing(study).number)
-        HistoryOf(self._blobs, self.where, study).append(entry)
+        HistoryOf(self._blobs, self.where, study).append(replace(entry, versions=dict(versions or {}), files=files))
 
     def _next(self, study: str, kind: Kind, told: tuple[str, ...], at: str, by: str, because: str, after: int) -> Entry:
         self._created(study)
@@ -309,6 +321,10 @@ class ModelStore:
         self._created(study)
         newest = HistoryOf(self._blobs, self.where, study).newest()
         return [self._entry(study, number) for number in range(1, newest + 1)]
+
+    def rewritten(self, study: str) -> frozenset[str]:
+        """Return the landed files that a client's pings were removed from, by their paths below the landing folder."""
+        return frozenset(path for entry in self.history(study) for path in entry.files)
 
     def entries(self, study: str) -> int:
         """Return how many entries the history of a study has; it changes whenever its settings or state do."""
@@ -384,6 +400,11 @@ class ModelStore:
         """Return the outcome of a version's round, without its weights; raises as :meth:`version` does."""
         key, data = self._version_bytes(study, line, iteration)
         return self._decode(data, Outcome, key)
+
+    def sources(self, study: str, line: str, iteration: int) -> Sources:
+        """Return which landed files a version is made of, without its weights; raises as :meth:`version` does."""
+        key, data = self._version_bytes(study, line, iteration)
+        return self._decode(data, Sources, key)
 
     def chain(self, study: str, line: str) -> Chain:
         """Return which files are versions of a line; it only reads fences and, where one may be, the newest file."""

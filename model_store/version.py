@@ -394,6 +394,23 @@ class Outcome(Struct, frozen=True, kw_only=True):
     lineage: Tally
 
 
+class SourcesPart(Struct, frozen=True, kw_only=True):
+    """The part of a lineage that says which landed files a version is made of."""
+
+    origin: Literal["created", "round", "rollback", "continued"]
+    inputs: tuple[InputFile, ...] = ()
+    window_end_ms: int = 0
+    restored: int | None = None
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """The part of a version that says which landed files it is made of; read from its JSON, the weights are skipped."""
+
+    iteration: int
+    parent: int | None
+    lineage: SourcesPart
+
+
 class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What takes the place of version ``after`` + 1 where a line goes on at a higher number: at ``goes_on_at``.
 

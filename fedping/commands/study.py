@@ -51,7 +51,7 @@ VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 
 @click.group()
 def study() -> None:
-    """Create a study and its version 0; show, check, change, pause or watch one."""
+    """Create a study and its version 0; show, check, change or watch one."""
 
 
 for _command in (pause, resume, end, change, history):

@@ -127,11 +127,30 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
         event = again_event(line, version.lineage.privacy, spent(store, parent).releases + 1)
         return next_private(study, line, parent, event, created=created, code_version=code)
     late = late_for(store, study.name, line, parent.iteration)
-    manifest = _kept_manifest(landing, study, version, late)
+    try:
+        manifest = _kept_manifest(landing, study, version, late)
+    except FedpingError as error:
+        if why := _given_up(store, version):
+            raise FedpingError(
+                f"version {version.iteration} of line '{line.name}' of study '{study.name}' can no longer be computed "
+                f"again: {why}; it can if what was there is put back from a copy"
+            ) from error
+        raise
     bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
     aggregate = aggregate_of(landing, study, parent, manifest, engine, bounded=bounded, published=version.lineage)
     entry = version.lineage.settings
     return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code, entry=entry)
+
+
+def _given_up(store: ModelStore, version: Version) -> str:
+    """Return when and why landed pings of a version were given up; empty if they were not."""
+    for entry in store.history(version.study):
+        if version.iteration in entry.versions.get(version.line, ()):
+            who = f" by {entry.by}" if entry.by else ""
+            why = f", because: {entry.because}" if entry.because else ""
+            how = "were pruned" if entry.kind == "pruned" else "are without those of a client that was forgotten"
+            return f"its landed pings {how}, on {entry.at[:10]}{who}{why}"
+    return ""
 
 
 def _kept_manifest(landing: Path, study: Study, version: Version, late: Late | None) -> Manifest:
