@@ -384,6 +384,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     restored: int | None = None
     stopped: bool = False
     privacy: Charge | None = None
+    settings: int = 0
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

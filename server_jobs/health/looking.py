@@ -158,6 +158,7 @@ class StudyWatch:
             line=known,
             ingest=ingest,
             now=now,
+            settings=self._studies[study.name][0][1],
             discreet=study.is_private or any(self._is_private(name) for name in self._store.studies()),
         )
         if not facts.free or (when := facts.recent_ms) is None:

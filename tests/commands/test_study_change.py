@@ -10,13 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedping.commands.analyze import _tell_of_other_shares
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
+from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
 from fedping.protocol.changing import check_change
+from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.study import Arm, Study
+from fedping.protocol.study import Arm, Declared, Study
+from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
@@ -267,3 +271,37 @@ def test_arms_are_added_behind_the_last_and_never_dealt_anew() -> None:
         check_change(study, _dealt([0.3, 0.2]))
     with pytest.raises(InvalidSettings, match="let only the last one grow or shrink"):
         check_change(study, _dealt([0.2, 0.1, 0.3]))
+
+
+def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
+    study = small_study()
+    arms = {"treatment": ArmSummary(pings=7000, examples=1, loss=None, rank_selected=None)}
+    arms["control"] = ArmSummary(pings=3000, examples=1, loss=None, rank_selected=None)
+    made = Tally(origin="round", arms=arms, aggregate=Counted(pings=6000, clients=6000))
+    outcomes = tuple(Outcome(iteration=n, created=WHEN, lineage=made) for n in range(1, 5))
+    facts = Facts(
+        study="study",
+        declared=Declared(),
+        arms=tuple(msgspec.structs.replace(arm, share=0.5) for arm in study.arms),
+        line=LineFacts(name="main", min_clients=1, outcomes=outcomes),
+        ingest=Ingest(state="running"),
+        now=0.0,
+    )
+    assert "arms" in {finding.name for finding in judged(facts).findings}
+    assert "arms" not in {finding.name for finding in judged(msgspec.structs.replace(facts, settings=1)).findings}
+
+
+def test_an_analysis_over_other_shares_is_warned_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = store_of(file)
+    _tell_of_other_shares(store, "study", None)
+    edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
+    assert command(file, "change") == 0
+    _tell_of_other_shares(store, "study", None)
+    assert "other shares" not in capsys.readouterr().err
+    edit(file, ("share = 0.25", "share = 0.3"))
+    assert command(file, "change") == 0
+    when = store.history("study")[-1].at[:19]
+    _tell_of_other_shares(store, "study", None)
+    assert f"give --since {when} to count from then" in capsys.readouterr().err
+    _tell_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))
+    assert capsys.readouterr().err == ""
