@@ -2,22 +2,23 @@
 
 A version is computed again with the settings that held when it was made, so that what says when a round is made, and
 what it believes, may change. What clients compute may not: pings of one version would be of two models. Nor may the
-arms be dealt anew: a client that is in one stays in it, or leaves the study.
+arms be dealt anew: a client that is in one stays in it, or leaves the study (:func:`dealt_on`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
+from fedping.protocol.enrolment import parts_of
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.study import Arm, Study
+from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
-OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets")
+OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces")
 """Settings of a study that may change."""
 
 OF_LINE = ("guard", "length", "early_stopping", "limits", "pipeline.min_clients")
@@ -67,7 +68,6 @@ def check_change(before: Study, after: Study) -> tuple[Change, ...]:
             f"study '{before.name}' cannot change so while it runs, for {why} ({told}); leave it as it was, or give "
             "the changed study a new name and create it"
         )
-    _check_arms(before, after)
     return found
 
 
@@ -82,37 +82,91 @@ def _may(change: Change) -> bool:
     return first in OF_STUDY
 
 
-def _check_arms(before: Study, after: Study) -> None:
-    """Raise :class:`InvalidSettings` if clients of an arm would get into another one."""
-    if before.enrolment == "elsewhere":
-        return  # somebody else deals them
-    for (left, joined), share in _moved(before.arms, after.arms).items():
-        if share > _NOBODY:
-            raise InvalidSettings(
-                f"with these shares {100 * share:.4g} % of all clients would go from arm '{left}' to arm '{joined}' of "
-                f"study '{before.name}', and their pings of before would count for the wrong arm; arms lie side by "
-                "side in the order of the file, so let only the last one grow or shrink, add new ones after it, and "
-                "leave the shares before it as they are"
-            )
+def dealt_on(before: Study, after: Study) -> Study:
+    """Return a changed study with pieces by which whoever is in an arm stays in it, as far as its new share allows.
+
+    A smaller arm gives up the ends of its pieces, which become nobody's. A larger or new one gets of what was nobody's
+    before: first what lies beyond all arms, then what lies between them.
+
+    Raises:
+        InvalidSettings: that is not enough for the new shares.
+    """
+    same = [(arm.name, arm.share) for arm in before.arms] == [(arm.name, arm.share) for arm in after.arms]
+    if before.enrolment == "elsewhere" or same:
+        return replace(after, pieces=before.pieces)
+    wanted = {arm.name: arm.share for arm in after.arms}
+    old = [(None if place < 0 else before.arms[place].name, end) for place, end in parts_of(before)]
+    if not old or old[-1][1] < 1:
+        old.append((None, 1.0))
+    kept, free = _kept(old, wanted)
+    for low, high in sorted(free, reverse=True):  # beyond all arms first
+        kept += _filled(low, high, wanted)
+    short = {name: share for name, share in wanted.items() if share > SHARES_SLACK}
+    if short:
+        name, share = next(iter(short.items()))
+        raise InvalidSettings(
+            f"arm '{name}' of study '{before.name}' cannot grow so far: {100 * share:.4g} % of all clients would have "
+            "to come from other arms, and their pings of before would count for the wrong one; give it less, for only "
+            "clients that are in no arm can join one, and those that leave one now can at a later change"
+        )
+    pieces = _merged(sorted(kept))
+    sides = tuple(Piece(arm=arm.name, end=end) for arm, (_, end) in zip(after.arms, _side_by_side(after), strict=True))
+    return replace(after, pieces=() if _alike(pieces, sides) else pieces)
 
 
-def _moved(before: tuple[Arm, ...], after: tuple[Arm, ...]) -> dict[tuple[str, str], float]:
-    """Return which share of the ids goes from each arm to each other one."""
-    ends = sorted({0.0, *_ends(before).values(), *_ends(after).values()})
-    found: dict[tuple[str, str], float] = {}
-    for low, high in zip(ends, ends[1:], strict=False):
-        was, becomes = (_at(arms, (low + high) / 2) for arms in (before, after))
-        if was is not None and becomes is not None and was != becomes:
-            found[was, becomes] = found.get((was, becomes), 0.0) + high - low
+_Spans: TypeAlias = list[tuple[float, float, str]]
+
+
+def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tuple[_Spans, list[tuple[float, float]]]:
+    """Return what stays with its arm, and what was nobody's; take from ``wanted`` what stays."""
+    kept, free, low = _Spans(), list[tuple[float, float]](), 0.0
+    for name, high in old:
+        if name is None:
+            free.append((low, high))
+        elif (take := min(high - low, wanted.get(name, 0.0))) > _NOBODY:
+            # an end is never computed anew, or clients at the edge would move
+            whole = high - low - take <= SHARES_SLACK
+            kept.append((low, high if whole else low + take, name))
+            wanted[name] = 0.0 if abs(wanted[name] - take) <= SHARES_SLACK else wanted[name] - take
+        low = high
+    return kept, free
+
+
+def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
+    """Return how what is nobody's goes to the arms that want more, in their order; take it from ``wanted``."""
+    found = _Spans()
+    for name, share in wanted.items():
+        take = min(high - low, share)
+        if take > SHARES_SLACK:
+            end = min(low + take, high)
+            found.append((low, end, name))
+            wanted[name], low = share - take, end
     return found
 
 
-def _ends(arms: tuple[Arm, ...]) -> Mapping[str, float]:
-    return dict(zip((arm.name for arm in arms), accumulate(arm.share for arm in arms), strict=True))
+def _merged(spans: _Spans) -> tuple[Piece, ...]:
+    """Return pieces of spans in their order, with what lies between them as nobody's."""
+    found: list[Piece] = []
+    low = 0.0
+    for start, end, name in spans:
+        if start - low > _NOBODY:
+            found.append(Piece(end=start))
+        if found and found[-1].arm == name:
+            found.pop()
+        found.append(Piece(arm=name, end=end))
+        low = end
+    return tuple(found)
 
 
-def _at(arms: tuple[Arm, ...], where: float) -> str | None:
-    return next((name for name, end in _ends(arms).items() if where < end), None)
+def _side_by_side(study: Study) -> tuple[tuple[int, float], ...]:
+    return parts_of(replace(study, pieces=()))
+
+
+def _alike(one: tuple[Piece, ...], other: tuple[Piece, ...]) -> bool:
+    """Return whether pieces deal all ids alike."""
+    return len(one) == len(other) and all(
+        a.arm == b.arm and abs(a.end - b.end) < _NOBODY for a, b in zip(one, other, strict=True)
+    )
 
 
 def _apart(place: str, before: Any, after: Any) -> Iterator[Change]:

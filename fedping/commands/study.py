@@ -15,7 +15,7 @@ import msgspec
 
 from fedping import __version__
 from fedping.commands.study_file import checked, own_model_option
-from fedping.commands.study_life import as_declared, change, end, history, pause, resume
+from fedping.commands.study_life import as_declared, change, end, history, is_as_stored, pause, resume
 from fedping.options import LocalPath, journal_option, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.ending import IterationByClients, IterationByTime
@@ -80,6 +80,8 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Path, landing: P
     store = open_store(store_path, create=True)
     if the_study.name in store.studies() and store.study(the_study.name) == (written := study_from_toml(file)):
         the_study = written  # it was stored before there were such choices, and stays as it is
+    if the_study.name in store.studies() and is_as_stored(store.study(the_study.name), the_study):
+        the_study = store.study(the_study.name)
     noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
     if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__), noted):
         lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"

@@ -13,7 +13,7 @@ import msgspec
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
 from fedping.protocol.clock import utc_now
-from fedping.protocol.study import Declared, State, study_from_toml
+from fedping.protocol.study import Declared, State, Study, study_from_toml
 
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry
@@ -109,14 +109,15 @@ def change(
     """Change the settings of a stored study to those of its edited TOML FILE, as far as they may change while it runs.
 
     These may: of each line 'guard', 'length', 'early_stopping', 'limits' and 'min_clients' of 'pipeline'; of the study
-    'limits', 'metrics', 'segments', 'unwanted_updates' and 'tickets'; the share of the last arm; and new arms after it,
-    for clients that are in none. Whatever else differs is refused, and nothing of a private study may change.
+    'limits', 'metrics', 'segments', 'unwanted_updates' and 'tickets'; the arms' shares, and new arms. Whoever is in an
+    arm stays in it, or leaves the study if it gets smaller; who joins one was in none. Whatever else differs is
+    refused, and nothing of a private study may change.
 
     The next rounds have the new settings, and ingest within seconds. Versions from before are computed again with the
     settings that held then. The study's history says what has changed, who did it and why. Safe to repeat.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.changing import changes, check_change
+    from fedping.protocol.changing import changes, check_change, dealt_on
 
     store = open_store(store_path)
     wanted = checked(file, own_models, store_path)
@@ -124,7 +125,9 @@ def change(
     now = store.study(wanted.name)
     # the file of a study from before there were safe choices is taken by its word
     wanted = min((wanted, study_from_toml(file)), key=lambda each: len(changes(now, each)))
-    told = tuple(each.in_words for each in check_change(now, wanted))
+    check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
+    wanted = dealt_on(now, wanted)
+    told = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")
     if told and not dry_run:
         store.change(wanted, told, at=utc_now(), by=whoever(), because=because, after=after)
     if as_json:
@@ -183,3 +186,8 @@ def as_declared(store: ModelStore, name: str) -> list[str]:
     if entry:
         told.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
     return told
+
+
+def is_as_stored(stored: Study, written: Study) -> bool:
+    """Return whether a file says what a study is by now; no file says where its arms lie after shares have changed."""
+    return msgspec.structs.replace(written, pieces=()) == msgspec.structs.replace(stored, pieces=())

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +16,11 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
-from fedping.protocol.changing import check_change
+from fedping.protocol.changing import dealt_on
 from fedping.protocol.clock import milliseconds_of
-from fedping.protocol.enrolment import enrol
+from fedping.protocol.enrolment import dealt_by_hash, enrol
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.study import Arm, Declared, Study
+from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
 from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -236,41 +237,85 @@ def test_ingest_takes_pings_of_a_new_arm_without_a_restart(tmp_path: Path) -> No
     assert ingest.ping().status_code == 200
 
 
-SHARES = st.lists(st.sampled_from([0.05, 0.1, 0.15, 0.2]), min_size=1, max_size=4)
+SHARES = st.lists(st.sampled_from([0.03, 0.05, 0.1, 0.15, 0.2, 1 / 3]), min_size=1, max_size=4)
 
 
-def _dealt(shares: list[float]) -> Study:
-    first, *others = shares
+def _dealt(*shares: float) -> Study:
     line = small_study().lines
-    arms = [Arm(name="arm0", share=first, line="main", applies=True, submits=True)]
-    arms += [Arm(name=f"arm{n}", share=share, line="main") for n, share in enumerate(others, 1)]
+    arms = [Arm(name="arm0", share=shares[0], line="main", applies=True, submits=True)]
+    arms += [Arm(name=f"arm{n}", share=share, line="main") for n, share in enumerate(shares[1:], 1)]
     return Study(name="study", arms=tuple(arms), lines=line, enrolment="hash")
 
 
-@given(SHARES, SHARES)
-def test_no_client_of_an_arm_gets_into_another(before: list[float], after: list[float]) -> None:
-    one, other = _dealt(before), _dealt(after)
-    ids = [str(uuid.UUID(int=n)) for n in range(200)]
-    arms = [(enrol(one, each), enrol(other, each)) for each in ids]
-    moved = [each for each in arms if each[0] and each[1] and each[0].name != each[1].name]
-    try:
-        check_change(one, other)
-    except InvalidSettings:
-        stays = len(after) >= len(before) and after[: len(before) - 1] == before[:-1]
-        assert not stays or (len(after) > len(before) and after[len(before) - 1] < before[-1])
-    else:
-        assert not moved
+def _arms(study: Study, ids: list[str]) -> list[str | None]:
+    return [arm and arm.name for arm in (enrol(study, each) for each in ids)]
 
 
-def test_arms_are_added_behind_the_last_and_never_dealt_anew() -> None:
-    study = _dealt([0.2, 0.2])
-    check_change(study, _dealt([0.2, 0.4]))
-    check_change(study, _dealt([0.2, 0.1]))
-    check_change(study, _dealt([0.2, 0.2, 0.3]))
-    with pytest.raises(InvalidSettings, match=r"10 % of all clients would go from arm 'arm1' to arm 'arm0'"):
-        check_change(study, _dealt([0.3, 0.2]))
-    with pytest.raises(InvalidSettings, match="let only the last one grow or shrink"):
-        check_change(study, _dealt([0.2, 0.1, 0.3]))
+IDS = [str(uuid.UUID(int=n)) for n in range(300)]
+
+
+@given(st.lists(SHARES, min_size=2, max_size=4))
+def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps: list[list[float]]) -> None:
+    study = _dealt(*(steps[0] if sum(steps[0]) <= 1 else [0.1]))
+    for shares in steps[1:]:
+        # arms stay once they are there
+        wanted = [*shares, *(arm.share for arm in study.arms[len(shares) :])]
+        if sum(wanted) > 1:
+            continue
+        try:
+            changed = dealt_on(study, _dealt(*wanted))
+        except InvalidSettings:
+            continue
+        changed = msgspec.json.decode(msgspec.json.encode(changed), type=Study)
+        before, after = _arms(study, IDS), _arms(changed, IDS)
+        assert all(one == other or None in (one, other) for one, other in zip(before, after, strict=True))
+        sizes = {arm.name: arm.share for arm in study.arms}
+        for arm in changed.arms:  # who grows loses nobody, who shrinks gets nobody
+            was, now = (
+                {each for each, name in zip(IDS, names, strict=True) if name == arm.name} for names in (before, after)
+            )
+            assert arm.share < sizes.get(arm.name, 0.0) or was <= now
+            assert arm.share > sizes.get(arm.name, 0.0) or now <= was
+        dealt = dealt_by_hash(changed)
+        assert dealt is not None
+        assert [dealt.arm_of(uuid.UUID(each)) for each in IDS] == after
+        places = dealt.places(np.frombuffer(b"".join(uuid.UUID(each).bytes for each in IDS), np.uint8).reshape(-1, 16))
+        assert [None if place < 0 else dealt.arms[place] for place in places] == after
+        study = changed
+
+
+def test_arms_that_stay_side_by_side_need_no_pieces() -> None:
+    study = _dealt(0.2, 0.2)
+    for shares in ((0.2, 0.4), (0.2, 0.1), (0.2, 0.2, 0.3), (0.2, 0.2)):
+        assert dealt_on(study, _dealt(*shares)) == _dealt(*shares)
+    assert dealt_on(study, _dealt(0.3, 0.2)).pieces == (
+        Piece(arm="arm0", end=0.2),
+        Piece(arm="arm1", end=0.4),
+        Piece(arm="arm0", end=0.5),
+    )
+    with pytest.raises(InvalidSettings, match=r"arm 'arm2' .* 10 % of all clients would have to come from other arms"):
+        dealt_on(_dealt(0.5, 0.4), _dealt(0.4, 0.4, 0.2))
+    with pytest.raises(InvalidSettings, match="leave 'pieces' out"):
+        msgspec.structs.replace(study, pieces=(Piece(arm="arm0", end=0.3), Piece(arm="arm1", end=0.5)))
+
+
+def test_both_arms_grow_and_clients_are_told_where_they_lie(tmp_path: Path, file: Path) -> None:
+    edit(file, ('enrolment = "elsewhere"', 'enrolment = "hash"'), ('name = "study"', 'name = "grows"'))
+    landing = ["--landing", str(tmp_path / "landing")]
+    assert command(file, "create", *landing) == 0
+    first = store_of(file).study("grows")
+    dealt = file.read_text().replace("share = 0.5", "share = 0.55").replace("share = 0.25", "share = 0.4")
+    file.write_text(dealt)
+    assert command(file, "change") == 0
+    study = store_of(file).study("grows")
+    before, after = _arms(first, IDS), _arms(study, IDS)
+    assert before != after
+    assert all(one in (None, other) for one, other in zip(before, after, strict=True))
+    told = public_json(public_study(study))
+    assert _arms(msgspec.json.decode(told, type=PublicStudy), IDS) == after  # type: ignore[arg-type]
+    assert command(file, "change") == 0
+    assert command(file, "create", *landing) == 0, "the file is that of the study as it is"
+    assert len(store_of(file).history("grows")) == 1
 
 
 def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
