@@ -326,6 +326,11 @@ class ModelStore:
         """Return the landed files that a client's pings were removed from, by their paths below the landing folder."""
         return frozenset(path for entry in self.history(study) for path in entry.files)
 
+    def pruned(self, study: str, line: str) -> frozenset[int]:
+        """Return the versions of a line whose landed pings were given up, as its study's history tells."""
+        entries = (entry for entry in self.history(study) if entry.kind == "pruned")
+        return frozenset(number for entry in entries for number in entry.versions.get(line, ()))
+
     def entries(self, study: str) -> int:
         """Return how many entries the history of a study has; it changes whenever its settings or state do."""
         return HistoryOf(self._blobs, self.where, study).newest()

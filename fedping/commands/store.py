@@ -96,8 +96,7 @@ def held(study: str, line: str, store_path: Path, as_json: bool) -> None:
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
-    settings = opened.study(study).line(line)
-    names = settings.spec.names
+    names = opened.study(study).line(line).spec.names
     found = opened.held(study, line)
     guard = found.lineage.guard if found else None
     if as_json:
@@ -106,6 +105,7 @@ def held(study: str, line: str, store_path: Path, as_json: bool) -> None:
     if found is None or guard is None:
         click.echo(f"no version of {study}/{line} is held back")
         return
+    settings = opened.settings(study, found.lineage.settings)[1].line(line)  # by which it was made, and is judged
     if found.staged and settings.guard and (stage := settings.guard.stage):
         heard = still_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
         waits = f"; {heard} by the last round" if heard else ""

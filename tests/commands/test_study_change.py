@@ -2,6 +2,9 @@
 
 import json
 import signal
+import time
+import urllib.error
+import urllib.request
 import uuid
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
+from tests.support.ingest_server import running_ingest
 from tests.support.killed_command import killed_at
 from tests.support.pings import ping_json
 from tests.support.rounds import FIRST_MS, WHEN, crowd, land
@@ -65,6 +69,14 @@ weights = [
   { name = "a", start = 10, step = { start = 1, min = 0.1, max = 3 } },
   { name = "b", start = 11, step = { start = 1, min = 0.1, max = 3 } },
 ]
+"""
+
+
+NEW_ARM = """
+[[arms]]
+name = "new"
+share = 0.25
+line = "main"
 """
 
 
@@ -220,6 +232,49 @@ def test_what_is_paused_stays_so_when_settings_change(file: Path) -> None:
     assert main(["study", "resume", "study", *where]) == 0
     assert store_of(file).declared("study").state == "running"
     assert store_of(file).study("study").lines[0].pipeline.min_clients == 2
+
+
+def test_a_running_ingest_follows_a_change_and_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, landing = tmp_path / "store", tmp_path / "landing"
+    landing.mkdir()
+    file = tmp_path / "study.toml"
+    file.write_text(FILE)
+    assert command(file, "create", "--landing", str(landing)) == 0
+    ping = ping_json(study_variation="new", update=None)
+
+    def answer() -> tuple[int, str]:
+        posting = urllib.request.Request(
+            f"{server.url}/submit/study/frecency-update/1/{uuid.uuid4()}",
+            json.dumps(ping).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(posting) as told:
+                return told.status, ""
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)["error"]
+
+    def wait_for(code: int) -> str:
+        deadline = time.monotonic() + 240
+        while (told := answer())[0] != code:
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)
+        return told[1]
+
+    with running_ingest(store, landing, "--workers", "1") as server:
+        assert "has no arm 'new'" in wait_for(400)
+        file.write_text(
+            FILE.replace("[[lines]]", '[[arms]]\nname = "new"\nshare = 0.25\nline = "main"\n\n[[lines]]', 1)
+        )
+        assert command(file, "change") == 0
+        wait_for(200)
+        told = server.ask("/models/study/study.json")
+        assert [arm["name"] for arm in told["arms"]] == ["treatment", "control", "new"]
+        assert main(["study", "end", "study", "--store", str(store), "--because", "it is over"]) == 0
+        assert "has ended and takes no more pings; leave it" in wait_for(410)
+        told = server.ask("/models/study/study.json")
+        assert told["ended"]
+    assert "it is over" not in json.dumps(told), "clients are not told why, nor by whom"
 
 
 def test_ingest_takes_pings_of_a_new_arm_without_a_restart(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 import shutil
 import signal
 import time
+import uuid
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from fedping.analysis.rounds.series import metric_series
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
@@ -19,7 +21,7 @@ from fedping.server_jobs.giving_up import alone, in_words
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_command import killed_at
-from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with, table_of
+from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with, table_of
 from tests.support.versions import small_study
 
 ROUNDS = 5
@@ -102,6 +104,18 @@ def test_what_is_kept_is_computed_again_and_what_is_not_is_named(
     assert prune(tmp_path, "--keep", "2") == 0
     assert "nothing to remove" in capsys.readouterr().out
     assert len(store.history("study")) == 1
+
+
+def test_figures_have_the_rounds_that_are_left(tmp_path: Path) -> None:
+    store, landing = played(tmp_path), tmp_path / "landing"
+    whole = metric_series(store, landing, "study", "main", "num_chars_typed")
+    assert prune(tmp_path, "--keep", "2") == 0
+    client = str(uuid.UUID(bytes=id_of("client", 3)))
+    places = ["--store", str(tmp_path / "store"), "--landing", str(landing)]
+    assert main(["landing", "forget", client, *places]) == 0
+    there = metric_series(store, landing, "study", "main", "num_chars_typed")
+    assert whole["treatment"].iterations == tuple(range(ROUNDS))
+    assert there["treatment"].iterations == tuple(range(ROUNDS - 2, ROUNDS))
 
 
 @pytest.mark.parametrize("staleness", [None, Staleness(most=2)])
