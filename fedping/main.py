@@ -18,7 +18,11 @@ from fedping.protocol.errors import FedpingError
 
 SUBCOMMANDS = {
     "demo": ("fedping.commands.demo", "demo", "Run the whole journey here: ingest, a fleet of clients, Spark rounds."),
-    "study": ("fedping.commands.study", "study", "Create a study and its version 0; show, check, pause or watch one."),
+    "study": (
+        "fedping.commands.study",
+        "study",
+        "Create a study and its version 0; show, check, change or watch one.",
+    ),
     "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
     "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
     "join": ("fedping.commands.join", "join", "Take part in a study with a table of your own."),
@@ -37,6 +41,7 @@ SUBCOMMANDS = {
         "store",
         "Versions: history, differences, rollback, recomputation; continue after a restored backup.",
     ),
+    "landing": ("fedping.commands.landing", "landing", "Landed pings: remove old ones, or those of one client."),
     "privacy": ("fedping.commands.privacy", "privacy", "Private lines: plan a guarantee, see what is spent of it."),
     "helper": ("fedping.commands.helper", "helper", "Be the second server of a line of shares: give away sums alone."),
     "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here: is what they promise kept?"),

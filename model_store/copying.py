@@ -16,7 +16,7 @@ from fedping.model_store.store import ModelStore, StoreError
 from fedping.protocol.errors import FedpingError
 
 _ORDER = ("fences", "held", "versions", "public", "asked")
-_NEVER_CHANGES = re.compile(r"(study\.json|[^/]+/(versions|fences|public)/[0-9]+\.json)\Z")
+_NEVER_CHANGES = re.compile(r"(study\.json|history/[0-9]+\.json|[^/]+/(versions|fences|public)/[0-9]+\.json)\Z")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def copy_study(
 
 def _keys(blobs: Blobs, study: str, lines: list[str]) -> Iterator[str]:
     """Yield the keys of a study's files: what tells that something is there after what it needs."""
-    last = [name for name in blobs.names(study) if name not in lines]
+    for name in sorted(blobs.names(f"{study}/history"), key=_by_number):
+        yield f"{study}/history/{name}"
+    last = [name for name in blobs.names(study) if "." in name]
     for line in lines:
         inside = sorted(blobs.names(f"{study}/{line}"))
         folders = [name for name in inside if "." not in name]

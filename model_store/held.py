@@ -93,7 +93,15 @@ def withdrawal(
             the head's.
     """
     number = held.iteration + 1
-    again = repeated(head, head, number=number, origin="continued", created=created, code_version=code_version)
+    again = repeated(
+        head,
+        head,
+        number=number,
+        origin="continued",
+        created=created,
+        code_version=code_version,
+        settings=held.lineage.settings,  # by whose stage it was judged
+    )
     figures = again.lineage.guard.figures if again.lineage.guard else {}
     window = again.lineage.window_end_ms if until is None else until
     return replace(

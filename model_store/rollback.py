@@ -43,10 +43,12 @@ def repeated(
     stopped: bool = False,
     created: str,
     code_version: str,
+    settings: int | None = None,
 ) -> Version:
     """Return the version after ``head`` that repeats ``target``, under the next number or a larger one; pure.
 
-    ``stopped``: training is over with it (:class:`fedping.model_store.version.Lineage`).
+    ``stopped``: training is over with it (:class:`fedping.model_store.version.Lineage`), by the rule of ``settings``,
+    which are those of the head if None.
     """
     return msgspec.structs.replace(
         target,
@@ -63,6 +65,7 @@ def repeated(
             guard=_remembered(head.lineage.guard),
             known=head.lineage.known,
             stopped=stopped,
+            settings=head.lineage.settings if settings is None else settings,
         ),
     )
 

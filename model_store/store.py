@@ -1,7 +1,10 @@
 """The model store: studies and the versions of their lines, kept as blobs.
 
     <study>/study.json                     the study, as created
-    <study>/state.json                     whether it runs, is paused or has ended; running if there is none
+    <study>/history/<n>.json               who has declared or changed what of it, when and why; settings that have
+                                           changed (:mod:`fedping.model_store.history`)
+    <study>/state.json                     whether it runs, is paused or has ended; running if there is none. It follows
+                                           the history, of which older stores have none
     <study>/<line>/offer.json              what the helper of a line of shares offers now; clients send nothing before
     <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth
     <study>/<line>/fences/<n>.json         there is a fence in the place of version n
@@ -23,7 +26,7 @@ below ``fences`` are sealed (:mod:`fedping.model_store.seal`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,10 +34,12 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
+from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
 from fedping.model_store.place import Bucket, Place
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
@@ -44,6 +49,7 @@ from fedping.model_store.version import (
     Link,
     Outcome,
     PublicPart,
+    Sources,
     StageSeen,
     Version,
     staged_by,
@@ -110,6 +116,8 @@ class ModelStore:
         self._judged: dict[str, _Judged] = {}
         self._fences: dict[str, tuple[Sight, Fence | None]] = {}
         self._staged: dict[str, tuple[Sight, Sight | None, Staged | None]] = {}
+        self._settings: dict[str, tuple[Sight, Study]] = {}
+        self._standings: dict[str, tuple[Sight, Standing]] = {}
 
     def create_study(
         self, study: Study, first_versions: tuple[Version, ...], noted: Mapping[str, int] | None = None
@@ -137,7 +145,8 @@ class ModelStore:
         if not created and self.study(study.name) != study:
             raise StoreError(
                 f"the store {self.where} already has a study '{study.name}' with other settings; versions and pings "
-                "depend on them, so give the changed study a new name"
+                "depend on them, so give the changed study a new name, or see by 'fedping study change FILE --dry-run' "
+                "whether it may change so while it runs"
             )
         for version in first_versions:
             if self.blobs.create(_version_key(version), sealed(msgspec.json.encode(version))):
@@ -198,7 +207,44 @@ class ModelStore:
         return sorted(name for name in self.blobs.names("") if self.blobs.sight(f"{name}/study.json") is not None)
 
     def study(self, name: str) -> Study:
-        """Return a study; raises :class:`StoreError` if there is none of this name."""
+        """Return a study as its settings are now; raises :class:`StoreError` if there is none of this name."""
+        return self.settings(name)[1]
+
+    def settings(self, name: str, number: int | None = None) -> tuple[int, Study]:
+        """Return the settings of a study, and the entry of its history that they are of: 0 if they are as created.
+
+        Args:
+            name: the study's name.
+            number: of the entry; None for the newest.
+
+        Raises:
+            StoreError: there is no such study, or its settings cannot be read.
+        """
+        created = self._created(name)
+        if number is None:
+            number = self._standing(name).settings
+        if number == 0:
+            return 0, created
+        key = HistoryOf(self.blobs, self.where, name).key(number)
+        seen = self.blobs.sight(key)
+        known = self._settings.get(key)
+        if known is None or seen is None or known[0] != seen:
+            entry = self._entry(name, number)
+            if entry.study is None or entry.study.name != name:
+                raise StoreError(
+                    f"{self.where}/{key} has no settings of study '{name}', and versions were made with them: restore "
+                    "it from a copy"
+                )
+            known = (seen or (), entry.study)
+            _remember(self._settings, key, known)
+        return number, known[1]
+
+    def settings_entry(self, name: str) -> int:
+        """Return the entry of which the settings of a study are, as :meth:`settings` does, without reading them."""
+        return self._standing(name).settings
+
+    def _created(self, name: str) -> Study:
+        """Return a study as it was created."""
         data = self._read(f"{name}/study.json")
         if data is None:
             there = ", ".join(self.studies()) or "none; make one with 'fedping study create'"
@@ -220,12 +266,135 @@ class ModelStore:
         """
         key = f"{study}/state.json"
         data = self._read(key)
-        return Declared() if data is None else self._decode(self._without_format(unsealed(data), key), Declared, key)
+        told = Declared()
+        if data is not None:
+            told = self._decode(self._without_format(unsealed(data), key), Declared, key)
+        standing = self._standing(study)
+        return standing.declared if standing.number > told.entry else told
 
-    def declare(self, study: str, declared: Declared) -> None:
-        """Declare the state of a study, whatever it was; raises :class:`StoreError` if there is no such study."""
+    def declare(self, study: str, declared: Declared, *, after: int | None = None) -> None:
+        """Declare the state of a study, and keep in its history that it was; nothing is done if it is so already.
+
+        Args:
+            study: the study's name.
+            declared: the state, since when it is so, by whom and why.
+            after: the newest entry of the history that is known of; None for whatever is there.
+
+        Raises:
+            HistoryConflict: there is a newer entry; nothing was written.
+            StoreError: there is no such study.
+        """
         self.study(study)
+        standing = self._standing(study)
+        try:
+            if replace(self.declared(study), entry=0) == replace(declared, entry=0):
+                return
+        except StoreError:
+            pass  # it is replaced
+        number = (standing.number if after is None else after) + 1
+        declared = replace(declared, entry=number)
+        HistoryOf(self.blobs, self.where, study).append(
+            Entry(
+                kind=declared.state,
+                number=number,
+                declared=declared,
+                settings=standing.settings,
+                at=declared.since,
+                by=declared.by,
+                because=declared.because,
+            )
+        )
         self.blobs.replace(f"{study}/state.json", sealed(with_format(msgspec.json.encode(declared))))
+
+    def change(
+        self, changed: Study, told: tuple[str, ...], *, at: str, by: str = "", because: str = "", after: int
+    ) -> int:
+        """Give a study other settings, from its next rounds on; return the number of the entry of its history.
+
+        Nobody looks here whether they may change so: `fedping.protocol.changing` does.
+
+        Raises:
+            HistoryConflict: there is a newer entry than ``after``; nothing was written.
+            StoreError: there is no such study, or another takes telemetry of the same type.
+        """
+        entry = self._next(changed.name, "changed", told, at, by, because, after)
+        HistoryOf(self.blobs, self.where, changed.name).append(replace(entry, settings=entry.number, study=changed))
+        return entry.number
+
+    def note(
+        self,
+        study: str,
+        kind: Kind,
+        told: tuple[str, ...],
+        *,
+        at: str,
+        by: str = "",
+        because: str = "",
+        versions: Mapping[str, tuple[int, ...]] | None = None,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        """Keep in the history of a study what is done to its pings; the rest as in an entry of the history.
+
+        Raises:
+            HistoryConflict: somebody has added an entry at the same moment; nothing was written.
+            StoreError: there is no such study.
+        """
+        entry = self._next(study, kind, told, at, by, because, self._standing(study).number)
+        HistoryOf(self.blobs, self.where, study).append(replace(entry, versions=dict(versions or {}), files=files))
+
+    def _next(self, study: str, kind: Kind, told: tuple[str, ...], at: str, by: str, because: str, after: int) -> Entry:
+        self._created(study)
+        return Entry(
+            kind=kind,
+            number=after + 1,
+            declared=self.declared(study),
+            settings=self._standing(study).settings,
+            at=at,
+            by=by,
+            because=because,
+            told=told,
+        )
+
+    def history(self, study: str) -> list[Entry]:
+        """Return the entries of a study's history, the oldest first; raises :class:`StoreError` if one is damaged."""
+        self._created(study)
+        newest = HistoryOf(self.blobs, self.where, study).newest()
+        return [self._entry(study, number) for number in range(1, newest + 1)]
+
+    def rewritten(self, study: str) -> frozenset[str]:
+        """Return the landed files that a client's pings were removed from, by their paths below the landing folder."""
+        return frozenset(path for entry in self.history(study) for path in entry.files)
+
+    def pruned(self, study: str, line: str) -> frozenset[int]:
+        """Return the versions of a line whose landed pings were given up, as its study's history tells."""
+        entries = (entry for entry in self.history(study) if entry.kind == "pruned")
+        return frozenset(number for entry in entries for number in entry.versions.get(line, ()))
+
+    def entries(self, study: str) -> int:
+        """Return how many entries the history of a study has; it changes whenever its settings or state do."""
+        return HistoryOf(self.blobs, self.where, study).newest()
+
+    def _standing(self, study: str) -> Standing:
+        newest = HistoryOf(self.blobs, self.where, study).newest()
+        if newest == 0:
+            return Standing()
+        key = HistoryOf(self.blobs, self.where, study).key(newest)
+        seen, known = self.blobs.sight(key), self._standings.get(key)
+        if known is None or seen is None or known[0] != seen:
+            known = (seen or (), self._of_history(HistoryOf(self.blobs, self.where, study).standing))
+            _remember(self._standings, key, known)
+        return known[1]
+
+    def _entry(self, study: str, number: int) -> Entry:
+        return self._of_history(lambda: HistoryOf(self.blobs, self.where, study).entry(number))
+
+    def _of_history(self, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except NewerFormat as error:
+            raise StoreError(str(error)) from error
+        except FedpingError as error:
+            raise StoreError(str(error)) from error
 
     def offer(self, study: str, line: str) -> Offer | None:
         """Return what the helper of a line of shares offers, as published; None if nothing was.
@@ -275,6 +444,11 @@ class ModelStore:
         """Return the outcome of a version's round, without its weights; raises as :meth:`version` does."""
         key, data = self._version_bytes(study, line, iteration)
         return self._decode(data, Outcome, key)
+
+    def sources(self, study: str, line: str, iteration: int) -> Sources:
+        """Return which landed files a version is made of, without its weights; raises as :meth:`version` does."""
+        key, data = self._version_bytes(study, line, iteration)
+        return self._decode(data, Sources, key)
 
     def chain(self, study: str, line: str) -> Chain:
         """Return which files are versions of a line; it only reads fences and, where one may be, the newest file."""

@@ -243,7 +243,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     that training is over; as long as it is the newest, no round makes another one.
     ``guard`` is what the line's guard has seen; None if it has none. ``known`` are the clients of all rounds so far,
     where the guard looks at how many are new. ``privacy`` is what a round of a private line released: then ``counts``
-    and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing.
+    and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing. ``settings`` is the entry of
+    the study's history (`fedping.model_store.history`) whose settings the round had; 0 for those of its creation.
     """
 
     origin: Literal["created", "round", "rollback", "continued"]
@@ -260,6 +261,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     known: Known | None = None
     privacy: PrivacyEvent | None = None
+    settings: int = 0
 
 
 class Version(Struct, frozen=True, kw_only=True, dict=True):
@@ -382,6 +384,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     restored: int | None = None
     stopped: bool = False
     privacy: Charge | None = None
+    settings: int = 0
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -390,6 +393,23 @@ class Outcome(Struct, frozen=True, kw_only=True):
     iteration: int
     created: str
     lineage: Tally
+
+
+class SourcesPart(Struct, frozen=True, kw_only=True):
+    """The part of a lineage that says which landed files a version is made of."""
+
+    origin: Literal["created", "round", "rollback", "continued"]
+    inputs: tuple[InputFile, ...] = ()
+    window_end_ms: int = 0
+    restored: int | None = None
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """The part of a version that says which landed files it is made of; read from its JSON, the weights are skipped."""
+
+    iteration: int
+    parent: int | None
+    lineage: SourcesPart
 
 
 class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """Hash enrolment: which arm a client belongs to, decided by the client alone and the same on every visit.
 
 No server is asked and nothing is stored. Both sides and every language compute the same arm: SHA-256, 48 bits as a
-fraction that a double holds exactly, and shares added from left to right in doubles. So the server can compute it too,
+fraction that a double holds exactly, and shares added from left to right in doubles, unless the study has pieces, whose
+ends are given. So the server can compute it too,
 and need not believe a ping that names another arm (:class:`Dealt`).
 
 In the same way a client decides whether it gets a version before the others do (:func:`staged_for`).
@@ -51,12 +52,20 @@ def _fraction(text: str) -> float:
 
 
 def enrol(study: Study | PublicStudy, client_id: str) -> Arm | None:
-    """Return the arm of a client, or None if it falls beyond the sum of the shares and is not enrolled."""
+    """Return the arm of a client, or None if it falls into no part of any arm and is not enrolled."""
     where = position(study.name, client_id)
-    for arm, upper in zip(study.arms, accumulate(arm.share for arm in study.arms), strict=True):
-        if where < upper:
-            return arm
+    for place, end in parts_of(study):
+        if where < end:
+            return None if place < 0 else study.arms[place]
     return None
+
+
+def parts_of(study: Study | PublicStudy) -> tuple[tuple[int, float], ...]:
+    """Return the parts of [0, 1) in their order: the place of its arm among all, -1 for none, and where it ends."""
+    if not study.pieces:
+        return tuple(enumerate(accumulate(arm.share for arm in study.arms)))
+    places = {arm.name: place for place, arm in enumerate(study.arms)}
+    return tuple((-1 if piece.arm is None else places[piece.arm], piece.end) for piece in study.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +75,23 @@ class Dealt:
     Attributes:
         study: the study's name.
         arms: the names of its arms.
-        ends: where the part of [0, 1) of each arm ends, at which that of the next begins.
+        of: of which of the arms each part of [0, 1) is, -1 for none.
+        ends: where each part ends, at which the next begins.
         limits: the same as the least digests beyond each end.
     """
 
     study: str
     arms: tuple[str, ...]
+    of: tuple[int, ...]
     ends: tuple[float, ...]
     limits: tuple[bytes, ...]
 
     def arm_of(self, client_id: UUID) -> str | None:
         """Return the name of the arm of a client, as :func:`enrol` does in twice the time: every ping is asked this."""
         digest = hashlib.sha256(f"{self.study}\n{client_id}".encode()).digest()
-        place = bisect_right(self.limits, digest)
-        return self.arms[place] if place < len(self.arms) else None
+        part = bisect_right(self.limits, digest)
+        place = self.of[part] if part < len(self.of) else -1
+        return self.arms[place] if place >= 0 else None
 
     def places(self, ids: NDArray[np.uint8]) -> NDArray[np.int16]:
         """Return the place of the arm of each client among :attr:`arms`, shape (k,); -1 if it is not enrolled.
@@ -93,16 +105,17 @@ class Dealt:
         digests = b"".join([sha256(head + text).digest() for text in uuid_texts(ids)])
         parts = np.frombuffer(digests, np.uint8).reshape(-1, sha256().digest_size)[:, :_BYTES].astype(np.float64)
         fractions = parts @ (256.0 ** np.arange(_BYTES - 1, -1, -1)) / _WHOLE  # exact: 48 bits
-        found = np.searchsorted(np.array(self.ends), fractions, side="right").astype(np.int16)
-        return np.where(found < len(self.arms), found, np.int16(-1))
+        found = np.searchsorted(np.array(self.ends), fractions, side="right")
+        places: NDArray[np.int16] = np.array([*self.of, -1], np.int16)[found]
+        return places
 
 
 def dealt_by_hash(study: Study) -> Dealt | None:
     """Return how ids are dealt to the arms of a study; None if that is not what decides, so that pings are believed."""
     if study.enrolment != "hash":
         return None
-    ends = tuple(accumulate(arm.share for arm in study.arms))
-    return Dealt(study.name, tuple(arm.name for arm in study.arms), ends, tuple(map(_beyond, ends)))
+    of, ends = zip(*parts_of(study), strict=True)
+    return Dealt(study.name, tuple(arm.name for arm in study.arms), of, ends, tuple(map(_beyond, ends)))
 
 
 def _beyond(end: float) -> bytes:

@@ -25,6 +25,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,14 +149,37 @@ def write_landed(
     Raises:
         OSError: the file cannot be written; the hidden file is removed.
     """
+    return _write(folder / f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet", table, metadata)
+
+
+def write_again(file: Path, table: pa.Table) -> None:
+    """Write a landed file anew in its place, with some of its pings, as durably as :func:`write_landed`.
+
+    It stays readable for whom it was; what a symbolic link names is replaced, and not the link.
+
+    Args:
+        file: its path.
+        table: what it had, or a part of that, with the metadata of its schema.
+    """
+    from fedping.protocol.landed_file import SEALED_KEY
+
+    notes = {key: note for key, note in (table.schema.metadata or {}).items() if key not in (SHARDS_KEY, SEALED_KEY)}
+    place = Path(os.path.realpath(file))
+    _write(place, table.replace_schema_metadata(notes), like=place.stat())
+
+
+def _write(
+    final: Path, table: pa.Table, metadata: Mapping[bytes, bytes] | None = None, like: os.stat_result | None = None
+) -> Path:
+    """Write pings as a file of this path, which appears, or is replaced, when it is whole and on disk."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from fedping.protocol.landed_file import FORMAT_KEY, SEALED_KEY, sealed
 
+    folder = final.parent
     make_folder(folder)
-    name = f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet"
-    hidden, final = folder / f".{name}.tmp", folder / name
+    hidden = folder / f".{final.name}.tmp"
     groups = list(_row_groups(table))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
     if len(groups) == SHARDS:
@@ -169,6 +193,9 @@ def write_landed(
             writer.write_table(group, row_group_size=max(1, group.num_rows))
     try:
         with open(hidden, "wb", opener=for_the_group) as sink:
+            if like is not None:
+                os.fchown(sink.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(sink.fileno(), stat.S_IMODE(like.st_mode))
             sink.writelines(sealed(made.getvalue()))
             sink.flush()
             os.fsync(sink.fileno())

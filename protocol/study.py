@@ -68,6 +68,13 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
 
 
+class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part of [0, 1), from where the one before it ends to its own ``end``; of an arm, or of none."""
+
+    end: Annotated[float, Meta(gt=0, le=1)]
+    arm: Name | None = None
+
+
 class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it.
 
@@ -234,8 +241,12 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``limits`` bound what a ping may say of its client. With ``tickets`` required a ping is refused
     without the product's word for its client id (`fedping.protocol.tickets`).
 
+    ``pieces`` say where each arm lies once shares have changed while the study ran (`fedping.protocol.changing`), so
+    that whoever is in an arm stays in it. Without any, the arms lie side by side.
+
     Raises:
-        InvalidSettings: names repeat, shares exceed 1, an arm follows a line that is not there, a line has no arm that
+        InvalidSettings: names repeat, shares exceed 1, pieces are not in order or not those of the shares, an arm
+            follows a line that is not there, a line has no arm that
             submits and could never be trained, or stops early by an arm that does not apply its model, a metric or
             segment is made of what its pings do not have, or a line is private and something would tell more.
     """
@@ -251,6 +262,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     enrolment: Literal["hash", "elsewhere"] | None = None
     limits: Limits | None = None
     tickets: Literal["required", "none"] = "none"
+    pieces: tuple[Piece, ...] = ()
 
     def __post_init__(self) -> None:
         _check_private_study(self)
@@ -264,6 +276,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         total = sum(arm.share for arm in self.arms)
         if total > 1 + SHARES_SLACK:
             raise InvalidSettings(f"the shares of study '{self.name}' sum to {total:g}; they may not exceed 1")
+        _check_pieces(self.name, self.arms, self.pieces)
         known = {line.name for line in self.lines}
         if NO_LINE in known:
             raise InvalidSettings(
@@ -333,6 +346,28 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return _named(self.lines, name, "line", self.name)
 
 
+def _check_pieces(study: str, arms: tuple[Arm, ...], pieces: tuple[Piece, ...]) -> None:
+    """Raise :class:`InvalidSettings` if pieces do not rise, or make other shares than the arms say."""
+    if not pieces:
+        return
+    sizes, low = dict.fromkeys((arm.name for arm in arms), 0.0), 0.0
+    for piece in pieces:
+        if piece.end <= low or (piece.arm is not None and piece.arm not in sizes):
+            raise InvalidSettings(
+                f"study '{study}' has a piece that ends at {piece.end:g}, which is not after the one before it, or is "
+                "of no arm of it; leave 'pieces' out, which only 'fedping study change' makes"
+            )
+        if piece.arm is not None:
+            sizes[piece.arm] += piece.end - low
+        low = piece.end
+    for arm in arms:
+        if abs(sizes[arm.name] - arm.share) > SHARES_SLACK:
+            raise InvalidSettings(
+                f"the pieces of arm '{arm.name}' of study '{study}' make {sizes[arm.name]:g} of all, and its share is "
+                f"{arm.share:g}; leave 'pieces' out, which only 'fedping study change' makes"
+            )
+
+
 def _check_private_study(study: Study) -> None:
     """Raise :class:`InvalidSettings` if a study with a private line could learn of a client by another way."""
     name = PRIVATE_UPDATE.name
@@ -380,16 +415,27 @@ State: TypeAlias = Literal["running", "paused", "ended"]
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What the operator has declared of a study, beside its settings, which never change.
+    """What the operator has declared of a study, beside its settings.
 
     While it is ``paused`` no round makes a version, and pings are taken as ever. Once it has ``ended`` no ping is taken
     either, and clients are told to leave. ``since`` is ISO 8601 in UTC; empty where nothing was ever declared. Of a
-    study that is ``simulated``, pings come from no ingest, and times are not those of a clock.
+    study that is ``simulated``, pings come from no ingest, and times are not those of a clock. ``entry`` is that of the
+    study's history by which it was declared; 0 where there was no history yet. ``by`` and ``because`` say who has
+    declared it and why, in somebody's own words; they are empty where nobody said.
     """
 
     state: State = "running"
     since: str = ""
     simulated: bool = False
+    entry: int = 0
+    by: str = ""
+    because: str = ""
+
+    @property
+    def told(self) -> str:
+        """Who has declared it and why, as words to follow on since when; empty where nobody said."""
+        who = f" by {self.by}" if self.by else ""
+        return f"{who}, because: {self.because}" if self.because else who
 
 
 class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -410,14 +456,15 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
     """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
     While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
-    default pipeline, of which a client has no use. ``ended`` says since when the study has ended, and is there only
-    then: a client that reads it leaves, and ranks as the product does.
+    default pipeline, of which a client has no use. ``pieces`` are there if the study has any. ``ended`` says since when
+    the study has ended, and is there only then: a client that reads it leaves, and ranks as the product does.
     """
 
     name: Name
     pings: DocumentName = "frecency-update"
     arms: tuple[Arm, ...]
     lines: tuple[PublicLine, ...]
+    pieces: tuple[Piece, ...] | UnsetType = UNSET
     ended: str | UnsetType = UNSET
 
 
@@ -443,7 +490,14 @@ def public_study(
         for line in study.lines
     )
     ended = declared.since if declared is not None and declared.state == "ended" else UNSET
-    return PublicStudy(name=study.name, pings=study.pings, arms=study.arms, lines=lines, ended=ended)
+    return PublicStudy(
+        name=study.name,
+        pings=study.pings,
+        arms=study.arms,
+        lines=lines,
+        pieces=study.pieces or UNSET,
+        ended=ended,
+    )
 
 
 def public_json(study: PublicStudy) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
@@ -33,6 +34,22 @@ def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version
         version = store.version(study, line, number)
         if version.lineage.origin == "round":
             yield version
+
+
+def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
+    """Yield :func:`made_by_rounds` of which the pings are still to be had: they were not pruned.
+
+    Files that a client's pings were removed from are read as they are now.
+
+    Raises:
+        StoreError: as there.
+    """
+    pruned, rewritten = store.pruned(study, line), store.rewritten(study)
+    for version in made_by_rounds(store, study, line):
+        if version.iteration in pruned:
+            continue
+        inputs = tuple(replace(f, digest="") if f.path in rewritten else f for f in version.lineage.inputs)
+        yield replace(version, lineage=replace(version.lineage, inputs=inputs))
 
 
 def round_pings(landing: Path, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedping.analysis.curves import ArmCurve
-from fedping.analysis.rounds.inputs import arm_places, examples_of, made_by_rounds, round_pings
+from fedping.analysis.rounds.inputs import arm_places, examples_of, round_pings, still_landed
 from fedping.model_store.store import ModelStore
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def metric_series(store: ModelStore, landing: Path, study: str, line: str, colum
     the_study = store.study(study)
     arms = [arm.name for arm in the_study.arms if arm.line == line]
     points: dict[str, list[tuple[int, float]]] = {name: [] for name in arms}
-    for version in made_by_rounds(store, study, line):
+    for version in still_landed(store, study, line):
         pings = round_pings(landing, the_study, version, ["study_variation", *the_study.document.counted_by, column])
         chose = examples_of(pings, the_study) > 0
         values = pings.column(column).to_numpy()[chose]

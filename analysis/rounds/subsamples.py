@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.analysis.rounds.inputs import made_by_rounds
+from fedping.analysis.rounds.inputs import still_landed
 from fedping.analysis.rounds.training import TrainingPings, training_pings
 from fedping.model_store.store import ModelStore
 
@@ -159,7 +159,7 @@ def _mean_loss(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
 
 def _iterations(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[TrainingPings]:
     the_study = store.study(study)
-    for version in made_by_rounds(store, study, line):
+    for version in still_landed(store, study, line):
         yield training_pings(landing, the_study, version)
 
 

@@ -232,7 +232,8 @@ def _dealt_arm(dealt: Dealt) -> Column:
     digest = F.sha2(F.concat(F.lit(f"{dealt.study}\n"), F.concat_ws("-", *parts)), 256)
     number = F.lit(None).cast("int")
     for i, limit in reversed(list(enumerate(dealt.limits))):
-        number = F.when(digest < limit.hex(), i).otherwise(number)
+        arm = F.lit(dealt.of[i] if dealt.of[i] >= 0 else None).cast("int")
+        number = F.when(digest < limit.hex(), arm).otherwise(number)
     return number
 
 

@@ -37,7 +37,8 @@ function fraction(text) {
 }
 
 /**
- * The arm of a client, or null if it falls beyond the sum of the shares and is not enrolled.
+ * The arm of a client, or null if it falls into no part of any arm and is not enrolled. The arms lie side by side, unless
+ * the study says by pieces where each of them lies.
  *
  * @param {PublicStudy} study
  * @param {string} clientId
@@ -45,6 +46,14 @@ function fraction(text) {
  */
 export function enrol(study, clientId) {
   const where = position(study.name, clientId);
+  for (const piece of study.pieces ?? []) {
+    if (where < piece.end) {
+      return study.arms.find((arm) => arm.name === piece.arm) ?? null;
+    }
+  }
+  if (study.pieces?.length) {
+    return null;
+  }
   let upper = 0;
   for (const arm of study.arms) {
     upper += arm.share;

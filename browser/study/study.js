@@ -38,11 +38,14 @@
  * @property {Privacy} [privacy] Of a private line, whose clients send vectors.
  * @property {Offer} [offer] Of a line of shares, as soon as its helper has made one.
  *
+ * @typedef {{ end: number, arm: string | null }} Piece From where the piece before it ends; of an arm, or of none.
+ *
  * @typedef {object} PublicStudy
  * @property {string} name
  * @property {string} pings
  * @property {readonly Arm[]} arms
  * @property {readonly Line[]} lines
+ * @property {readonly Piece[]} [pieces] Where the arms lie, if not side by side.
  * @property {string} [ended] Since when the study has ended; not there while it goes on.
  *
  * @typedef {object} Version
@@ -105,6 +108,8 @@ export function readStudy(given, name) {
   require(isPrivate || given.pings === PING_TYPE, `the study '${name}' does not take pings of interactions`);
   require(given.ended === undefined || typeof given.ended === "string", `the end of the study '${name}' is no time`);
   require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
+  const { pieces = [] } = given;
+  require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
   for (const line of given.lines) {
     checkLine(line);
@@ -156,6 +161,11 @@ export function stagedIn(given) {
   const isOne = Number.isSafeInteger(staged?.iteration) && staged.iteration >= 1 && typeof share === "number";
   require(isOne && share > 0 && share < 1, "the model document does not say well what is staged");
   return { iteration: staged.iteration, share };
+}
+
+/** @param {any} piece */
+function isPiece(piece) {
+  return isNumber(piece?.end) && (piece.arm === null || typeof piece.arm === "string");
 }
 
 /** @param {any} arm */

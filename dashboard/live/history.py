@@ -17,7 +17,7 @@ from fedping.dashboard.live.shown import Shown, choose, chosen_at
 from fedping.model_store import StoreError, Version
 from fedping.model_store.blobs import Sight
 from fedping.model_store.place import Place
-from fedping.protocol.study import Line, Study
+from fedping.protocol.study import Line
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class KnownLine:
 
     def __init__(self, files: LineFiles) -> None:
         store = files.store()
-        self.study: Study = store.study(files.study)
+        self._settings, self.study = store.settings(files.study)
         self.line: Line = self.study.line(files.line)
         self.numbers = store.iterations(files.study, files.line)
         if not self.numbers:
@@ -65,14 +65,16 @@ class KnownLine:
     def goes_on(self) -> bool:
         """Take in new versions; return False if everything must be read again.
 
-        That is so if the newest version was removed or replaced, a damaged one was restored, or other weights are to be
-        shown.
+        That is so if the newest version was removed or replaced, a damaged one was restored, other weights are to be
+        shown, or the study's settings have changed.
         """
         if self._files.sight(self.newest) != self._head:
             return False
         if any(self._files.sight(number) != was for number, was in self._sights.items()):
             return False
         store, study, line = self._files.store(), self._files.study, self._files.line
+        if store.settings_entry(study) != self._settings:
+            return False
         newest = store.newest_from(study, line, self.newest)
         if newest != self.newest:
             self.numbers += (number for number in store.iterations(study, line) if self.newest < number <= newest)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from fedping.client_sim.models import model_for
 from fedping.client_sim.population.behaving import Activity, Users
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.draws import Keys, bits, child_keys, root_key
-from fedping.protocol.enrolment import position
+from fedping.protocol.enrolment import parts_of, position
 from fedping.protocol.study import Study
 
 _IDS, _INVENTED = range(2)
@@ -87,8 +85,10 @@ def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
     digits = ids.tobytes().hex()
     texts = (_uuid_text(digits[at : at + 32]) for at in range(0, len(digits), 32))
     places = np.fromiter((position(study.name, text) for text in texts), np.float64, len(ids))
-    bounds = np.array(list(accumulate(arm.share for arm in study.arms)))
-    return np.searchsorted(bounds, places, side="right").astype(np.int16)
+    of, ends = zip(*parts_of(study), strict=True)
+    parts = np.searchsorted(np.array(ends), places, side="right")
+    places_of = [place if place >= 0 else len(study.arms) for place in (*of, -1)]
+    return np.array(places_of, np.int16)[parts]
 
 
 def _uuid_text(digits: str) -> str:

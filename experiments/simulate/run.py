@@ -83,7 +83,9 @@ class Simulation:
         self.landing.mkdir(parents=True, exist_ok=True)
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
-        self.store.declare(study.name, Declared(since=created, simulated=True))
+        declared = self.store.declared(study.name)
+        if not (declared.simulated and declared.state == "ended"):  # one that is over is looked at again, and stays so
+            self.store.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
         """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.

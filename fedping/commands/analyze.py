@@ -128,6 +128,7 @@ def analyze(
     )
     plan = plan_of(the_study, asked)
     caution = training_note(plan, {line.name: round_traffic(store, study, line.name) for line in the_study.lines})
+    _tell_of_other_shares(store, study, asked.since)
     verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
     written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample or SIZE))
     if as_json:
@@ -143,6 +144,21 @@ def analyze(
     for line in written:
         click.echo(line)
     print_verdict(verdict, console(), caution, verbose=verbose)
+
+
+def _tell_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
+    """Warn if arms had other shares in the window: then their sizes cannot be what the shares of now say."""
+    from fedping.protocol.clock import milliseconds_of
+
+    for entry in reversed(store.history(study)):
+        dealt = any(told.startswith("arms.") for told in entry.told) and entry.kind == "changed"
+        if dealt and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
+            click.echo(
+                f"fedping: warning: the arms of study '{study}' have other shares since {entry.at[:19]}, as its "
+                f"history tells, and their sizes are judged by those: give --since {entry.at[:19]} to count from then",
+                err=True,
+            )
+            return
 
 
 def _tell_private(store: ModelStore, study: Study, alpha: float, html: Path | None, as_json: bool) -> None:

@@ -158,6 +158,7 @@ def round_(
             lines = lines_of(store, study, (line,) if line else ())
             if rests := resting(store, landing, study, keep):
                 log.tell(rests, "info", study=study)
+                show_resting(store, study, lines, as_json)
                 return 0
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
@@ -334,7 +335,26 @@ def resting(store: ModelStore, landing: Path, study: str, keep: bool) -> str | N
         for line in store.study(study).lines:
             delete_pings(landing, study, line.name, upto=None)
     is_so = f"is paused since {when(declared.since)}" if declared.state == "paused" else "has ended"
-    return f"no round, for study '{study}' {is_so}; 'fedping study resume {study}' lets it go on"
+    return f"no round, for study '{study}' {is_so}{declared.told}; 'fedping study resume {study}' lets it go on"
+
+
+def show_resting(store: ModelStore, study: str, lines: list[str], as_json: bool) -> None:
+    """Print for machines that a study rests, a line of JSON for each of its lines; people are told otherwise."""
+    from fedping.server_jobs.round import RoundResult
+
+    declared = store.declared(study)
+    if not as_json or declared.state == "running":
+        return
+    for line in lines:
+        result = RoundResult(
+            status=declared.state,
+            study=study,
+            line=line,
+            iteration=store.newest(study, line),
+            min_clients=store.study(study).line(line).pipeline.min_clients,
+            since=declared.since,
+        )
+        show(result, as_json)
 
 
 def subject(study: str, lines: list[str]) -> str:

@@ -23,6 +23,7 @@ from fedping.commands.round import (
     resting,
     run_line,
     show,
+    show_resting,
     subject,
     write_metrics,
 )
@@ -177,6 +178,7 @@ def _run_all(
     try:
         if rests := resting(store, landing, study, given.keep):
             tell(rests, "info", study=study)
+            show_resting(store, study, lines, as_json)
             return
     except FedpingError as error:
         tell(f"no round of {study}: {error}", study=study)

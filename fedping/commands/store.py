@@ -74,7 +74,7 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
 @click.argument("line")
 @click.argument("columns", type=LocalPath(dir_okay=False))
 @store_option
-def scales(study: str, line: str, columns: Path, store_path: Path) -> None:
+def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
     """Print the file COLUMNS with the means and deviations that a study of scales has found in all tables."""
     import numpy as np
 
@@ -122,8 +122,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
-    settings = opened.study(study).line(line)
-    names = settings.spec.names
+    names = opened.study(study).line(line).spec.names
     found = opened.held(study, line)
     guard = found.lineage.guard if found else None
     if as_json:
@@ -132,6 +131,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
     if found is None or guard is None:
         click.echo(f"no version of {study}/{line} is held back")
         return
+    settings = opened.settings(study, found.lineage.settings)[1].line(line)  # by which it was made, and is judged
     if found.staged and settings.guard and (stage := settings.guard.stage):
         heard = still_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
         waits = f"; {heard} by the last round" if heard else ""

@@ -14,6 +14,8 @@ import click
 import msgspec
 
 from fedping import __version__
+from fedping.commands.study_file import checked, own_model_option
+from fedping.commands.study_life import as_declared, change, end, history, is_as_stored, pause, resume
 from fedping.options import LocalPath, journal_option, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.ending import IterationByClients, IterationByTime
@@ -35,7 +37,7 @@ from fedping.protocol.pipeline import (
     Recluster,
     TrimmedMean,
 )
-from fedping.protocol.study import Declared, Line, State, Study, study_from_toml
+from fedping.protocol.study import Line, Study, study_from_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,16 +53,11 @@ VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 
 @click.group()
 def study() -> None:
-    """Create a study and its version 0; show, check, pause or watch one."""
+    """Create a study and its version 0; show, check, change or watch one."""
 
 
-own_model_option = click.option(
-    "--own-model",
-    "own_models",
-    multiple=True,
-    metavar="NAME",
-    help="A model of the product's own clients: neither its weights nor its settings are checked. May be repeated.",
-)
+for _command in (pause, resume, end, change, history):
+    study.add_command(_command)
 
 
 @study.command()
@@ -73,18 +70,20 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
 
     The file is checked as by 'fedping study check', and where it makes no choice the study gets the safe one: 'fedping
     study show' has them all. Safe to repeat. A study that exists with other settings is refused, because its versions
-    and pings depend on them. So is a line if the store or the landing folder shows that version 0 was lost: clients may
-    have it, and it is never published a second time.
+    and pings depend on them; 'fedping study change' changes what may change. So is a line if the store or the landing
+    folder shows that version 0 was lost: clients may have it, and it is never published a second time.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import newest_noted
     from fedping.server_jobs.optimize import first_versions
 
-    the_study = _checked(file, own_models, store_path)
+    the_study = checked(file, own_models, store_path)
     created = utc_now()
     store = open_store(store_path, create=True)
     if the_study.name in store.studies() and store.study(the_study.name) == (written := study_from_toml(file)):
         the_study = written  # it was stored before there were such choices, and stays as it is
+    if the_study.name in store.studies() and is_as_stored(store.study(the_study.name), the_study):
+        the_study = store.study(the_study.name)
     noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
     if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__), noted):
         lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"
@@ -106,7 +105,7 @@ def check(file: Path, own_models: tuple[str, ...]) -> None:
     If fedping has the model, its settings and the number, shapes and names of the weights are checked. If not, it may
     be your own, and there is a warning on stderr.
     """
-    click.echo(_described(_checked(file, own_models)))
+    click.echo(_described(checked(file, own_models)))
 
 
 @study.command()
@@ -122,7 +121,7 @@ def show(name: str, store_path: Place, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(the_study)).decode())
         return
-    click.echo("\n".join([_described(the_study), *_offered(store, the_study)]))
+    click.echo("\n".join([_described(the_study), *as_declared(store, name), *_offered(store, the_study)]))
 
 
 @study.command()
@@ -188,55 +187,6 @@ def list_(store_path: Place) -> None:
 
     for name in open_store(store_path).studies():
         click.echo(name)
-
-
-@study.command()
-@click.argument("name")
-@store_option
-def pause(name: str, store_path: Place) -> None:
-    """Pause the study NAME: no round makes a version until you resume it.
-
-    Clients notice nothing. Their pings are still taken and land. As no version follows, they count in the next round.
-    """
-    _declare(store_path, name, "paused", "no round makes a version; pings are still taken and land")
-
-
-@study.command()
-@click.argument("name")
-@store_option
-def end(name: str, store_path: Place) -> None:
-    """End the study NAME: clients are told, their pings are no longer taken, and no round makes a version.
-
-    Within seconds, study.json says that the study has ended, which clients see at their next fetch, and ingest answers
-    pings with 410. What has landed stays; but pings of private lines go with the next 'fedping round', or the next time
-    of a schedule, which makes no version any more.
-    """
-    _declare(store_path, name, "ended", "clients are told, and pings are no longer taken")
-
-
-@study.command()
-@click.argument("name")
-@store_option
-def resume(name: str, store_path: Place) -> None:
-    """Resume the study NAME, which was paused or has ended."""
-    _declare(store_path, name, "running", "pings are taken, and rounds make versions")
-
-
-def _declare(store_path: Place, name: str, state: State, words: str) -> None:
-    from fedping.model_store.store import StoreError, open_store
-
-    store = open_store(store_path)
-    try:
-        if store.declared(name).state == state and name in store.studies():
-            click.echo(f"study '{name}' {_IS[state]} already; nothing changed")
-            return
-    except StoreError as error:
-        click.echo(f"fedping: {error}; the state is replaced", err=True)
-    store.declare(name, Declared(state=state, since=utc_now()))
-    click.echo(f"study '{name}' {_IS[state]}: {words}")
-
-
-_IS: dict[State, str] = {"running": "is running", "paused": "is paused", "ended": "has ended"}
 
 
 @study.command()
@@ -415,42 +365,6 @@ def ticket_(name: str, client_ids: tuple[UUID, ...], keys: Path, days: int) -> N
     expires = int(time.time()) + days * 86_400
     for client_id in client_ids:
         click.echo(ticket(key, name, client_id, expires))
-
-
-def _checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = None) -> Study:
-    """Return the study of a file, having told what to be warned of; with the noise that a store has it with, if any.
-
-    Raises:
-        InvalidSettings: the file does not describe a study, or one that clients could not take part in.
-    """
-    from fedping.client_sim.learning.checking import check_study
-
-    try:
-        the_study = study_from_toml(file, new=True)
-        warnings = check_study(the_study, own_models)
-        the_study = _with_noise(the_study, store_path)
-    except InvalidSettings as error:
-        said = str(error)  # what a whole study judges of itself does not know in which file it stood
-        raise InvalidSettings(said if str(file) in said else f"the study file {file}: {said}") from error
-    for warning in warnings:
-        click.echo(f"fedping: warning: the study file {file}: {warning}", err=True)
-    return the_study
-
-
-def _with_noise(the_study: Study, store_path: Place | None) -> Study:
-    """Return a study whose private lines have the noise that keeps their guarantee: what it is stored with, or ours."""
-    from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
-
-    if not needs_accounting(the_study):
-        return the_study
-    if store_path is not None:
-        from fedping.model_store.store import open_store
-
-        stored = stored_with_noise(open_store(store_path, create=True), the_study)
-        if stored is not None:
-            return stored
-    click.echo("fedping: working out how much noise keeps the guarantee, which may take some seconds", err=True)
-    return with_noise(the_study)
 
 
 def _of_shares(the_study: Study) -> list[Line]:

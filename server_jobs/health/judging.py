@@ -214,7 +214,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``now`` is in seconds since 1970. ``beside`` is how many pings of arms that follow no line have landed between the
     first of the :attr:`recent` rounds and the last; None where there is none to tell. ``discreet`` says that the store
-    has a private study: how many pings have come exactly is then told in no sentence.
+    has a private study: how many pings have come exactly is then told in no sentence. ``settings`` is the entry of the
+    study's history of which its settings are.
     """
 
     study: str
@@ -225,6 +226,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     now: float
     beside: int | None = None
     discreet: bool = False
+    settings: int = 0
 
     @property
     def recent(self) -> tuple[Outcome, ...]:
@@ -346,10 +348,11 @@ _ALTHOUGH = {"running": "", "paused": ", and paused", "ended": ", although the s
 
 def _declared_in_words(declared: Declared) -> str:
     if declared.state == "paused":
-        return f"Paused since {when(declared.since)}: no round makes a version; pings are still taken and land."
+        told = f"Paused since {when(declared.since)}{declared.told}"
+        return f"{told}: no round makes a version; pings are still taken and land."
     if declared.simulated:
         return f"A simulation, which is over; its clock stopped at {when(declared.since)}."
-    return f"Ended on {when(declared.since)}: no ping is taken, and no round makes a version."
+    return f"Ended on {when(declared.since)}{declared.told}: no ping is taken, and no round makes a version."
 
 
 def when(moment: str) -> str:
@@ -550,10 +553,11 @@ def _arms(facts: Facts) -> Iterator[Finding]:
     """Judge the arms' shares of pings against those of the study: the sample ratio.
 
     Pings of one client come together, so they vary more than independent ones would: where activity is spread like an
-    exponential, the variance of a sum is about twice the pings a client as large.
+    exponential, the variance of a sum is about twice the pings a client as large. Rounds by settings of before tell
+    nothing: the shares may have been others.
     """
     yield from _free_arms(facts)
-    arms, recent = facts.following, facts.recent
+    arms, recent = facts.following, [one for one in facts.recent if one.lineage.settings == facts.settings]
     sent = [one.lineage.arms for one in recent]
     seen = {arm.name: sum(each[arm.name].pings for each in sent if arm.name in each) for arm in arms}
     total, shares = sum(seen.values()), sum(arm.share for arm in arms)
@@ -587,7 +591,7 @@ def _free_arms(facts: Facts) -> Iterator[Finding]:
     The line's clients send its pings and those that come late for its rounds; theirs are told from nothing but time.
     """
     free, recent = facts.free, facts.recent
-    if not free or facts.beside is None:
+    if not free or facts.beside is None or any(one.lineage.settings != facts.settings for one in recent):
         return
     total = facts.beside + _pings(recent)
     of_free, shares = (sum(arm.share for arm in arms) for arms in (free, (*free, *facts.following)))

@@ -63,7 +63,7 @@ class StudyWatch:
         self._store = store_at(places.store)
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _SeenLine] = {}
-        self._studies: dict[str, tuple[Sight | None, Study]] = {}
+        self._studies: dict[str, tuple[tuple[Sight | None, int], Study]] = {}
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
     def studies(self) -> list[str]:
@@ -133,7 +133,7 @@ class StudyWatch:
 
     def _read(self, name: str) -> Study:
         """Return a study, read once while its file stays as it is: one that lists many weights is large."""
-        seen = self._store.study_sight(name)
+        seen = self._store.study_sight(name), self._store.settings_entry(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
             known = self._studies[name] = seen, self._store.study(name)
@@ -145,7 +145,9 @@ class StudyWatch:
         known = LineFacts(name="", min_clients=0)
         if line is not None:
             key = (study.name, line.name)
-            seen = self._lines.setdefault(key, _SeenLine(self._places, study, line))
+            seen = self._lines.get(key)
+            if seen is None or seen.of is not study:  # what was read of a line is judged by its settings
+                seen = self._lines[key] = _SeenLine(self._places, study, line)
             known = seen.facts(self._store, int(now * 1e9))
         known = replace(known, troubles=(*troubles, *known.troubles))
         facts = Facts(
@@ -155,6 +157,7 @@ class StudyWatch:
             line=known,
             ingest=ingest,
             now=now,
+            settings=self._studies[study.name][0][1],
             discreet=study.is_private or any(self._is_private(name) for name in self._store.studies()),
         )
         if not facts.free or (when := facts.recent_ms) is None:
@@ -191,7 +194,7 @@ class _SeenLine:
     """What was read of a line: how the rounds of its newest versions went, and the footers of what has landed."""
 
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
-        self._of, self._study, self._line = of, of.name, line
+        self.of, self._study, self._line = of, of.name, line
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
         self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
@@ -255,7 +258,7 @@ class _SeenLine:
         if keys != self._private_of:
             self._private_of, self.private, self._private_trouble = keys, None, None
             try:
-                self.private = private_facts(store, self._of, self._line)
+                self.private = private_facts(store, self.of, self._line)
             except FedpingError as error:
                 self._private_trouble = str(error)
         if self.private is not None and self.private.shared:

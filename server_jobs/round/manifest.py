@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
@@ -60,12 +62,15 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
         return None
     first = max(0, iteration - line.pipeline.staleness.most)
     used: dict[int, list[InputFile]] = defaultdict(list)
+    rewritten = store.rewritten(study)
     for number in range(iteration, first, -1):
-        lineage = store.version(study, line.name, number).lineage
+        lineage = store.sources(study, line.name, number).lineage
         if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:
-            used[number - 1 - file.age].append(file)
+            # without a client's pings it is another file, which serves as well to know the others again
+            known = replace(file, digest="") if file.path in rewritten else file
+            used[number - 1 - file.age].append(known)
     return Late(first, used)
 
 

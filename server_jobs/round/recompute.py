@@ -57,6 +57,8 @@ def recompute(
     taken over: when it was published, by which code, how many stale and future pings had landed by then, and what was
     decided of a version that was held, and what was heard of a stage, from which the decision is made again.
 
+    The settings are those that held then, as the study's history has them: others since then change nothing.
+
     A version of a private line comes from what was released. Where its pings were kept, it is also looked whether the
     noise has the size that it should have; that takes the line's key, if coins were tossed with one.
 
@@ -66,7 +68,7 @@ def recompute(
         OtherCode: an extension that it was computed with has other code here.
     """
     version = store.version(study, line, iteration)
-    the_study = store.study(study)
+    _, the_study = store.settings(study, version.lineage.settings)
     settings = the_study.line(line)
     try:
         again = _again(store, landing, the_study, settings, version, engine)
@@ -109,18 +111,46 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
             best = version_to_keep(store, study.name, line.name, parent.iteration, line.early_stopping)
             restored, stopped = (restored, False) if best is None else (best, True)
         target = store.version(study.name, line.name, restored)
+        entry = version.lineage.settings  # which decided: they may be newer than those of the parent
         if version.lineage.origin == "continued":
-            number = version.iteration
-            return repeated(target, parent, number=number, origin="continued", created=created, code_version=code)
-        return repeated(target, parent, stopped=stopped, created=created, code_version=code)
+            return repeated(
+                target,
+                parent,
+                number=version.iteration,
+                origin="continued",
+                created=created,
+                code_version=code,
+                settings=entry,
+            )
+        return repeated(target, parent, stopped=stopped, created=created, code_version=code, settings=entry)
     if version.lineage.privacy is not None:
         event = again_event(line, version.lineage.privacy, spent(store, parent).releases + 1)
         return next_private(study, line, parent, event, created=created, code_version=code)
     late = late_for(store, study.name, line, parent.iteration)
-    manifest = _kept_manifest(landing, study, version, late)
+    try:
+        manifest = _kept_manifest(landing, study, version, late)
+    except FedpingError as error:
+        if why := _given_up(store, version):
+            raise FedpingError(
+                f"version {version.iteration} of line '{line.name}' of study '{study.name}' can no longer be computed "
+                f"again: {why}; it can if what was there is put back from a copy"
+            ) from error
+        raise
     bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
     aggregate = aggregate_of(landing, study, parent, manifest, engine, bounded=bounded, published=version.lineage)
-    return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code)
+    entry = version.lineage.settings
+    return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code, entry=entry)
+
+
+def _given_up(store: ModelStore, version: Version) -> str:
+    """Return when and why landed pings of a version were given up; empty if they were not."""
+    for entry in store.history(version.study):
+        if version.iteration in entry.versions.get(version.line, ()):
+            who = f" by {entry.by}" if entry.by else ""
+            why = f", because: {entry.because}" if entry.because else ""
+            how = "were pruned" if entry.kind == "pruned" else "are without those of a client that was forgotten"
+            return f"its landed pings {how}, on {entry.at[:10]}{who}{why}"
+    return ""
 
 
 def _kept_manifest(landing: Path, study: Study, version: Version, late: Late | None) -> Manifest:

@@ -105,14 +105,15 @@ class RoundResult:
             has landed; ``lost`` to another round, which published that version first; ``stopped``, for training turned
             out to be over, so that version ``restored`` was published again, after ``iteration + 1`` if the round made
             one; ``over``: so it was before, and nothing is done; ``exhausted``: a private line has spent what it may,
-            and nothing was read; ``asked``: a line of shares waits for its helper, and its request is kept.
+            and nothing was read; ``asked``: a line of shares waits for its helper, and its request is kept; ``paused``
+            or ``ended``: so is the study, and no round was begun.
         clients: those with a usable update.
         counts: as in :class:`fedping.model_store.version.Lineage`, like ``arms``.
         alarms: why the version was held or withdrawn, or the line rolled back.
         stage: of a version that is or was staged, what was heard of it.
         until: when an iteration that lasts on ends in any case, or, without ``missing``, before when it does not.
         missing: what would end it sooner; of a line of shares, for what it waits.
-        since: when a line of shares has asked its helper, ISO 8601 in UTC.
+        since: when a line of shares has asked its helper, or since when the study rests, ISO 8601 in UTC.
         influence: who moved the model, as in :class:`fedping.model_store.version.Aggregate`.
         update_bytes: the size of the used updates as encoded; of a private line, and where nothing was read, 0.
         privacy: what a private line has spent; of such a line, numbers of clients are those that the noise shows.
@@ -133,6 +134,8 @@ class RoundResult:
         "over",
         "exhausted",
         "asked",
+        "paused",
+        "ended",
     ]
     study: str
     line: str
@@ -211,6 +214,8 @@ class RoundResult:
                     f"{where}: version {self.iteration} stays; {self.clients:,} of at least {self.min_clients:,} "
                     "clients have sent a usable update"
                 )
+            case "paused" | "ended":
+                return f"{where}: no round, for the study {'is paused' if self.status == 'paused' else 'has ended'}"
             case "nothing":
                 return f"{where}: nothing to do; no ping of version {self.iteration} has landed"
             case "lost":
@@ -312,7 +317,7 @@ def run_round(
         UnfitModel: the step leads to weights that no client could read; nothing was published.
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
-    the_study = store.study(study)
+    entry, the_study = store.settings(study)
     noted = newest_noted(landing, store.where, study, line)  # before the head: another round may publish in between
     head = store.head(study, line, noted)
     settings = the_study.line(line)
@@ -334,10 +339,11 @@ def run_round(
         return replace(result, status="exhausted", privacy=private.spent)
     if (held := store.held(study, line)) is not None:
         if held.staged is not None:
-            return _stage(store, landing, the_study, head, held, engine, result, clock, code_version, on_step)
+            _, as_staged = store.settings(study, held.lineage.settings)  # by which it is computed again, too
+            return _stage(store, landing, as_staged, head, held, engine, result, clock, code_version, on_step)
         return with_lineage(held, replace(result, status="held"))
     length, rule = settings.length or length, settings.early_stopping or early_stopping
-    best = _restored(store, landing, head, rule, clock, code_version)
+    best = _restored(store, landing, head, rule, entry, clock, code_version)
     if best is not None:
         return replace(result, status="stopped", restored=best)
     window, now = head.lineage.window_end_ms, milliseconds_of(clock())
@@ -374,7 +380,7 @@ def run_round(
         private.forget()
         if private.shared is not None:
             on_step("forgotten")
-        best = _restored(store, landing, version, rule, clock, code_version)
+        best = _restored(store, landing, version, rule, entry, clock, code_version)
         return replace(result, status="published" if best is None else "stopped", restored=best)
     manifest = listed()
     if manifest.rows == 0:
@@ -400,7 +406,7 @@ def run_round(
         return replace(result, status="waiting")
     with _told_of(head):
         version = next_version(
-            the_study, settings, head, aggregate, manifest, created=clock(), code_version=code_version
+            the_study, settings, head, aggregate, manifest, created=clock(), code_version=code_version, entry=entry
         )
         if fall := fallen(settings.guard, version.lineage.guard):
             target = _before_the_fall(store, head, fall.rounds)
@@ -432,7 +438,7 @@ def run_round(
     on_step("published")
     if result.status == "rolled_back":
         return result
-    best = _restored(store, landing, version, rule, clock, code_version)
+    best = _restored(store, landing, version, rule, entry, clock, code_version)
     return replace(result, status="published" if best is None else "stopped", restored=best)
 
 
@@ -516,13 +522,19 @@ def with_lineage(version: Version, result: RoundResult) -> RoundResult:
 
 
 def _restored(
-    store: ModelStore, landing: Path, head: Version, rule: EarlyStop | None, clock: Callable[[], str], code_version: str
+    store: ModelStore,
+    landing: Path,
+    head: Version,
+    rule: EarlyStop | None,
+    entry: int,
+    clock: Callable[[], str],
+    code_version: str,
 ) -> int | None:
     """Publish the best version again if training is over, and return its number; None if it goes on."""
     if rule is None:
         return None
     try:
-        return stop_if_over(store, landing, head, rule, created=clock(), code_version=code_version)
+        return stop_if_over(store, landing, head, rule, created=clock(), code_version=code_version, settings=entry)
     except VersionConflict:  # another round has found the same, or somebody has rolled the line back
         return None
 
@@ -598,8 +610,12 @@ def next_version(
     *,
     created: str,
     code_version: str,
+    entry: int = 0,
 ) -> Version:
-    """Return the version that follows from a round's aggregate; pure."""
+    """Return the version that follows from a round's aggregate; pure.
+
+    ``entry`` is that of the study's history whose settings the study and line are.
+    """
     key = key_of_lots(parent.digest, manifest.inputs)
     there, after = stepped(line, np.array(parent.weights), state_of(line, parent), aggregate.total, key)
     weights = tuple(there.tolist())
@@ -628,6 +644,7 @@ def next_version(
             window_end_ms=manifest.window_end_ms,
             guard=watched(line.guard, study, parent, aggregate.updates, aggregate.arms, there),
             known=aggregate.known,
+            settings=entry,
         ),
     )
 

@@ -128,9 +128,18 @@ def version_to_keep(store: ModelStore, study: str, line: str, head: int, rule: E
 
 
 def stop_if_over(
-    store: ModelStore, landing: Path, head: Version, rule: EarlyStop, *, created: str, code_version: str
+    store: ModelStore,
+    landing: Path,
+    head: Version,
+    rule: EarlyStop,
+    *,
+    created: str,
+    code_version: str,
+    settings: int | None = None,
 ) -> int | None:
     """Publish the best version again, after ``head``, if training is over, and return its number; None if it goes on.
+
+    ``settings`` is the entry of the study's history that the rule is of; that of the head if None.
 
     Raises:
         StoreError: a version cannot be read.
@@ -139,6 +148,7 @@ def stop_if_over(
     best = version_to_keep(store, head.study, head.line, head.iteration, rule)
     if best is not None:
         target = store.version(head.study, head.line, best)
-        store.publish(repeated(target, head, stopped=True, created=created, code_version=code_version))
+        again = repeated(target, head, stopped=True, created=created, code_version=code_version, settings=settings)
+        store.publish(again)
         note_newest(landing, store.where, head.study, head.line, head.iteration + 1)
     return best

@@ -17,7 +17,7 @@ from fedping.protocol.arrow import landed_schema
 from fedping.protocol.enrolment import dealt_by_hash
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits
-from fedping.protocol.study import Arm, Study
+from fedping.protocol.study import Arm, Piece, Study
 from tests.support.landed import ids_column, landed_table, random_ids
 
 if TYPE_CHECKING:
@@ -88,6 +88,25 @@ def test_a_stranger_who_borrows_an_id_does_not_take_its_owner_out(
     tally = count_study(spark, tmp_path, STUDY, ())
     assert (tally.arms["treatment"].clients, tally.arms["control"].clients, tally.mixed) == (1, 0, 0)
     assert tally.arms["treatment"].pings + tally.left_out["not_enrolled"] == 100
+
+
+def test_arms_whose_shares_have_changed_are_counted_where_they_lie(spark: "SparkSession", tmp_path: Path) -> None:
+    ends = (("treatment", 0.2), ("control", 0.65), (None, 0.7), ("treatment", 0.95))
+    study = replace(STUDY, pieces=tuple(Piece(arm=arm, end=end) for arm, end in ends))
+    dealt = dealt_by_hash(study)
+    assert dealt is not None
+    ids = random_ids(np.random.default_rng(8), 500)
+    places = dealt.places(ids)
+    assert set(places.tolist()) == {-1, 0, 1}
+    names = np.array([*(arm.name for arm in study.arms), "treatment"])[places]
+    table = landed_table(500, 9, client_bytes=lambda rng, n: ids)
+    at = table.schema.get_field_index("study_variation")
+    table = table.set_column(at, table.schema.field(at), pa.array(names).dictionary_encode())
+    write_landed(partition(tmp_path, study.name, None, -1), table, 1)
+    tally = count_study(spark, tmp_path, study, ())
+    counted = [tally.arms[arm.name].clients for arm in study.arms]
+    assert counted == [int((places == place).sum()) for place in (0, 1)]
+    assert tally.left_out["not_enrolled"] == (places < 0).sum()
 
 
 def test_a_client_that_claims_the_most_makes_no_effect_in_a_part_either(spark: "SparkSession", landing: Path) -> None:

@@ -54,6 +54,11 @@ def fraction(text: str) -> float:
 
 def arm_of(study: dict[str, Any], client: str) -> str | None:
     where, upper = position(study["name"], client), 0.0
+    for piece in study.get("pieces", []):
+        if where < piece["end"]:
+            return None if piece["arm"] is None else str(piece["arm"])
+    if "pieces" in study:
+        return None
     for arm in study["arms"]:
         upper += arm["share"]
         if where < upper:

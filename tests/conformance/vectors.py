@@ -72,7 +72,7 @@ from fedping.protocol.privacy import (
     published_privacy,
 )
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published
-from fedping.protocol.study import Arm, Line, PublicLine, Study, public_study
+from fedping.protocol.study import Arm, Line, Piece, PublicLine, Study, public_study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
@@ -345,6 +345,7 @@ def _enrolment() -> dict[str, Any]:
     """Return where clients fall, and the arms that this gives them in three studies."""
     draw, shares = Draw(2022), ((0.6, 0.2, 0.2), (0.1,) * 9, (1 / 3, 1 / 3, 1 / 3))
     found = {"positions": list(_positions(draw)), "studies": [_enrolments(draw, *each) for each in shares]}
+    found["studies"].append(_enrolments(Draw(2031), 0.5, 0.25, 0.125, pieces=_PIECES))
     return {**found, "staged": list(_staged(Draw(2030)))}
 
 
@@ -367,8 +368,19 @@ def _positions(draw: Draw) -> Iterator[list[Any]]:
             yield [study, client, position(study, client)]
 
 
-def _enrolments(draw: Draw, *shares: float) -> dict[str, Any]:
-    study = Study(name="enrolment", arms=tuple(Arm(name=f"arm{i}", share=share) for i, share in enumerate(shares)))
+_PIECES = (
+    Piece(arm="arm0", end=0.25),
+    Piece(end=0.3125),
+    Piece(arm="arm1", end=0.5625),
+    Piece(arm="arm0", end=0.8125),
+    Piece(arm="arm2", end=0.9375),
+)
+"""Where arms lie after their shares have changed."""
+
+
+def _enrolments(draw: Draw, *shares: float, pieces: tuple[Piece, ...] = ()) -> dict[str, Any]:
+    arms_of = tuple(Arm(name=f"arm{i}", share=share) for i, share in enumerate(shares))
+    study = Study(name="enrolment", arms=arms_of, pieces=pieces)
     clients = [draw.uuid() for _ in range(_CLIENTS)]
     arms = [arm and arm.name for arm in (enrol(study, client) for client in clients)]
     return {"study": msgspec.to_builtins(public_study(study)), "clients": list(zip(clients, arms, strict=True))}

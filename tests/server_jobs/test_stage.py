@@ -127,6 +127,27 @@ def test_one_that_holds_is_for_everybody_and_its_pings_are_the_next_rounds(stage
     assert (again.status, again.iteration, again.counts["used"], again.counts["stale"]) == ("staged", 1, tried, 0)
 
 
+@pytest.mark.parametrize(("tried", "status"), [(1.05, "published"), (1.2, "withdrawn")])
+def test_it_is_judged_by_the_settings_that_it_was_made_with(
+    staged: ModelStore, tmp_path: Path, tried: float, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = staging(Stage(share=0.5, clients=10_000, most=1.001)) if tried < 1.1 else small_study()
+    staged.change(now, ("lines.main.guard",), at=WHEN, after=0)
+    assert play(staged, tmp_path).sentence.endswith("0 of 20 heard, 0 of 20 heard of those who stay")
+    assert main(["store", "held", "study", "main", "--store", str(tmp_path / "store")]) == 0
+    assert "staged to 25 % of clients, since" in capsys.readouterr().out
+    land_stage(tmp_path, 0, 1, 5, tried=tried, stayed=1.0)
+    assert play(staged, tmp_path).status == status
+    head = staged.head("study", "main")
+    assert head.lineage.settings == 0
+    assert recompute(staged, tmp_path, "study", "main", head.iteration, NumpyEngine()).identical
+    number = head.iteration
+    land(tmp_path, crowd(CLIENTS, seed=7, version=number, first_document=90_000), iteration=number, at_ms=FIRST_MS + 9)
+    assert play(staged, tmp_path).status == ("staged" if tried < 1.1 else "published")
+    made = staged.held("study", "main") or staged.head("study", "main")
+    assert made.lineage.settings == 1
+
+
 def test_one_that_is_worse_is_withdrawn_by_itself_and_no_number_is_used_twice(
     staged: ModelStore, tmp_path: Path
 ) -> None:

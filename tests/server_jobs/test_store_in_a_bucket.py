@@ -131,6 +131,7 @@ def test_a_study_moves_into_a_bucket_and_back(
     landing = landed(tmp_path / "landing")
     home, away, back = str(tmp_path / "folder"), f"{bucket.url}/away", str(tmp_path / "back")
     made = in_a_folder(tmp_path, landing)
+    assert main(["study", "pause", "study", "--store", home]) == 0
     bucket.faults("slow_down", share=0.2, seed=1)
     assert main(["store", "copy", "study", "--store", home, "--to", away]) == 0
     bucket.well()
@@ -142,6 +143,7 @@ def test_a_study_moves_into_a_bucket_and_back(
     assert files == sorted(path.relative_to(back) for path in Path(back).rglob("*") if path.is_file())
     assert all((Path(home) / file).read_bytes() == (Path(back) / file).read_bytes() for file in files)
     for store in (away, back):
+        assert open_store(place_of(store)).declared("study").state == "paused"
         assert digests(open_store(place_of(store))) == made
         for version in range(1, ROUNDS + 1):
             again = ["store", "recompute", "study", "main", str(version), "--store", store, "--landing", str(landing)]

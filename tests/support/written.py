@@ -56,17 +56,28 @@ def exact_pings(version: int) -> list[Ping]:
 
 
 def write_store(folder: Path) -> ModelStore:
-    """Write a store of six versions, a rollback among them, and the pings they were computed from."""
+    """Write a store of six versions, a rollback and a change of settings among them, and the pings of their rounds."""
     landing = folder / "landing"
     store = store_with(folder / "store", small_study())
     for n in range(5):
         if n == 3:
             rollback(store, "study", "main", 1, created=WHEN, code_version="test")
             continue
+        if n == 4:
+            _change(store)
         pings = table_of(exact_pings(n))
         write_landed(partition(landing, "study", "main", n), pings, FIRST_MS + n, token=f"{n:012x}")
         run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
     return store
+
+
+def _change(store: ModelStore) -> None:
+    """Change settings of the study, so that versions before and after are made with others."""
+    study = store.study("study")
+    line = study.lines[0]
+    fewer = msgspec.structs.replace(line, pipeline=msgspec.structs.replace(line.pipeline, min_clients=2))
+    told = ("lines.main.pipeline.min_clients: 1 -> 2",)
+    store.change(msgspec.structs.replace(study, lines=(fewer,)), told, at=WHEN, by="test", after=0)
 
 
 def digests() -> dict[str, str]:

@@ -36,10 +36,10 @@ def telemetry_of(document: str) -> str:
 class Catalogue:
     """The rules of every study of a store, what is declared of it, and what helpers offer its lines of shares.
 
-    A study never changes once created, so that only new ones are read; what is declared and offered is read each time.
-    A study that was known once stays known: a store that is away for a moment must not cost clients their pings. Nor
-    must a study that cannot be served cost those of others: it asks for what is not here, is damaged, or was written by
-    a later version. Its own pings are to be sent again later.
+    A study is read when it is new, and again when its settings have changed; what is declared and offered is read each
+    time. A study that was known once stays known: a store that is away for a moment must not cost clients their pings.
+    Nor must a study that cannot be served cost those of others: it asks for what is not here, is damaged, or was
+    written by a later version. Its own pings are to be sent again later.
 
     Args:
         store: where the studies are.
@@ -59,6 +59,7 @@ class Catalogue:
         self._store = store
         self._keys = None if ticket_keys is None else TicketKeys(ticket_keys)
         self._rules: dict[str, StudyRules] = {}
+        self._entries: dict[str, int] = {}
         self._declared: dict[str, Declared] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
         self._telemetry: dict[str, StudyRules] = {}
@@ -148,7 +149,7 @@ class Catalogue:
             names = self._store.studies()
             new, self.unusable = self._load_all(name for name in names if name not in self._rules)
             self._rules = {**self._rules, **new}
-            unclear = self._read_declared()
+            unclear = [*self._read_changed(), *self._read_declared()]
             takers = Counter(each.document.name for each in self._rules.values() if each.study.telemetry)
             self._telemetry = {
                 telemetry_of(each.document.name): each
@@ -162,6 +163,20 @@ class Catalogue:
         if gone:
             raise FedpingError(f"the store {self._store.where} no longer has the study '{gone[0]}'; restore it")
         self.trouble = "; and ".join([*self.unusable.values(), *unclear]) or None
+
+    def _read_changed(self) -> list[str]:
+        """Read the studies again whose settings have changed; return why not, where a study stays as known."""
+        unclear = []
+        for name, rules in self._rules.items():
+            try:
+                entry = self._store.settings_entry(name)
+                if entry != self._entries.get(name, entry):
+                    self._rules = {**self._rules, name: self._load(name, rules.heads)}
+            except InvalidSettings as error:
+                unclear.append(f"study '{name}' takes pings by the settings of before: {error}")
+            except FedpingError as error:
+                unclear.append(str(error))
+        return unclear
 
     def _read_declared(self) -> list[str]:
         """Read what is declared of each study, and offered; return why that cannot be read where it stays as known."""
@@ -189,15 +204,21 @@ class Catalogue:
                 unusable[name] = str(error)
         return found, unusable
 
-    def _load(self, name: str) -> StudyRules:
-        study = self._store.study(name)
-        heads = {}
+    def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:
+        """Return the rules of a study; with the ``heads`` that are known of its lines, which no change adds to."""
+        entry, study = self._store.settings(name)
+        known = dict(heads or {})
         for line in study.lines:
-            heads[line.name] = LineHead(
-                self._store.newest(name, line.name),
-                partial(self._store.newest_from, name, line.name),
-                partial(self._store.study, name),
-                partial(self._store.staged_after, name, line.name),
-                rest=0.0 if self._store.is_near else LOOK_REST,
+            known.setdefault(
+                line.name,
+                LineHead(
+                    self._store.newest(name, line.name),
+                    partial(self._store.newest_from, name, line.name),
+                    partial(self._store.study, name),
+                    partial(self._store.staged_after, name, line.name),
+                    rest=0.0 if self._store.is_near else LOOK_REST,
+                ),
             )
-        return study_rules(study, heads, self._keys)
+        rules = study_rules(study, known, self._keys)
+        self._entries[name] = entry
+        return rules

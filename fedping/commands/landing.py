@@ -1,0 +1,183 @@
+"""`fedping landing`: remove landed pings that are no longer needed, or those of one client."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+import msgspec
+
+from fedping.commands.study_life import because_option, whoever
+from fedping.options import journal_option, json_option, landing_option, store_option
+from fedping.protocol.clock import utc_now
+from fedping.protocol.errors import FedpingError
+from fedping.terminal import status
+
+if TYPE_CHECKING:
+    from fedping.model_store.place import Place
+
+
+@click.group()
+def landing() -> None:
+    """Landed pings: remove old ones, or those of one client."""
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+
+
+@landing.command()
+@click.argument("studies", nargs=-1)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="VERSIONS",
+    help="How many of the newest versions of each line can still be computed again.",
+)
+@dry_run_option
+@because_option
+@store_option
+@landing_option
+@json_option
+def prune(
+    studies: tuple[str, ...],
+    keep: int,
+    dry_run: bool,
+    because: str,
+    store_path: Place,
+    landing: Path,
+    as_json: bool,
+) -> None:
+    """Remove landed pings that are older than the newest VERSIONS of the STUDIES (default: all that are not private).
+
+    What these versions are computed again from stays, and so does what rounds to come may take: pings of the newest
+    version, and late ones that still count. Older versions can no longer be computed again, and analyses lack their
+    pings; the versions themselves stay. The study's history says what was given up, before anything is removed.
+
+    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.giving_up import alone
+    from fedping.server_jobs.pruning import pruning, remove
+
+    store = open_store(store_path)
+    names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
+    with alone(landing):
+        found = [pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
+        for one in found:
+            if one.files and not dry_run:
+                versions = {line: numbers for line, numbers in one.versions.items() if numbers}
+                store.note(
+                    one.study, "pruned", one.told, at=utc_now(), by=whoever(), because=because, versions=versions
+                )
+                with status(f"{one.study}: removing landed files") as tell:
+                    for number in remove(one):
+                        tell(f"{one.study}: removed {number:,} of {len(one.files):,} landed files")
+            if as_json:
+                made = {
+                    "study": one.study,
+                    "files": len(one.files),
+                    "bytes": one.bytes,
+                    "given_up": one.versions,
+                    "kept_from": one.kept,
+                    "removed": bool(one.files) and not dry_run,
+                }
+                click.echo(msgspec.json.encode(made).decode())
+                continue
+            what = "would go" if dry_run else "removed"
+            if not one.files:
+                click.echo(f"study '{one.study}': nothing to remove")
+                continue
+            click.echo(f"study '{one.study}', {what}: {one.told[0]}")
+            for told in one.told[1:]:
+                click.echo(f"  {told}")
+
+
+@landing.command()
+@click.argument("client_id", type=click.UUID)
+@dry_run_option
+@because_option
+@store_option
+@landing_option
+@journal_option
+@json_option
+def forget(
+    client_id: UUID,
+    dry_run: bool,
+    because: str,
+    store_path: Place,
+    landing: Path,
+    journal: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove all pings of CLIENT_ID from the landing folder, of every study, and name the versions they went into.
+
+    These versions stay as they are published, and can no longer be computed again; the study's history says so, and
+    not whose pings they were. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land
+    soon, and the same command removes them then. It is safe to repeat, and goes on after an interruption.
+
+    What is not looked into: backups, the journal's quarantine, and what clients send from now on.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.protocol.landed_file import UnreadableFile
+    from fedping.server_jobs.forgetting import Found, pings_of, remove, versions_of, waiting_in
+    from fedping.server_jobs.giving_up import alone, in_words
+
+    store = open_store(store_path)
+    with alone(landing), status("looking into the landed files") as tell:
+        waiting = waiting_in(journal or landing / ".journal", client_id)  # first: they may land meanwhile
+        found: list[Found] = []
+        damaged: list[UnreadableFile] = []
+        for looked, one in enumerate(pings_of(landing, client_id), 1):
+            tell(f"looked into {looked:,} landed files")
+            if isinstance(one, UnreadableFile):
+                damaged.append(one)
+            elif one is not None:
+                found.append(one)
+        made_of: dict[str, dict[str, tuple[int, ...]]] = {}
+        known = set(store.studies())
+        for name in sorted({one.study for one in found} & known):
+            files = [one.file for one in found if one.study == name]
+            versions = versions_of(store, name, landing, files)
+            made_of[name] = {line: numbers for line, numbers in versions.items() if numbers}
+            if not dry_run:
+                told = [f"pings of one client removed from {len(files):,} landed files"]
+                told += [
+                    f"line {line}: versions {in_words(numbers)} were made of these, and can no longer be computed again"
+                    for line, numbers in made_of[name].items()
+                ]
+                store.note(
+                    name,
+                    "forgotten",
+                    tuple(told),
+                    at=utc_now(),
+                    by=whoever(),
+                    because=because,
+                    versions=made_of[name],
+                    files=tuple(file.relative_to(landing).as_posix() for file in files),
+                )
+        for number, one in enumerate([] if dry_run else found, 1):
+            tell(f"wrote {number:,} of {len(found):,} landed files again")
+            remove(one, client_id)
+    pings = sum(one.pings for one in found)
+    if as_json:
+        made = {"pings": pings, "files": len(found), "versions": made_of, "removed": bool(found) and not dry_run}
+        click.echo(msgspec.json.encode({**made, "waiting": len(waiting), "damaged": len(damaged)}).decode())
+    elif not found:
+        click.echo("no landed ping is of this client")
+    else:
+        what = "would be removed" if dry_run else "removed"
+        click.echo(f"{pings:,} pings in {len(found):,} landed files {what}")
+        for name, versions in made_of.items():
+            for line, numbers in versions.items():
+                click.echo(f"  they went into versions {in_words(numbers)} of {name}/{line}")
+    if damaged:
+        raise FedpingError(f"{damaged[0]}; {len(damaged):,} landed files could not be looked into")
+    if waiting:
+        raise FedpingError(
+            f"{len(waiting):,} segments of ingest's journal have pings of this client that have not landed yet; run "
+            "the same command again in a few minutes"
+        )

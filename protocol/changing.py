@@ -1,0 +1,204 @@
+"""What of a study may change while it runs: what no version and no client that takes part depends on.
+
+A version is computed again with the settings that held when it was made, so that what says when a round is made, and
+what it believes, may change. What clients compute may not: pings of one version would be of two models. Nor may the
+arms be dealt anew: a client that is in one stays in it, or leaves the study (:func:`dealt_on`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from fedping.protocol.enrolment import parts_of
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.study import SHARES_SLACK, Piece, Study
+
+OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces")
+"""Settings of a study that may change."""
+
+OF_LINE = ("guard", "length", "early_stopping", "limits", "pipeline.min_clients")
+"""Settings of each line that may change."""
+
+_NOBODY = 2.0**-48
+"""A share of the ids that is less than what enrolment can tell apart."""
+
+_MOST_WORDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs: its place, and its value before and after, as JSON; None where there is none."""
+
+    place: str
+    before: str | None
+    after: str | None
+
+    @property
+    def in_words(self) -> str:
+        """The change as a phrase."""
+        return f"{self.place}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def changes(before: Study, after: Study) -> tuple[Change, ...]:
+    """Return what a study says otherwise than another one of the same name, in the order of the settings."""
+    return tuple(_apart("", msgspec.to_builtins(before), msgspec.to_builtins(after)))
+
+
+def check_change(before: Study, after: Study) -> tuple[Change, ...]:
+    """Return what changes, having looked that it may.
+
+    Raises:
+        InvalidSettings: something may not; the sentence names each such setting, with both of its values.
+    """
+    found = changes(before, after)
+    wrong = [change for change in found if before.is_private or not _may(change)]
+    if wrong:
+        told = "; ".join(change.in_words for change in wrong)
+        why = (
+            "its guarantee was worked out for its settings"
+            if before.is_private
+            else "its versions, or what its clients compute, depend on this"
+        )
+        raise InvalidSettings(
+            f"study '{before.name}' cannot change so while it runs, for {why} ({told}); leave it as it was, or give "
+            "the changed study a new name and create it"
+        )
+    return found
+
+
+def _may(change: Change) -> bool:
+    first, _, rest = change.place.partition(".")
+    if first == "lines":
+        _, _, setting = rest.partition(".")
+        return any(setting == one or setting.startswith(f"{one}.") for one in OF_LINE)
+    if first == "arms":
+        _, _, setting = rest.partition(".")
+        return setting == "share" or (not setting and change.before is None)
+    return first in OF_STUDY
+
+
+def dealt_on(before: Study, after: Study) -> Study:
+    """Return a changed study with pieces by which whoever is in an arm stays in it, as far as its new share allows.
+
+    A smaller arm gives up the ends of its pieces, which become nobody's. A larger or new one gets of what was nobody's
+    before: first what lies beyond all arms, then what lies between them.
+
+    Raises:
+        InvalidSettings: that is not enough for the new shares.
+    """
+    same = [(arm.name, arm.share) for arm in before.arms] == [(arm.name, arm.share) for arm in after.arms]
+    if before.enrolment == "elsewhere" or same:
+        return replace(after, pieces=before.pieces)
+    wanted = {arm.name: arm.share for arm in after.arms}
+    old = [(None if place < 0 else before.arms[place].name, end) for place, end in parts_of(before)]
+    if not old or old[-1][1] < 1:
+        old.append((None, 1.0))
+    kept, free = _kept(old, wanted)
+    for low, high in sorted(free, reverse=True):  # beyond all arms first
+        kept += _filled(low, high, wanted)
+    short = {name: share for name, share in wanted.items() if share > SHARES_SLACK}
+    if short:
+        name, share = next(iter(short.items()))
+        raise InvalidSettings(
+            f"arm '{name}' of study '{before.name}' cannot grow so far: {100 * share:.4g} % of all clients would have "
+            "to come from other arms, and their pings of before would count for the wrong one; give it less, for only "
+            "clients that are in no arm can join one, and those that leave one now can at a later change"
+        )
+    pieces = _merged(sorted(kept))
+    sides = tuple(Piece(arm=arm.name, end=end) for arm, (_, end) in zip(after.arms, _side_by_side(after), strict=True))
+    return replace(after, pieces=() if _alike(pieces, sides) else pieces)
+
+
+_Spans: TypeAlias = list[tuple[float, float, str]]
+
+
+def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tuple[_Spans, list[tuple[float, float]]]:
+    """Return what stays with its arm, and what was nobody's; take from ``wanted`` what stays."""
+    kept, free, low = _Spans(), list[tuple[float, float]](), 0.0
+    for name, high in old:
+        if name is None:
+            free.append((low, high))
+        elif (take := min(high - low, wanted.get(name, 0.0))) > _NOBODY:
+            # an end is never computed anew, or clients at the edge would move
+            whole = high - low - take <= SHARES_SLACK
+            kept.append((low, high if whole else low + take, name))
+            wanted[name] = 0.0 if abs(wanted[name] - take) <= SHARES_SLACK else wanted[name] - take
+        low = high
+    return kept, free
+
+
+def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
+    """Return how what is nobody's goes to the arms that want more, in their order; take it from ``wanted``."""
+    found = _Spans()
+    for name, share in wanted.items():
+        take = min(high - low, share)
+        if take > SHARES_SLACK:
+            end = min(low + take, high)
+            found.append((low, end, name))
+            wanted[name], low = share - take, end
+    return found
+
+
+def _merged(spans: _Spans) -> tuple[Piece, ...]:
+    """Return pieces of spans in their order, with what lies between them as nobody's."""
+    found: list[Piece] = []
+    low = 0.0
+    for start, end, name in spans:
+        if start - low > _NOBODY:
+            found.append(Piece(end=start))
+        if found and found[-1].arm == name:
+            found.pop()
+        found.append(Piece(arm=name, end=end))
+        low = end
+    return tuple(found)
+
+
+def _side_by_side(study: Study) -> tuple[tuple[int, float], ...]:
+    return parts_of(replace(study, pieces=()))
+
+
+def _alike(one: tuple[Piece, ...], other: tuple[Piece, ...]) -> bool:
+    """Return whether pieces deal all ids alike."""
+    return len(one) == len(other) and all(
+        a.arm == b.arm and abs(a.end - b.end) < _NOBODY for a, b in zip(one, other, strict=True)
+    )
+
+
+def _apart(place: str, before: Any, after: Any) -> Iterator[Change]:
+    if before == after and type(before) is type(after):
+        return
+    named = [_by_name(side) for side in (before, after)]
+    if named[0] is not None and named[1] is not None:
+        before, after = named
+    elif not (isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys()):
+        if before != after:
+            yield Change(place, _written(before), _written(after))
+        return
+    for key in (*before, *(key for key in after if key not in before)):
+        inside = f"{place}.{key}" if place else str(key)
+        if key not in before or key not in after:
+            yield Change(inside, _written(before.get(key)), _written(after.get(key)))
+        else:
+            yield from _apart(inside, before[key], after[key])
+
+
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """Return a list of things that have names as a table of them; None if it is no such list."""
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(v, dict) and "name" in v for v in value):
+        return None
+    return {item["name"]: item for item in value}
+
+
+def _written(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "nothing"
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]}…"

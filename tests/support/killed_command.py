@@ -1,0 +1,52 @@
+"""A process that runs one command line and is killed by SIGKILL at a write, in the middle of it.
+
+    python -m tests.support.killed_command WRITE WORD...
+
+A write is a link, a rename or a removal of a file. The process ends well if the command has fewer of them than that.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedping.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed_at(write: int, *words: str) -> int:
+    """Run a command in a process that is killed at a write; return its exit code, which is negative if it was."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.killed_command", str(write), *words],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+    ).returncode
+
+
+def _disturb(write: int) -> None:
+    left = write
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **named: Any) -> Any:
+            nonlocal left
+            if not str(path).endswith(".tmp") or real not in (unlink,):  # what tidies up is no step
+                left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(path, *args, **named)
+
+        return call
+
+    unlink = os.unlink
+    os.link, os.replace, os.rename = counting(os.link), counting(os.replace), counting(os.rename)
+    os.unlink = counting(unlink)
+
+
+if __name__ == "__main__":
+    _disturb(int(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))
