@@ -151,7 +151,7 @@ def _given_up(store: ModelStore, version: Version) -> str:
             when = f"on {entry.at[:10]}{who}{why}"
             if entry.kind == "pruned":
                 return f"its landed pings were pruned, {when}; put them back from a copy if you need it"
-            return f"its landed pings are without those of a client that was forgotten, {when}; the version itself stays"
+            return f"its landed pings are without those of a client that was forgotten, {when}; the version stays"
     return ""
 
 
