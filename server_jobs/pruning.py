@@ -121,12 +121,8 @@ def _of_line(store: ModelStore, landing: Path, study: Study, line: Line, keep: i
         if file.relative_to(landing).as_posix() not in needed
     )
     going = {file.relative_to(landing).as_posix() for file in files}
-    given_up = tuple(
-        number
-        for number in numbers[:-keep]
-        if (asked := set(_needed(store, study, line, sources[number]))) & going
-        and all((landing / path).exists() for path in asked)
-    )
+    there = [number for number in numbers[:-keep] if _are_there(landing, sources[number])]
+    given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
     return _Part(line.name, files, given_up, kept[0], since)
 
 
@@ -137,6 +133,12 @@ def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> It
     if version.parent is not None and any(file.age for file in inputs):
         late = late_for(store, study.name, line, version.parent)
         yield from (file.path for file in (late.before(inputs, version.parent) if late else ()))
+
+
+def _are_there(landing: Path, version: Sources) -> bool:
+    """Return whether a version was made of files, and all of them are there: else it was given up before."""
+    inputs = version.lineage.inputs
+    return bool(inputs) and all((landing / file.path).exists() for file in inputs)
 
 
 def _older(landing: Path, study: Study, line: str | None, upto_ms: int, floor: int | None = None) -> Iterator[Path]:

@@ -157,8 +157,16 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
     entries = open_store(store_path).history(name)
     if as_json:
         rows = [
-            {"number": e.number, "kind": e.kind, "at": e.at, "by": e.by, "because": e.because, "told": e.told}
-            for e in entries
+            {
+                "number": entry.number,
+                "kind": entry.kind,
+                "at": entry.at,
+                "by": entry.by,
+                "because": entry.because,
+                "told": entry.told,
+                "versions": entry.versions,
+            }
+            for entry in entries
         ]
         click.echo(msgspec.json.encode(rows).decode())
         return

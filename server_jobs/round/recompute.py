@@ -133,7 +133,7 @@ def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: 
         if why := _given_up(store, version):
             raise FedpingError(
                 f"version {version.iteration} of line '{line.name}' of study '{study.name}' can no longer be computed "
-                f"again: {why}; it can if what was there is put back from a copy"
+                f"again: {why}"
             ) from error
         raise
     bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
@@ -148,8 +148,10 @@ def _given_up(store: ModelStore, version: Version) -> str:
         if version.iteration in entry.versions.get(version.line, ()):
             who = f" by {entry.by}" if entry.by else ""
             why = f", because: {entry.because}" if entry.because else ""
-            how = "were pruned" if entry.kind == "pruned" else "are without those of a client that was forgotten"
-            return f"its landed pings {how}, on {entry.at[:10]}{who}{why}"
+            when = f"on {entry.at[:10]}{who}{why}"
+            if entry.kind == "pruned":
+                return f"its landed pings were pruned, {when}; put them back from a copy if you need it"
+            return f"its landed pings are without those of a client that was forgotten, {when}; the version stays"
     return ""
 
 
