@@ -65,7 +65,7 @@ def prune(
 
     store = open_store(store_path)
     names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
-    with alone(landing):
+    with alone(landing, looks=dry_run):
         found = [pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
@@ -127,7 +127,7 @@ def forget(
     from fedping.server_jobs.giving_up import alone, in_words
 
     store = open_store(store_path)
-    with alone(landing), status("looking into the landed files") as tell:
+    with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
         waiting = waiting_in(journal or landing / ".journal", client_id)  # first: they may land meanwhile
         found: list[Found] = []
         damaged: list[UnreadableFile] = []
