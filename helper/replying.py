@@ -82,7 +82,7 @@ def reply(
         now: the helper's time, with a time zone.
         noise: what draws the noise; the operating system's randomness by default.
         threads: how many open shares at a time.
-        on_step: told what was just done: "read", "summed", "signed", "written", "kept".
+        on_step: told what was just done: "read", "searched", "looked", "summed", "signed", "written", "kept".
 
     Raises:
         Refused: there is no answer, for a reason that can be told to whoever asked. Nothing of the request is kept.
@@ -121,10 +121,16 @@ def _replied(
         known = _known(records, pinned, request.version, digest)
         if known is not None:
             return _reply_of(known.answer, pinned, request, again=True)
+        on_step("searched")
         check_age(request, now)
         _check_rounds(records, pinned)
         documents = [arm.documents for arm in request.arms]
         used = records.used(pinned.number, documents)
+        on_step("looked")
+        # Another process may have answered since the look above, and then it is its answer that has used them.
+        known = _known(records, pinned, request.version, digest)
+        if known is not None:
+            return _reply_of(known.answer, pinned, request, again=True)
         arms = arms_answered(terms, keys_of(folder, offers), request, noise, threads, used)
         on_step("summed")
         made = utc_now()

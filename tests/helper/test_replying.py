@@ -339,14 +339,15 @@ def test_a_file_system_without_room_refuses_likewise(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", small], check=True)
 
 
-def test_two_processes_that_answer_the_same_give_the_same(helping: Helping) -> None:
-    """Both get past the look whether it is answered; one of them writes."""
+@pytest.mark.parametrize("step", ["searched", "signed"])
+def test_two_processes_that_answer_the_same_give_the_same(helping: Helping, step: str) -> None:
+    """Both get past the look whether it is answered; one of them writes, before or after the other looks for more."""
     data = request_of(helping, clients_of(helping, 3).rows)
     other = request_of(helping, clients_of(helping, 4).rows)
 
     def between(_: str) -> None:
         nonlocal inner
-        if inner is None and _ == "signed":
+        if inner is None and _ == step:
             inner = b""
             inner = reply(open_folder(helping.folder.path), data, NOW).data
 
