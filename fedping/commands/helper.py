@@ -85,7 +85,8 @@ def identity(folder: Path, as_json: bool) -> None:
 )
 @offer_option
 @folder_option
-def join(file: Path, line: str | None, leader: str, offer_file: Path | None, folder: Path) -> None:
+@json_option
+def join(file: Path, line: str | None, leader: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
     """Take part in the LINE of a study, given the study FILE that clients fetch, and offer it a key.
 
     LINE can be left out where one line names this helper. What the settings promise clients is checked, and the terms
@@ -100,7 +101,7 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
     study = joining.read_public_study(file)
     the_line = joining.line_of(study, line, helper_.identity)
     offer, new = joining.join(helper_, study, the_line, leader)
-    _give(helper_, offer, offer_file, "takes part in" if new else "takes part already in")
+    _give(helper_, offer, offer_file, "takes part in" if new else "takes part already in", as_json)
 
 
 @helper.command()
@@ -108,20 +109,22 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
 @click.argument("line")
 @offer_option
 @folder_option
-def rotate(study: str, line: str, offer_file: Path | None, folder: Path) -> None:
+@json_option
+def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
     """Make a new key for a LINE of a STUDY, and offer it; shares for older keys are opened until these are retired."""
     from fedping.helper import joining
     from fedping.helper.folder import open_folder
 
     helper_ = open_folder(folder)
-    _give(helper_, joining.rotate(helper_, study, line), offer_file, "has a new key for")
+    _give(helper_, joining.rotate(helper_, study, line), offer_file, "has a new key for", as_json)
 
 
 @helper.command()
 @click.argument("study")
 @click.argument("line")
 @folder_option
-def retire(study: str, line: str, folder: Path) -> None:
+@json_option
+def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
     """Delete all keys for a LINE of a STUDY but the newest: what was sealed for them is lost to everybody.
 
     Do it when the leader has published the newer offer for so long that no client has the older ones any more.
@@ -129,15 +132,12 @@ def retire(study: str, line: str, folder: Path) -> None:
     from fedping.helper import joining
     from fedping.helper.folder import open_folder
 
-    gone = joining.retire(open_folder(folder), study, line)
-    click.echo(
-        f"line '{line}' of study '{study}': "
-        + (
-            f"deleted the older keys, of the offers {', '.join(each.hex() for each in gone)}"
-            if gone
-            else "no older key"
-        )
-    )
+    gone = [each.hex() for each in joining.retire(open_folder(folder), study, line)]
+    if as_json:
+        click.echo(msgspec.json.encode({"study": study, "line": line, "retired": gone}).decode())
+        return
+    deleted = f"deleted the older keys, of the offers {', '.join(gone)}" if gone else "no older key"
+    click.echo(f"line '{line}' of study '{study}': {deleted}")
 
 
 @helper.command()
@@ -209,12 +209,17 @@ def _in_words(row: dict[str, object]) -> str:
 @helper.command()
 @click.argument("to", type=LocalPath(file_okay=False))
 @folder_option
-def backup(to: Path, folder: Path) -> None:
+@json_option
+def backup(to: Path, folder: Path, as_json: bool) -> None:
     """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
     from fedping.helper.copies import back_up
     from fedping.helper.folder import open_folder
 
-    back_up(open_folder(folder), to)
+    helper_ = open_folder(folder)
+    back_up(helper_, to)
+    if as_json:
+        click.echo(msgspec.json.encode({"backup": str(to), "identity": helper_.identity}).decode())
+        return
     click.echo(f"{to}: a backup with all keys; keep it where nobody but you can read it ('fedping helper restore')")
 
 
@@ -228,7 +233,8 @@ def backup(to: Path, folder: Path) -> None:
     help="From which version on a line is answered: one after the newest that is published. May be repeated.",
 )
 @folder_option
-def restore(copy: Path, first: tuple[str, ...], folder: Path) -> None:
+@json_option
+def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> None:
     """Make the helper's folder, where there is none, of a COPY of one.
 
     The copy does not know what was answered after it was made, and no version may be answered twice. So name for each
@@ -237,6 +243,9 @@ def restore(copy: Path, first: tuple[str, ...], folder: Path) -> None:
     from fedping.helper.copies import restore as restored
 
     made = restored(copy, folder, dict(map(_fence, first)))
+    if as_json:
+        click.echo(msgspec.json.encode({"folder": str(folder), "identity": made.identity}).decode())
+        return
     click.echo(f"{folder}: helper {made.identity} is restored; the leader goes on by 'fedping store continue'")
 
 
@@ -321,21 +330,36 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str) -> None:
-    """Print an offer, or write it to a file and say so."""
+def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_json: bool) -> None:
+    """Print an offer, or write it to a file and say so; as JSON with what it says."""
     from fedping.protocol.sharing.offer import terms_of
 
     text = msgspec.json.encode(offer).decode()
-    if file is None:
-        click.echo(text)
-    else:
+    if file is not None:
         try:
             file.write_text(text + "\n")
         except OSError as error:
             raise FedpingError(
                 f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
             ) from error
+    elif not as_json:
+        click.echo(text)
     terms = terms_of(offer, helper_.identity)
+    if as_json:
+        told = {
+            "study": terms.study,
+            "line": terms.line,
+            "leader": terms.leader,
+            "numbers": terms.numbers,
+            "sigma": terms.sigma,
+            "min_batch": terms.min_batch,
+            "promise": terms.promise,
+            "offer": offer.id.hex(),
+            "file": None if file is None else str(file),
+            "signed": offer,
+        }
+        click.echo(msgspec.json.encode(told).decode())
+        return
     noise = "without noise: both servers learn exact sums"
     if terms.sigma:
         noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"

@@ -434,8 +434,11 @@ def _own(line: Line) -> Iterator[str]:
 
 
 def _sent(line: Line) -> Iterator[str]:
-    """Yield in words what a line's updates go through before they are sent; nothing where they are sent as they are."""
-    if line.upload:
+    """Yield in words what a line's updates go through before they are sent; nothing where they are sent as they are.
+
+    The one link of a private line follows from its guarantee, which says what of it is for people.
+    """
+    if line.upload and line.privacy is None:
         yield f"an update is sent through {in_words(line.upload)}"
 
 
@@ -523,7 +526,9 @@ def _guarantee(line: Line) -> Iterator[str]:
             f"clients send shares, of which the helper {shared.helper[:16]}… sums those of at least "
             f"{shared.min_batch:,} clients of an arm, sealed by {shared.seal}"
         )
-        if not shared.proofs:
+        if shared.proofs:
+            yield "clients prove that they send votes and nothing else"
+        else:
             yield "nothing proves what is shared, so that one client can move the model as it likes"
 
 

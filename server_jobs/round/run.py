@@ -597,7 +597,7 @@ def _told_of(head: Version) -> Iterator[None]:
     except BrokenLink as error:
         raise BrokenLink(
             f"version {head.iteration + 1} of line '{head.line}' of study '{head.study}' was not published: {error}; "
-            "fix that, then run the same command again"
+            "fix that, then run the same command again, or begin anew if that takes other code of an extension"
         ) from error
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -97,6 +97,35 @@ def test_a_printed_offer_is_alone_and_what_it_promises_is_said_beside_it(
         msgspec.json.decode(said.out, type=Offer)
         assert f"this helper {what} line 'main' of study 'private': sums of 7 numbers, 5 clients or more" in said.err
         assert "for the leader abababababababab…" in said.err
+
+
+def test_machines_are_told_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    identity = told(capfd, "init")["identity"]
+    prepared(tmp_path)
+    joined = told(capfd, "join", "study.json", "--leader", "ab" * 32)
+    assert (joined["study"], joined["line"], joined["leader"]) == ("private", "main", "ab" * 32)
+    assert joined["numbers"] == 7
+    assert joined["sigma"] > 0
+    assert joined["promise"]["epsilon"] > 0
+    assert joined["file"] is None
+    first = msgspec.convert(joined["signed"], Offer)
+    rotated = told(capfd, "rotate", "private", "main", "--offer", "offer.json")
+    assert rotated["file"] == "offer.json"
+    assert rotated["offer"] != joined["offer"] == first.id.hex()
+    assert msgspec.convert(rotated["signed"], Offer) == msgspec.json.decode(Path("offer.json").read_bytes(), type=Offer)
+    assert told(capfd, "retire", "private", "main")["retired"] == [joined["offer"]]
+    assert told(capfd, "retire", "private", "main")["retired"] == []
+    assert told(capfd, "backup", "copy") == {"backup": "copy", "identity": identity}
+    restored = told(capfd, "restore", "copy", "--folder", "again", "--from", "private/main=1")
+    assert restored == {"folder": "again", "identity": identity}
+
+
+def told(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(run(capfd, "helper", *words, "--json"))
+    return found
 
 
 def land(line: SharedLine, version: int) -> None:

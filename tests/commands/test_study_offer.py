@@ -247,7 +247,16 @@ def test_a_study_of_shares_is_checked_created_and_said_to_wait(
 ) -> None:
     Path("study.toml").write_text(SHARED_STUDY.replace("HELPER", LEADER))
     assert main(["study", "check", "study.toml"]) == 0
-    assert f"the helper {LEADER[:16]}… sums those of at least 100 clients of an arm" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"the helper {LEADER[:16]}… sums those of at least 100 clients of an arm" in said
+    assert "an update is sent through" not in said
+    proven = SHARED_STUDY.replace("HELPER", LEADER).replace(LEADER + '"', LEADER + '"\nproofs = true')
+    Path("proven.toml").write_text(proven)
+    assert main(["study", "check", "proven.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "clients prove that they send votes and nothing else" in said
+    assert "nothing proves" not in said
+    assert "metric" not in said
     assert main(["study", "create", "study.toml"]) == 0
     assert "clients of line 'main' wait for its helper's offer" in capsys.readouterr().out
     sampled = SHARED_STUDY.replace("HELPER", LEADER).replace("10_000", "10_000\nsampling = 0.5")
