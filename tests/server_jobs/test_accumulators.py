@@ -101,7 +101,7 @@ def open_unions(study: Study, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(fedping.protocol.digest, "canonical_json", canonical_json)
     patch.setattr(fedping.model_store.store, "canonical_json", canonical_json)
-    patch.setattr(ModelStore, "study", lambda self, name: study)
+    patch.setattr(ModelStore, "_created", lambda self, name: study)
 
 
 def through_files(folder: Path, study: Study, engine: Engine, patch: pytest.MonkeyPatch) -> LandedRounds:

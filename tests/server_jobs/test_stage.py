@@ -264,7 +264,7 @@ def test_what_the_lineage_says_of_a_stage_has_to_lead_to_its_decision(staged: Mo
     assert guard.stage is not None
     forged = msgspec.structs.replace(guard, stage=seen(2.0, 1.0))
     lineage = msgspec.structs.replace(head.lineage, guard=forged)
-    other = ModelStore(staged._blobs, staged.where)
+    other = ModelStore(staged.blobs, staged.where)
     (tmp_path / "store/study/main/versions/1.json").write_bytes(
         msgspec.json.encode(msgspec.structs.replace(head, lineage=lineage))
     )
