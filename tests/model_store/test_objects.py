@@ -1,6 +1,11 @@
 """A store in a bucket keeps every promise of one in a folder, whatever the network does."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,7 +93,7 @@ def test_of_64_writers_at_once_one_wins(blobs: Blobs) -> None:
     assert blobs.read("versions/1.json") == str(winners[0]).encode()
 
 
-@pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "lost", "cut"])
+@pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "reset", "lost", "cut"])
 def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None:
     """Of 9 keys each is created once, by whom it says, and read whole, while three in ten requests fail."""
     blobs = blobs_in(bucket)
@@ -114,6 +119,41 @@ def test_who_lost_the_answer_to_a_create_knows_that_it_won(bucket: Bucket) -> No
     bucket.faults("lost", method="PUT", most=1)
     assert not blobs.create("theirs", b"1")
     assert blobs.read("theirs") == b"2"
+
+
+@pytest.mark.parametrize("kind", ["reset", "conflict"])
+def test_a_create_that_came_to_nothing_is_repeated(bucket: Bucket, kind: str) -> None:
+    """The library does not: it cannot know whose object it finds the second time."""
+    blobs = blobs_in(bucket)
+    bucket.faults(kind, method="PUT", most=3)
+    assert blobs.create("k", b"1")
+    assert bucket.seen()["failed"] >= 3
+    assert blobs.read("k") == b"1"
+
+
+def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+    """20 of them used to, after five seconds where nobody listens, whatever the patience."""
+    monkeypatch.setenv(PATIENCE_VARIABLE, "8")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(FedpingError, match="cannot list"):
+        blobs_in(bucket, "patient").names("")
+    assert time.monotonic() - began > 7
+
+
+def test_ctrl_c_ends_the_wait_for_a_dead_endpoint(bucket: Bucket) -> None:
+    environment = {**os.environ, PATIENCE_VARIABLE: "60", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "fedping", "study", "list", "--store", bucket.url]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert time.monotonic() - began < 3
+    assert process.returncode != 0
+    assert "interrupted" in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(

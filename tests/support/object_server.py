@@ -8,6 +8,8 @@ a share of the requests fail from then on, at most so many:
     slow_down    503 before anything is done
     error        500 before anything is done
     throttled    429 before anything is done
+    conflict     409 before anything is done, as S3 answers while another put is under way
+    reset        the connection is cut before anything is done
     lost         done, and the connection cut before the answer
     cut          the answer ends in the middle
     denied       403
@@ -42,6 +44,7 @@ _ERRORS = {
     "error": ("500 Internal Server Error", "InternalError"),
     "throttled": ("429 Too Many Requests", "TooManyRequests"),
     "denied": ("403 Forbidden", "AccessDenied"),
+    "conflict": ("409 Conflict", "ConditionalRequestConflict"),
     "expired": ("400 Bad Request", "ExpiredToken"),
 }
 
@@ -131,6 +134,10 @@ class _Faulty:
             status, code = _ERRORS[kind]
             start(status, [("Content-Type", "application/xml")])
             return [f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>by order</Message></Error>'.encode()]
+        if kind == "reset":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            start("200 OK", [])
+            return []
         if kind == "deaf":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         answer = self._answer(environ, start, cut=kind == "cut")
