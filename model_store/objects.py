@@ -208,6 +208,7 @@ def _opened(place: Bucket) -> ObjectStore:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
+    _check_endpoints()
     given: dict[str, Any] = {
         "client_options": {
             "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS),
@@ -235,19 +236,36 @@ def _opened(place: Bucket) -> ObjectStore:
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 
+def _check_endpoints() -> None:
+    """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
+    for name in _ENDPOINTS:
+        said = os.environ.get(name)
+        if said and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
+            raise InvalidSettings(
+                f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
+                "credentials by their own variables"
+            )
+
+
 def _of_profile() -> Any | None:
     """Return what gives the credentials of a profile of AWS' own tools; None if the environment has others."""
     if "AWS_ACCESS_KEY_ID" in os.environ or not (profile := os.environ.get("AWS_PROFILE")):
         return None
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise InvalidSettings(
             f"the credentials of AWS_PROFILE={profile} are read by boto3, which is not installed; install it with "
             "'pip install boto3', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
-    return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidSettings(
+            f"the credentials of AWS_PROFILE={profile} cannot be read ({_reason(error)}); correct its name, or log in"
+        ) from error
 
 
 def _patience() -> float:
@@ -279,10 +297,7 @@ def _heeding(ask: Callable[[], _T]) -> _T:
             answer.set_exception(error)
 
     threading.Thread(target=work, name="object store", daemon=True).start()
-    try:
-        return answer.result()
-    finally:
-        del answer  # which the error that it has would refer to, and be referred to by
+    return answer.result()
 
 
 def _again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
@@ -315,9 +330,9 @@ def _check_bucket(error: FileNotFoundError) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return the first line of what an object store answered, without what may be a signature in an address."""
-    said = re.sub(r"\?\S*", "", str(error).partition("Debug source:")[0])
+    said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
     code = _code(error)
-    text = " ".join(re.sub(r"<[^>]*>", " ", said.partition("<?xml")[0]).split()).rstrip(": ")
+    text = " ".join(re.sub(r"<[^>]*>", " ", re.sub(r"\?\S*", "", said)).split()).rstrip(": ")
     return (f"{code}: " if code else "") + text[:_LONGEST_REASON]
 
 

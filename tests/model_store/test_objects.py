@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store.blobs import Blobs, LocalBlobs
-from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs
+from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs, _reason
 from fedping.model_store.place import Bucket as Place
 from fedping.model_store.place import place_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -221,6 +222,7 @@ def test_an_odd_patience_is_refused(said: str, monkeypatch: pytest.MonkeyPatch, 
     [
         ("s3://bucket", Place("s3", "bucket")),
         ("S3://bucket/", Place("s3", "bucket")),
+        (" s3://bucket/a\n", Place("s3", "bucket", "a")),
         ("gs://bucket/a/b/", Place("gs", "bucket", "a/b")),
         ("az://container/a%20b", Place("az", "container", "a b")),
         ("store", Path("store")),
@@ -247,7 +249,36 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(said: str) -> None:
     assert "secret" not in str(told.value)
 
 
-@pytest.mark.parametrize("said", ["s3://", "s3:///x", "s3://b", "s3://-b-/x", "s3://bucket/a//b", "gs://bucket/../x"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("s3://", "s3:///x", "s3://b", "s3://-b-/x", "s3://bucket/a//b", "gs://bucket/../x"),
+        *("s3://bucket/a%3Fb", "s3://bucket/a%23b", "s3://bucket/a%2520b", "s3://bucket/100%", "s3://bucket/a%20/b"),
+        *("s3://bucket/%ff", "s3://bucket/a%0Ab"),
+    ],
+)
 def test_an_odd_address_is_refused(said: str) -> None:
     with pytest.raises(InvalidSettings, match=r"give (s3|gs)://"):
         place_of(said)
+
+
+@pytest.mark.parametrize("said", ["http://user:secret@127.0.0.1:9", "https://host/?sig=secret", "secret", "http://a b"])
+def test_an_endpoint_with_a_secret_is_refused_and_not_repeated(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", said)
+    with pytest.raises(InvalidSettings, match="AWS_ENDPOINT_URL is no endpoint of an object store; give") as told:
+        ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
+    assert "secret" not in str(told.value)
+
+
+def test_a_profile_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(InvalidSettings, match=r"AWS_PROFILE=nobody .*correct its name"):
+        ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
+
+
+@pytest.mark.parametrize("prolog", ["", '<?xml version="1.0"?>'])
+def test_an_answer_is_told_without_what_was_signed(prolog: str) -> None:
+    """S3 repeats the whole request, with the session's token, where a signature does not match."""
+    said = f"403: {prolog}<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>x-amz-security-token:secret"
+    assert _reason(Exception(said)) == "SignatureDoesNotMatch: 403"
