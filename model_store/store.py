@@ -133,6 +133,8 @@ class ModelStore:
             traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
             if traces and self.blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
                 raise StoreError(self._without_its_versions(study.name, version.line))
+        if not self.is_near:  # a store that creates what is there already would have another study in its place
+            self.check_publishing()
         created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
         if not created and self.study(study.name) != study:
             raise StoreError(
