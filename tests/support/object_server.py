@@ -10,6 +10,7 @@ a share of the requests fail from then on, at most so many:
     throttled    429 before anything is done
     conflict     409 before anything is done, as S3 answers while another put is under way
     reset        the connection is cut before anything is done
+    hangs        nothing is done or answered before the server is well again
     lost         done, and the connection cut before the answer
     cut          the answer ends in the middle
     denied       403
@@ -27,6 +28,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -128,7 +130,8 @@ class _Faulty:
         if environ["PATH_INFO"] == "/_seen":
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._seen).encode()]
-        kind = self._fault(environ["REQUEST_METHOD"])
+        while (kind := self._fault(environ["REQUEST_METHOD"])) == "hangs":
+            time.sleep(0.05)
         if kind in _ERRORS:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             status, code = _ERRORS[kind]

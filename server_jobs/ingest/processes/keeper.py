@@ -45,7 +45,7 @@ class Keeper(threading.Thread):
             self._period, self._flush_seen = period, stamp
             self._services.journals.roll()
         if time.monotonic() - self._refreshed >= REFRESH_EVERY:
-            self._services.catalogue.refresh()
+            self._services.catalogue.keep_up()
             self._services.flush()
             self._refreshed = time.monotonic()
         self._unread.look(time.monotonic())
