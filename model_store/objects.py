@@ -147,7 +147,8 @@ class ObjectBlobs:
                 lambda: _heeding(lambda: obstore.list_with_delimiter(self._objects, folder or None)), _BROKEN_ANSWERS
             )
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        names = {path.rstrip("/").rpartition("/")[2] for path in paths}
+        # Web consoles mark a folder by an object of its own name.
+        names = {path.rstrip("/").rpartition("/")[2] for path in paths if path.rstrip("/") != folder}
         return [name for name in names if name and not name.startswith(".")]
 
     def delete(self, key: str) -> None:

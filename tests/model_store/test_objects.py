@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 
 from fedping.model_store.blobs import Blobs, LocalBlobs
 from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs, _reason
@@ -78,6 +79,15 @@ def test_stores_in_one_bucket_do_not_see_each_other(bucket: Bucket) -> None:
     one.replace("k", b"1")
     assert other.read("k") is None
     assert other.names("") == []
+
+
+def test_the_mark_of_a_folder_is_no_name_in_it(bucket: Bucket) -> None:
+    """Web consoles make such an object; it would be told as a stray file that nobody finds."""
+    blobs = blobs_in(bucket, "some")
+    blobs.replace("a/b/1.json", b"1")
+    for folder in ("some", "some/a", "some/a/b"):
+        requests.put(f"{bucket.endpoint}/{bucket.url.removeprefix('s3://')}/{folder}/", timeout=60).raise_for_status()
+    assert (blobs.names(""), blobs.names("a"), blobs.names("a/b")) == (["a"], ["b"], ["1.json"])
 
 
 @pytest.mark.parametrize("blobs", ["bucket"], indirect=True)
