@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import requests
 
+from fedping.dashboard.live.history import LineHistory
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
@@ -178,6 +179,16 @@ def test_a_copy_that_is_brought_up_to_date_carries_nothing_twice(tmp_path: Path,
     assert bucket.seen()["PUT"] - puts <= 2, "those of the check for conditional writes"
 
 
+def test_a_history_costs_two_requests_a_version(tmp_path: Path, bucket: Bucket) -> None:
+    store = store_with(place_of(bucket.url), small_study())
+    for _ in range(20):
+        store.publish(after(store.head("study", "main")))
+    before = bucket.seen()
+    history = LineHistory(place_of(bucket.url), "study", "main")
+    assert len(history.look(lambda known: known.page(-1, lambda: False)).rows) == 21
+    assert sum(bucket.seen()[each] - before[each] for each in ("GET", "HEAD")) <= 2 * 21 + 20
+
+
 def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bucket: Bucket) -> None:
     home, away = store_with(tmp_path / "home", small_study()), store_with(place_of(bucket.url), small_study())
     bucket.faults("deaf")
@@ -286,6 +297,7 @@ def test_nobody_waits_for_a_bucket_that_is_away(kind: str, tmp_path: Path, bucke
         assert time.monotonic() - began < 15, "one request alone is tried for 20 seconds"
         assert not ingest.is_well()
         assert time.monotonic() - began < 40
+        assert "fedping_" in requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=13).text
         bucket.well()
         assert wait_until(ingest.is_well)
 

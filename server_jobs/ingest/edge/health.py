@@ -226,7 +226,8 @@ class Pulse:
                 self._began, self._ended = time.monotonic(), threading.Event()
                 threading.Thread(target=self._work, args=(self._ended,), name="pulse", daemon=True).start()
             ended = self._ended
-        if ended.wait(PATIENCE if first or not (self._last and self._rest) else 0.0):
+        waits = first or not (self._last and self._rest)
+        if ended.wait(max(0.0, self._began + PATIENCE - time.monotonic()) if waits else 0.0):
             if self._defect is not None:
                 raise self._defect
             return self._last
