@@ -52,6 +52,7 @@ def copy_study(
                 f"line '{line}' of study '{study}' is at version {there} in {target.where} and at {head.iteration} in "
                 f"{source.where}: nothing was copied; copy the other way, or to another place"
             )
+    target.check_publishing()  # or what is there would be replaced where it is to be created
     files = new = size = 0
     for key in _keys(source.blobs, study, lines):
         data = source.blobs.read(key)
@@ -80,11 +81,10 @@ def _keys(blobs: Blobs, study: str, lines: list[str]) -> Iterator[str]:
     last = [name for name in blobs.names(study) if "." in name]
     for line in lines:
         inside = sorted(blobs.names(f"{study}/{line}"))
-        folders = [name for name in inside if "." not in name]
-        for folder in sorted(folders, key=_ORDER.index):
+        for folder in (name for name in _ORDER if name in inside):
             for name in sorted(blobs.names(f"{study}/{line}/{folder}"), key=_by_number):
                 yield f"{study}/{line}/{folder}/{name}"
-        yield from (f"{study}/{line}/{name}" for name in inside if name not in folders)
+        yield from (f"{study}/{line}/{name}" for name in inside if "." in name)
     yield from (f"{study}/{name}" for name in sorted(last, key="study.json".__eq__))
 
 
@@ -94,10 +94,16 @@ def _by_number(name: str) -> tuple[int, str]:
 
 
 def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting: bool) -> bool:
-    """Put a file into a store; return whether it was not there as it is. Not read back where it was just written."""
-    if target.blobs.create(key, data):
-        return True
-    if (there := target.blobs.read(key)) == data:
+    """Put a file into a store; return whether it was not there as it is.
+
+    Looked at first: most of what is copied again is there, and a put would carry it once more to be told so.
+    """
+    there = target.blobs.read(key)
+    if there is None:
+        if target.blobs.create(key, data):
+            return True
+        there = target.blobs.read(key)  # another copy was faster
+    if there == data:
         return False
     if lasting:
         raise FedpingError(
@@ -105,4 +111,4 @@ def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting:
             "copy to another place, or restore it"
         )
     target.blobs.replace(key, data)
-    return there is not None
+    return True

@@ -14,8 +14,10 @@ import hashlib
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
@@ -44,11 +46,22 @@ ANSWERS_WITHIN = 60.0
 _WRITER = "writer"
 """Metadata of an object: who created it. Told by it, a writer whose answer was lost knows its own object."""
 
+_MOST_TRIES = 10_000
+"""More than fit into :data:`LONGEST_PATIENCE`: only time ends the tries."""
+
+_BROKEN_ANSWERS = ("body error",)
+_BROKEN_PUTS = (*_BROKEN_ANSWERS, "error sending request")
+"""What the library says of connections that broke. It leaves a put alone then that may have been carried out."""
+
 _FOREVER, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 _NUMBERED = re.compile(r"public/[0-9]+\.json\Z")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NOT_ALLOWED = ("AccessDenied", "AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _LONGEST_REASON = 300
+
+
+class _Unsettled(OSError):
+    """Whether an object is created, and by whom, is not to be told yet."""
 
 
 class ObjectBlobs:
@@ -62,21 +75,30 @@ class ObjectBlobs:
 
     def create(self, key: str, data: bytes) -> bool:
         """See :meth:`Blobs.create`."""
+        writer = secrets.token_hex(16)
+        with self._told("write", key):
+            return _again(lambda: self._created(key, data, writer), _BROKEN_PUTS)
+
+    def _created(self, key: str, data: bytes, writer: str) -> bool:
+        """Return whether an object was created by this writer; the same call may be repeated when it has failed."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        writer = secrets.token_hex(16)
-        with self._told("write", key):
+        attributes = {**_attributes(key), _WRITER: writer}
+        try:
+            _heeding(lambda: obstore.put(self._objects, key, data, mode="create", attributes=attributes))
+        except (AlreadyExistsError, PreconditionError):
+            # By another writer; or by this one, whose first try was carried out and its answer lost.
             try:
-                obstore.put(self._objects, key, data, mode="create", attributes={**_attributes(key), _WRITER: writer})
-            except (AlreadyExistsError, PreconditionError):
-                # By another writer; or by this one, whose first try was carried out and its answer lost.
                 return self._written_by(key) == writer
-            except Exception:
-                with suppress(Exception):
-                    if self._written_by(key) == writer:
-                        return True
-                raise
+            except FileNotFoundError as error:  # S3 answers 409 while another put is under way, which may yet fail
+                _check_bucket(error)
+                raise _Unsettled("another writer is at it, and did not end") from error
+        except Exception:
+            with suppress(Exception):
+                if self._written_by(key) == writer:
+                    return True
+            raise
         return True
 
     def replace(self, key: str, data: bytes) -> None:
@@ -84,7 +106,7 @@ class ObjectBlobs:
         import obstore
 
         with self._told("write", key):
-            obstore.put(self._objects, key, data, mode="overwrite", attributes=_attributes(key))
+            _heeding(lambda: obstore.put(self._objects, key, data, mode="overwrite", attributes=_attributes(key)))
 
     def read(self, key: str) -> bytes | None:
         """See :meth:`Blobs.read`."""
@@ -92,7 +114,7 @@ class ObjectBlobs:
 
         with self._told("read", key):
             try:
-                found = obstore.get(self._objects, key)
+                found = _heeding(lambda: obstore.get(self._objects, key))
             except FileNotFoundError as error:
                 _check_bucket(error)
                 return None
@@ -101,7 +123,7 @@ class ObjectBlobs:
                     f"{self.place}/{key} has {found.meta['size']:,} bytes, more than anything that the store writes; "
                     "move it out of the model store"
                 )
-            return bytes(found.bytes())
+            return _heeding(lambda: bytes(found.bytes()))
 
     def sight(self, key: str) -> Sight | None:
         """See :meth:`Blobs.sight`: a hash of the object's entity tag, and its size."""
@@ -109,7 +131,7 @@ class ObjectBlobs:
 
         with self._told("look at", key):
             try:
-                found = obstore.head(self._objects, key)
+                found = _heeding(lambda: obstore.head(self._objects, key))
             except FileNotFoundError as error:
                 _check_bucket(error)
                 return None
@@ -121,9 +143,12 @@ class ObjectBlobs:
         import obstore
 
         with self._told("list", folder):
-            found = _to_its_end(lambda: obstore.list_with_delimiter(self._objects, folder or None))
+            found = _again(
+                lambda: _heeding(lambda: obstore.list_with_delimiter(self._objects, folder or None)), _BROKEN_ANSWERS
+            )
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        names = {path.rstrip("/").rpartition("/")[2] for path in paths}
+        # Web consoles mark a folder by an object of its own name.
+        names = {path.rstrip("/").rpartition("/")[2] for path in paths if path.rstrip("/") != folder}
         return [name for name in names if name and not name.startswith(".")]
 
     def delete(self, key: str) -> None:
@@ -131,7 +156,7 @@ class ObjectBlobs:
         import obstore
 
         with self._told("delete", key), suppress(FileNotFoundError):
-            obstore.delete(self._objects, key)
+            _heeding(lambda: obstore.delete(self._objects, key))
 
     def check_writing(self) -> None:
         """Check that a conditional put is obeyed, on an object that is deleted again.
@@ -157,7 +182,7 @@ class ObjectBlobs:
     def _written_by(self, key: str) -> str | None:
         import obstore
 
-        attributes: dict[str, str] = dict(obstore.get(self._objects, key).attributes)
+        attributes: dict[str, str] = dict(_heeding(lambda: obstore.get(self._objects, key)).attributes)
         return attributes.get(_WRITER)
 
     @contextmanager
@@ -184,6 +209,7 @@ def _opened(place: Bucket) -> ObjectStore:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
+    _check_endpoints()
     given: dict[str, Any] = {
         "client_options": {
             "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS),
@@ -193,7 +219,7 @@ def _opened(place: Bucket) -> ObjectStore:
             "user_agent": "fedping",
         },
         "retry_config": {
-            "max_retries": 20,
+            "max_retries": _MOST_TRIES,
             "retry_timeout": timedelta(seconds=_patience()),
             "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
         },
@@ -211,19 +237,36 @@ def _opened(place: Bucket) -> ObjectStore:
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 
+def _check_endpoints() -> None:
+    """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
+    for name in _ENDPOINTS:
+        said = os.environ.get(name)
+        if said and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
+            raise InvalidSettings(
+                f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
+                "credentials by their own variables"
+            )
+
+
 def _of_profile() -> Any | None:
     """Return what gives the credentials of a profile of AWS' own tools; None if the environment has others."""
     if "AWS_ACCESS_KEY_ID" in os.environ or not (profile := os.environ.get("AWS_PROFILE")):
         return None
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise InvalidSettings(
             f"the credentials of AWS_PROFILE={profile} are read by boto3, which is not installed; install it with "
             "'pip install boto3', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
-    return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidSettings(
+            f"the credentials of AWS_PROFILE={profile} cannot be read ({_reason(error)}); correct its name, or log in"
+        ) from error
 
 
 def _patience() -> float:
@@ -242,16 +285,33 @@ def _patience() -> float:
     return seconds
 
 
-def _to_its_end(read: Callable[[], _T]) -> _T:
-    """Return what is read, having tried it again if the answer broke off; the library does that for blobs alone."""
+def _heeding(ask: Callable[[], _T]) -> _T:
+    """Return what is asked for; Ctrl-C and other signals are heeded meanwhile, which the library would not do."""
+    if threading.current_thread() is not threading.main_thread():  # where no signal is handled
+        return ask()
+    answer: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="object store", daemon=True).start()
+    return answer.result()
+
+
+def _again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
+    """Return what is asked for, having tried it again if the connection broke: the library does not do so here."""
     from obstore.exceptions import GenericError
 
     until, pause = time.monotonic() + _patience(), 0.1
     while True:
         try:
-            return read()
-        except GenericError as error:
-            if "body error" not in str(error) or time.monotonic() + pause > until:
+            return ask()
+        except (GenericError, _Unsettled) as error:
+            broke = isinstance(error, _Unsettled) or any(words in str(error) for words in broken)
+            if not broke or time.monotonic() + pause > until:
                 raise
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
@@ -271,9 +331,9 @@ def _check_bucket(error: FileNotFoundError) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return the first line of what an object store answered, without what may be a signature in an address."""
-    said = re.sub(r"\?\S*", "", str(error).partition("Debug source:")[0])
+    said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
     code = _code(error)
-    text = " ".join(re.sub(r"<[^>]*>", " ", said.partition("<?xml")[0]).split()).rstrip(": ")
+    text = " ".join(re.sub(r"<[^>]*>", " ", re.sub(r"\?\S*", "", said)).split()).rstrip(": ")
     return (f"{code}: " if code else "") + text[:_LONGEST_REASON]
 
 

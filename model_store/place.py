@@ -14,6 +14,9 @@ from fedping.protocol.local_path import local_path
 
 _KINDS = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/]*)/*(.*)\Z", re.DOTALL)
+_ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
+"""What would name another folder when the address is read again."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
 
 
@@ -45,7 +48,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     if isinstance(said, Bucket):
         return said
     text = os.fspath(said)
-    found = _URL.match(text)
+    found = _URL.match(text.strip())
     if found is None or (scheme := found[1].lower()) not in _KINDS:
         return local_path(text)
     name, prefix = found[2], found[3].rstrip("/")
@@ -57,8 +60,11 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     if not _BUCKET.match(name):
         raise InvalidSettings(f"'{text}' names no {_KINDS[scheme]}; give {scheme}://NAME or {scheme}://NAME/FOLDER")
     parts = unquote(prefix).split("/") if prefix else []
-    if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
-        raise InvalidSettings(f"'{text}' has an empty or odd part in its folder; give {scheme}://{name}/FOLDER")
+    if any(part in ("", ".", "..") or _ODD.search(part) or not part.isprintable() for part in parts):
+        raise InvalidSettings(
+            f"{text!r} has an empty or odd part in its folder, or one with ?, #, % or a space at an end; give "
+            f"{scheme}://{name}/FOLDER"
+        )
     return Bucket(scheme, name, "/".join(parts))
 
 

@@ -69,6 +69,9 @@ SMALL = 2**20
 """Up to this size, a version is checked against its parent's digest when it is first seen, even in a request."""
 
 MOST_FENCE_BYTES = 4096
+_GOES_ON = b'"goes_on_at"'
+"""What every fence has; a small file without it is a version."""
+
 _MOST_REMEMBERED = 256
 
 
@@ -141,6 +144,8 @@ class ModelStore:
             traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
             if traces and self.blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
                 raise StoreError(self._without_its_versions(study.name, version.line))
+        if not self.is_near:  # a store that creates what is there already would have another study in its place
+            self.check_publishing()
         created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
         if not created and self.study(study.name) != study:
             raise StoreError(
@@ -564,7 +569,8 @@ class ModelStore:
         """Return the key of a version and the bytes stored there."""
         key = _key(study, line, iteration)
         data = self._read(key)
-        if data is None or (len(data) <= MOST_FENCE_BYTES and self._fence(study, line, iteration)):
+        may_be_fence = data is not None and len(data) <= MOST_FENCE_BYTES and _GOES_ON in data
+        if data is None or (may_be_fence and self._fence(study, line, iteration)):
             if data is not None and self.blobs.sight(_marker_key(study, line, iteration)) is None:
                 raise MissingVersion(self._unmarked_fence(study, line, iteration))
             self.study(study).line(line)
@@ -948,7 +954,7 @@ class ModelStore:
             data = unsealed(self._read(key) or b"")
         except FedpingError:
             return None
-        if b'"goes_on_at"' not in data:
+        if _GOES_ON not in data:
             return None  # a small version, not a fence
         data = self._without_format(data, key)
         try:

@@ -23,7 +23,7 @@ class LineFiles:
 
     def version(self, number: int) -> Version:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
-        return self.store().version(self.study, self.line, number)
+        return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
 
     def sight(self, number: int) -> Sight | None:
         """Return what a version's file looks like from outside."""

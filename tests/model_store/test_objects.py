@@ -1,14 +1,21 @@
 """A store in a bucket keeps every promise of one in a folder, whatever the network does."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 
 from fedping.model_store.blobs import Blobs, LocalBlobs
-from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs
+from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs, _reason
 from fedping.model_store.place import Bucket as Place
 from fedping.model_store.place import place_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -74,6 +81,15 @@ def test_stores_in_one_bucket_do_not_see_each_other(bucket: Bucket) -> None:
     assert other.names("") == []
 
 
+def test_the_mark_of_a_folder_is_no_name_in_it(bucket: Bucket) -> None:
+    """Web consoles make such an object; it would be told as a stray file that nobody finds."""
+    blobs = blobs_in(bucket, "some")
+    blobs.replace("a/b/1.json", b"1")
+    for folder in ("some", "some/a", "some/a/b"):
+        requests.put(f"{bucket.endpoint}/{bucket.url.removeprefix('s3://')}/{folder}/", timeout=60).raise_for_status()
+    assert (blobs.names(""), blobs.names("a"), blobs.names("a/b")) == (["a"], ["b"], ["1.json"])
+
+
 @pytest.mark.parametrize("blobs", ["bucket"], indirect=True)
 def test_of_64_writers_at_once_one_wins(blobs: Blobs) -> None:
     ready = threading.Barrier(64)
@@ -88,7 +104,7 @@ def test_of_64_writers_at_once_one_wins(blobs: Blobs) -> None:
     assert blobs.read("versions/1.json") == str(winners[0]).encode()
 
 
-@pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "lost", "cut"])
+@pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "reset", "lost", "cut"])
 def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None:
     """Of 9 keys each is created once, by whom it says, and read whole, while three in ten requests fail."""
     blobs = blobs_in(bucket)
@@ -114,6 +130,41 @@ def test_who_lost_the_answer_to_a_create_knows_that_it_won(bucket: Bucket) -> No
     bucket.faults("lost", method="PUT", most=1)
     assert not blobs.create("theirs", b"1")
     assert blobs.read("theirs") == b"2"
+
+
+@pytest.mark.parametrize("kind", ["reset", "conflict"])
+def test_a_create_that_came_to_nothing_is_repeated(bucket: Bucket, kind: str) -> None:
+    """The library does not: it cannot know whose object it finds the second time."""
+    blobs = blobs_in(bucket)
+    bucket.faults(kind, method="PUT", most=3)
+    assert blobs.create("k", b"1")
+    assert bucket.seen()["failed"] >= 3
+    assert blobs.read("k") == b"1"
+
+
+def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+    """20 of them used to, after five seconds where nobody listens, whatever the patience."""
+    monkeypatch.setenv(PATIENCE_VARIABLE, "8")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(FedpingError, match="cannot list"):
+        blobs_in(bucket, "patient").names("")
+    assert time.monotonic() - began > 7
+
+
+def test_ctrl_c_ends_the_wait_for_a_dead_endpoint(bucket: Bucket) -> None:
+    environment = {**os.environ, PATIENCE_VARIABLE: "60", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "fedping", "study", "list", "--store", bucket.url]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert time.monotonic() - began < 3
+    assert process.returncode != 0
+    assert "interrupted" in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(
@@ -181,6 +232,7 @@ def test_an_odd_patience_is_refused(said: str, monkeypatch: pytest.MonkeyPatch, 
     [
         ("s3://bucket", Place("s3", "bucket")),
         ("S3://bucket/", Place("s3", "bucket")),
+        (" s3://bucket/a\n", Place("s3", "bucket", "a")),
         ("gs://bucket/a/b/", Place("gs", "bucket", "a/b")),
         ("az://container/a%20b", Place("az", "container", "a b")),
         ("store", Path("store")),
@@ -207,7 +259,36 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(said: str) -> None:
     assert "secret" not in str(told.value)
 
 
-@pytest.mark.parametrize("said", ["s3://", "s3:///x", "s3://b", "s3://-b-/x", "s3://bucket/a//b", "gs://bucket/../x"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("s3://", "s3:///x", "s3://b", "s3://-b-/x", "s3://bucket/a//b", "gs://bucket/../x"),
+        *("s3://bucket/a%3Fb", "s3://bucket/a%23b", "s3://bucket/a%2520b", "s3://bucket/100%", "s3://bucket/a%20/b"),
+        *("s3://bucket/%ff", "s3://bucket/a%0Ab"),
+    ],
+)
 def test_an_odd_address_is_refused(said: str) -> None:
     with pytest.raises(InvalidSettings, match=r"give (s3|gs)://"):
         place_of(said)
+
+
+@pytest.mark.parametrize("said", ["http://user:secret@127.0.0.1:9", "https://host/?sig=secret", "secret", "http://a b"])
+def test_an_endpoint_with_a_secret_is_refused_and_not_repeated(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", said)
+    with pytest.raises(InvalidSettings, match="AWS_ENDPOINT_URL is no endpoint of an object store; give") as told:
+        ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
+    assert "secret" not in str(told.value)
+
+
+def test_a_profile_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(InvalidSettings, match=r"AWS_PROFILE=nobody .*correct its name"):
+        ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
+
+
+@pytest.mark.parametrize("prolog", ["", '<?xml version="1.0"?>'])
+def test_an_answer_is_told_without_what_was_signed(prolog: str) -> None:
+    """S3 repeats the whole request, with the session's token, where a signature does not match."""
+    said = f"403: {prolog}<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>x-amz-security-token:secret"
+    assert _reason(Exception(said)) == "SignatureDoesNotMatch: 403"

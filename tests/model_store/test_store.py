@@ -41,6 +41,9 @@ class MemoryBlobs:
         prefix = f"{folder}/" if folder else ""
         return list({k.removeprefix(prefix).partition("/")[0] for k in self.data if k.startswith(prefix)})
 
+    def check_writing(self) -> None:
+        """Writing is never prevented."""
+
     def delete(self, key: str) -> None:
         self.data.pop(key, None)
 

@@ -8,8 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from typing import Any
 import pytest
 import requests
 
+from fedping.dashboard.live.history import LineHistory
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
+from fedping.model_store.copying import copy_study
 from fedping.model_store.objects import PATIENCE_VARIABLE
 from fedping.model_store.place import place_of
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -165,6 +170,37 @@ def test_a_copy_that_would_lose_versions_is_refused(
     assert "differs from" in capsys.readouterr().err
 
 
+def test_a_copy_that_is_brought_up_to_date_carries_nothing_twice(tmp_path: Path, bucket: Bucket) -> None:
+    home, away = store_with(tmp_path / "home", small_study()), open_store(place_of(f"{bucket.url}/a"), create=True)
+    (tmp_path / "home" / "study" / "main" / "README").mkdir()  # of somebody's
+    for _ in range(5):
+        home.publish(after(home.head("study", "main")))
+    copy_study(home, away, "study")
+    puts = bucket.seen()["PUT"]
+    assert copy_study(home, away, "study").new == 0
+    assert bucket.seen()["PUT"] - puts <= 2, "those of the check for conditional writes"
+
+
+def test_a_history_costs_two_requests_a_version(tmp_path: Path, bucket: Bucket) -> None:
+    store = store_with(place_of(bucket.url), small_study())
+    for _ in range(20):
+        store.publish(after(store.head("study", "main")))
+    before = bucket.seen()
+    history = LineHistory(place_of(bucket.url), "study", "main")
+    assert len(history.look(lambda known: known.page(-1, lambda: False)).rows) == 21
+    assert sum(bucket.seen()[each] - before[each] for each in ("GET", "HEAD")) <= 2 * 21 + 20
+
+
+def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bucket: Bucket) -> None:
+    home, away = store_with(tmp_path / "home", small_study()), store_with(place_of(bucket.url), small_study())
+    bucket.faults("deaf")
+    with pytest.raises(FedpingError, match="has no conditional writes"):
+        copy_study(home, away, "study")
+    with pytest.raises(FedpingError, match="has no conditional writes"):
+        store_with(place_of(bucket.url), small_study())
+    assert away.blobs.names("") == ["study"]
+
+
 # Dies at the so-manieth request that writes, before or after it was carried out.
 KILLED = """
 import os, signal, sys
@@ -238,6 +274,34 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
         bucket.well()
         assert wait_until(ingest.is_well)
         assert ingest.flush()["landed"] == 7
+
+
+@pytest.mark.parametrize("kind", ["error", "hangs"])
+def test_nobody_waits_for_a_bucket_that_is_away(kind: str, tmp_path: Path, bucket: Bucket) -> None:
+    """Clients are served what was seen, load balancers are answered, pings land, and the heartbeat fails."""
+    place = place_of(bucket.url)
+    make_store(place)
+    with (
+        ThreadPoolExecutor(48) as clients,
+        running_ingest(place, tmp_path / "landing", "--workers", "1") as ingest,  # type: ignore[arg-type]
+    ):
+        newest = f"{ingest.url}/models/{STUDY}/main/latest.json"
+        assert requests.get(newest, timeout=60).status_code == 200
+        bucket.faults(kind)
+        began = time.monotonic()
+        fetched = clients.map(lambda _: requests.get(newest, timeout=60).status_code, range(40))
+        unknown = [clients.submit(post, ingest.url, version=7) for _ in range(4)]
+        assert requests.get(f"{ingest.url}/__lbheartbeat__", timeout=60).status_code == 200
+        assert list(fetched) == [200] * 40
+        assert post(ingest.url) == 200
+        assert ingest.flush()["landed"] == 1
+        assert [one.result() for one in unknown] == [503] * 4
+        assert time.monotonic() - began < 15, "one request alone is tried for 20 seconds"
+        assert not ingest.is_well()
+        assert time.monotonic() - began < 40
+        assert "fedping_" in requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=13).text
+        bucket.well()
+        assert wait_until(ingest.is_well)
 
 
 def test_ingest_over_a_bucket_that_is_not_there_ends_with_a_sentence(

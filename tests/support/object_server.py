@@ -8,6 +8,9 @@ a share of the requests fail from then on, at most so many:
     slow_down    503 before anything is done
     error        500 before anything is done
     throttled    429 before anything is done
+    conflict     409 before anything is done, as S3 answers while another put is under way
+    reset        the connection is cut before anything is done
+    hangs        nothing is done or answered before the server is well again
     lost         done, and the connection cut before the answer
     cut          the answer ends in the middle
     denied       403
@@ -25,6 +28,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +46,7 @@ _ERRORS = {
     "error": ("500 Internal Server Error", "InternalError"),
     "throttled": ("429 Too Many Requests", "TooManyRequests"),
     "denied": ("403 Forbidden", "AccessDenied"),
+    "conflict": ("409 Conflict", "ConditionalRequestConflict"),
     "expired": ("400 Bad Request", "ExpiredToken"),
 }
 
@@ -125,12 +130,17 @@ class _Faulty:
         if environ["PATH_INFO"] == "/_seen":
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._seen).encode()]
-        kind = self._fault(environ["REQUEST_METHOD"])
+        while (kind := self._fault(environ["REQUEST_METHOD"])) == "hangs":
+            time.sleep(0.05)
         if kind in _ERRORS:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             status, code = _ERRORS[kind]
             start(status, [("Content-Type", "application/xml")])
             return [f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>by order</Message></Error>'.encode()]
+        if kind == "reset":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            start("200 OK", [])
+            return []
         if kind == "deaf":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         answer = self._answer(environ, start, cut=kind == "cut")

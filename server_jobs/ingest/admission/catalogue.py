@@ -14,7 +14,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Declared
 from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.admission.rules import LineHead, StudyRules, TicketKeys, study_rules
+from fedping.server_jobs.ingest.admission.rules import SETTLES_WITHIN, LineHead, StudyRules, TicketKeys, study_rules
 
 MISS_PAUSE = 0.1
 """Seconds between looks at the store for a study that was asked for and is not known."""
@@ -23,6 +23,9 @@ MISS_PAUSE = 0.1
 LOOK_REST = 1.0
 """Seconds for which the newest version is told again that was seen in an object store: a request takes as long as a
 hundred pings, and costs money."""
+
+AFAR_EVERY, NEAR_EVERY = 5.0, 1.0
+"""Seconds between two looks at a store in a bucket, where each request costs money, and at one in a folder."""
 
 TELEMETRY = "telemetry"
 """The namespace of Firefox' own pings, whose paths name no study."""
@@ -63,7 +66,9 @@ class Catalogue:
         self._declared: dict[str, Declared] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
         self._telemetry: dict[str, StudyRules] = {}
-        self._refreshing = threading.Lock()
+        self._refreshing, self._beginning = threading.Lock(), threading.Lock()
+        self._begun, self._ended = 0.0, threading.Event()
+        self._ended.set()
         self._refreshed = 0.0
         self.trouble: str | None = None
         self.unusable: dict[str, str] = {}
@@ -118,8 +123,10 @@ class Catalogue:
 
     def look_for(self, study: str) -> None:
         """Look at the store if a study is not known, unless that was done a moment ago."""
-        if not self.knows(study) and time.monotonic() - self._refreshed > MISS_PAUSE:
-            self.refresh()
+        if not self.knows(study) and time.monotonic() - self._refreshed > (
+            MISS_PAUSE if self._store.is_near else LOOK_REST
+        ):
+            self.keep_up().wait(max(0.0, self._begun + SETTLES_WITHIN - time.monotonic()))
 
     def names(self) -> list[str]:
         """Return the names of the studies that are known, sorted."""
@@ -133,6 +140,33 @@ class Catalogue:
         """Return the name of a study as it is in the store, "" of one that is not known."""
         known = self._known(study)
         return known.study.name if known else ""
+
+    @property
+    def every(self) -> float:
+        """Seconds after which to look at the store again."""
+        return NEAR_EVERY if self._store.is_near else AFAR_EVERY
+
+    def keep_up(self) -> threading.Event:
+        """Call :meth:`refresh`; in a thread, unless one does so already, if the store takes its time.
+
+        Returns:
+            what is set when that has ended.
+        """
+        with self._beginning:
+            if self._ended.is_set():
+                self._begun = time.monotonic()
+                if self._store.is_near:
+                    self.refresh()
+                    return self._ended
+                self._ended = threading.Event()
+                threading.Thread(target=self._refresh_beside, name="catalogue", daemon=True).start()
+            return self._ended
+
+    def _refresh_beside(self) -> None:
+        try:
+            self.refresh()
+        finally:
+            self._ended.set()
 
     def refresh(self) -> None:
         """Bring studies and heads up to the store; if it cannot be read, keep what is known and say so."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -39,6 +39,16 @@ LOOK_PAUSE = 0.01
 cost it, from each worker and for each line."""
 
 
+AFAR_PAUSE = 0.1
+"""The same, of a store that takes its time."""
+
+ANSWERS_WITHIN = 1.0
+"""Seconds that a request waits for a look at a store that takes its time, before it is told what was seen last."""
+
+SETTLES_WITHIN = 5.0
+"""Seconds that whoever names a version or a study that is not known waits for such a look."""
+
+
 class LineHead:
     """The newest version of a line, as last looked up; ``latest`` looks again.
 
@@ -48,7 +58,8 @@ class LineHead:
         see_store: raises StoreError or OSError if the store is away, which looks like a version that is not there.
         look_at_stage: returns what some clients are to take instead of the newest version, given that.
         rest: seconds for which :meth:`latest` and :meth:`staged` tell again what was seen last, of a store that takes
-            its time; a version that a ping names and that is not known is looked for all the same.
+            its time; a version that a ping names and that is not known is looked for all the same. Such a store is
+            looked at in a thread, one at a time: it may be away for long, and requests do not wait for it then.
     """
 
     def __init__(
@@ -61,7 +72,6 @@ class LineHead:
     ) -> None:
         self.known = known
         self._rest = rest
-        self._seen_at = self._staged_at = -math.inf
         self._staged: Staged | None = None
         self._look_at_stage = look_at_stage
         self._handed_out = known
@@ -69,32 +79,62 @@ class LineHead:
         self._see_store = see_store
         self._looking = threading.RLock()
         self._looked = 0.0
+        self._beside: _Look | None = None
+        self._beside_lock = threading.Lock()
 
     def latest(self) -> int:
         """Return the number of the newest version that is published at this moment.
 
         It is less than it was if an older copy of the store has been put back; of a store that is away it stays.
         """
+        if self._rest:
+            look = self._look_of(lambda last: last.age < self._rest)
+            look.ended.wait(max(0.0, ANSWERS_WITHIN - look.age))
+            return self.known
         with self._looking:  # or a look that began earlier, and saw less, might have the last word
-            if time.monotonic() - self._seen_at < self._rest:
-                return self.known
             return self._look()
 
     def _look(self) -> int:
         found = self._look_from(self.known)
         if found >= self.known or self._is_there():  # a store that is away looks like one that has no version
+            if self._rest and found != self.known:
+                self._staged = None
             self.known = found
-        self._seen_at, self._staged_at = time.monotonic(), -math.inf
         return self.known
 
     def staged(self) -> Staged | None:
         """Return what some clients are to take instead of the newest version that :meth:`latest` has told of."""
-        if time.monotonic() - self._staged_at >= self._rest:
-            self._staged = self._look_at_stage(self.known)
-            self._staged_at = time.monotonic()
-            if self._staged is not None:
-                self._handed_out = self._staged.iteration
+        return self._staged if self._rest else self._see_stage()
+
+    def _see_stage(self) -> Staged | None:
+        self._staged = self._look_at_stage(self.known)
+        if self._staged is not None:
+            self._handed_out = self._staged.iteration
         return self._staged
+
+    def _look_of(self, will_do: Callable[[_Look], bool], wanted: int | None = None) -> _Look:
+        """Return the look that is under way; else the last one if it will do, or one that begins now."""
+        with self._beside_lock:
+            last = self._beside
+            if last is None or (last.ended.is_set() and not will_do(last)):
+                pause = 0.0 if last is None else max(0.0, AFAR_PAUSE - last.age)
+                last = self._beside = _Look(wanted)
+                threading.Thread(target=self._look_beside, args=(last, pause), name="look", daemon=True).start()
+            return last
+
+    def _look_beside(self, look: _Look, pause: float) -> None:
+        try:
+            time.sleep(pause)
+            with self._looking:
+                newest = self._look()
+                with suppress(FedpingError, OSError):
+                    self._see_stage()
+                if look.wanted is not None and look.wanted > newest and not self.knows(look.wanted):
+                    self._see_store()
+        except (FedpingError, OSError) as error:
+            look.trouble = error
+        finally:
+            look.ended.set()
 
     def knows(self, version: int) -> bool:
         """Return whether a version is known to have been published, or staged, which some have fetched."""
@@ -117,15 +157,46 @@ class LineHead:
         Raises:
             StoreError, OSError: the store cannot be read.
         """
-        if not self.knows(version) and self._looked <= since_ms:
+        if self._rest:
+            self._look_afar(version, since_ms)
+        elif not self.knows(version) and self._looked <= since_ms:
             with self._looking:
                 if not self.knows(version) and self._looked <= since_ms:
                     time.sleep(min(LOOK_PAUSE, max(0.0, self._looked / 1000 + LOOK_PAUSE - time.time())))
                     begun = time.time() * 1000
-                    if version > self._look() and (self.staged() is None or not self.knows(version)):
+                    if version > self.latest() and (self.staged() is None or not self.knows(version)):
                         self._see_store()
                     self._looked = begun
         return self.knows(version)
+
+    def _look_afar(self, version: int, since_ms: int) -> None:
+        """Wait until a look that began after a moment has ended, if the version is not known; raises as :meth:`has`."""
+        while not self.knows(version) and self._looked <= since_ms:
+            look = self._look_of(lambda last: last.wanted is not None and last.began_ms > since_ms, version)
+            if not look.ended.wait(max(0.0, SETTLES_WITHIN - look.age)):
+                raise FedpingError("the store does not answer")
+            if look.wanted is not None and look.began_ms > since_ms:
+                if look.trouble is not None:
+                    raise look.trouble
+                self._looked = look.began_ms
+
+
+class _Look:
+    """A look at a store: when it began, whether it has ended, and what came in its way.
+
+    ``wanted``: a version that is looked for; then trouble is told if it is not there because the store is away.
+    """
+
+    def __init__(self, wanted: int | None) -> None:
+        self.wanted = wanted
+        self.began_ms, self._began = time.time() * 1000, time.monotonic()
+        self.ended = threading.Event()
+        self.trouble: FedpingError | OSError | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
 
 
 @dataclass(frozen=True)

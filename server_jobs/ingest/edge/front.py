@@ -26,6 +26,7 @@ from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.edge.answers import Response, refusal
 from fedping.server_jobs.ingest.edge.application import Edge
 from fedping.server_jobs.ingest.edge.arrivals import Arrivals
+from fedping.server_jobs.ingest.edge.dockerflow import SHALLOW
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import (
     PREFIX,
@@ -65,6 +66,7 @@ class Front:
         self._batches = Threads(max(1, settings.threads // 8), "batch")
         self._pings = Threads(max(1, settings.threads // 8), "ping")
         self._pages = Threads(max(1, settings.threads // 4), "page")
+        self._beats = Threads(1, "beat")
 
     async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one request."""
@@ -132,7 +134,8 @@ class Front:
             environ["wsgi.input"] = io.BytesIO(await self._received(protocol, watch, length))
         else:
             environ["CONTENT_LENGTH"] = "0"
-        return await self._pages.run(lambda: page(self.application, environ))
+        threads = self._beats if environ["PATH_INFO"] == SHALLOW else self._pages  # a store may keep those waiting
+        return await threads.run(lambda: page(self.application, environ))
 
 
 class Threads:

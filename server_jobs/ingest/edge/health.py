@@ -44,7 +44,10 @@ NEARLY_FULL_PARTS = 20
 PATIENCE = 10.0
 """Seconds within which all checks have to answer: each takes milliseconds, unless a disk or a network hangs."""
 
-_HANGS = f"the checks have not come back for {PATIENCE:g} s; a disk or a network file system hangs: see what it says"
+_HANGS = (
+    f"the checks have not come back for {PATIENCE:g} s; a disk, a network file system or an object store hangs: see "
+    "what it says"
+)
 
 
 def health(watched: Watched) -> dict[str, str | None]:
@@ -206,7 +209,10 @@ class Pulse:
         self._watched = watched
         self._rest = rest
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ended.set()
         self._last: dict[str, str | None] = {}
+        self._defect: Exception | None = None
         self._began = 0.0
         self._stale_at = 0.0
 
@@ -214,13 +220,25 @@ class Pulse:
         """Return the answers, see :func:`health`; where a check does not come back, that is told as well."""
         if self._last and time.monotonic() < self._stale_at:
             return self._last
-        if not self._lock.acquire(timeout=0.0 if self._last and self._rest else PATIENCE):
-            return self._last if time.monotonic() - self._began < PATIENCE else {**self._last, "answers": _HANGS}
+        with self._lock:
+            first = self._ended.is_set()
+            if first:
+                self._began, self._ended = time.monotonic(), threading.Event()
+                threading.Thread(target=self._work, args=(self._ended,), name="pulse", daemon=True).start()
+            ended = self._ended
+        waits = first or not (self._last and self._rest)
+        if ended.wait(max(0.0, self._began + PATIENCE - time.monotonic()) if waits else 0.0):
+            if self._defect is not None:
+                raise self._defect
+            return self._last
+        return self._last if time.monotonic() - self._began < PATIENCE else {**self._last, "answers": _HANGS}
+
+    def _work(self, ended: threading.Event) -> None:
         try:
-            self._began = time.monotonic()
-            self._last = health(self._watched)
+            self._last, self._defect = health(self._watched), None
+        except Exception as error:  # a defect of ours, which whoever asked is told
+            self._defect = error
+        finally:
             now = time.monotonic()
             self._stale_at = now + self._rest * (now - self._began)
-            return self._last
-        finally:
-            self._lock.release()
+            ended.set()

@@ -276,20 +276,23 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
     def metrics() -> Response:
         sums, waiting = totals(settings.counters), backlog(settings.journal)
         updates, unserved = uploaded(settings.counters), len(watched.catalogue.unusable)
-        studies, came = _judged(watch, settings), of_studies(settings.counters)
-        private, budgets = _private(watch, frozenset(came))
+        checks, came = pulse(), of_studies(settings.counters)
+        # Nor is a bucket asked again that has just not answered: a scrape that waits for it loses all the rest.
+        away = not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
+        studies = {} if away else _judged(watch, settings)
+        private, budgets = (frozenset(came), []) if away else _private(watch, frozenset(came))
         text, content_type = exposition(
             sums,
             waiting,
             missing(settings),
-            pulse(),
+            checks,
             updates,
             unserved,
             studies,
             came,
             private,
             budgets,
-            _rounds(watch),
+            [] if away else _rounds(watch),
             latencies(settings.counters),
         )
         return Response(text, content_type=content_type)

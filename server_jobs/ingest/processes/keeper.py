@@ -11,7 +11,7 @@ from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import print_defect
 
 TICK = 0.02
-REFRESH_EVERY = 1.0
+FLUSH_EVERY = 1.0
 
 
 class Keeper(threading.Thread):
@@ -25,7 +25,7 @@ class Keeper(threading.Thread):
         self._services = services
         self._period = self._current_period()
         self._flush_seen = self._flush_stamp()
-        self._refreshed = time.monotonic()
+        self._refreshed = self._flushed = time.monotonic()
         self._unread = Unread(services.settings.limits.body_seconds, services.settings.limits.body_rate)
 
     def run(self) -> None:
@@ -44,10 +44,12 @@ class Keeper(threading.Thread):
         if (period, stamp) != (self._period, self._flush_seen):
             self._period, self._flush_seen = period, stamp
             self._services.journals.roll()
-        if time.monotonic() - self._refreshed >= REFRESH_EVERY:
-            self._services.catalogue.refresh()
+        if time.monotonic() - self._flushed >= FLUSH_EVERY:
             self._services.flush()
-            self._refreshed = time.monotonic()
+            self._flushed = time.monotonic()
+        if time.monotonic() - self._refreshed >= self._services.catalogue.every:
+            self._services.catalogue.keep_up()
+            self._refreshed = self._flushed = time.monotonic()
         self._unread.look(time.monotonic())
 
     def _current_period(self) -> int:

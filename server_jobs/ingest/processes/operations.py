@@ -16,7 +16,6 @@ from fedping.server_jobs.ingest.processes.bonds import die_with_parent
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.listening import listen
 
-REFRESH_EVERY = 1.0
 MOST_AT_ONCE = 64
 SILENT_SECONDS = 10.0
 """How long a connection may keep a thread waiting for its request."""
@@ -89,5 +88,5 @@ def _watched(settings: IngestSettings) -> Watched:
 def _keep_up(catalogue: Catalogue) -> None:
     """Follow the newest versions like the workers, which remember what was published whatever happens to the store."""
     while True:
-        time.sleep(REFRESH_EVERY)
+        time.sleep(catalogue.every)
         catalogue.refresh()
