@@ -123,9 +123,8 @@ class Catalogue:
 
     def look_for(self, study: str) -> None:
         """Look at the store if a study is not known, unless that was done a moment ago."""
-        if not self.knows(study) and time.monotonic() - self._refreshed > (
-            MISS_PAUSE if self._store.is_near else LOOK_REST
-        ):
+        pause = MISS_PAUSE if self._store.is_near else LOOK_REST
+        if not self.knows(study) and time.monotonic() - self._refreshed > pause:
             self.keep_up().wait(max(0.0, self._begun + SETTLES_WITHIN - time.monotonic()))
 
     def names(self) -> list[str]:
