@@ -110,20 +110,23 @@ class ObjectBlobs:
 
     def read(self, key: str) -> bytes | None:
         """See :meth:`Blobs.read`."""
+        with self._told("read", key):
+            return _again(lambda: self._read(key), _BROKEN_ANSWERS)
+
+    def _read(self, key: str) -> bytes | None:
         import obstore
 
-        with self._told("read", key):
-            try:
-                found = _heeding(lambda: obstore.get(self._objects, key))
-            except FileNotFoundError as error:
-                _check_bucket(error)
-                return None
-            if found.meta["size"] > LARGEST_BLOB:
-                raise FedpingError(
-                    f"{self.place}/{key} has {found.meta['size']:,} bytes, more than anything that the store writes; "
-                    "move it out of the model store"
-                )
-            return _heeding(lambda: bytes(found.bytes()))
+        try:
+            found = _heeding(lambda: obstore.get(self._objects, key))
+        except FileNotFoundError as error:
+            _check_bucket(error)
+            return None
+        if found.meta["size"] > LARGEST_BLOB:
+            raise FedpingError(
+                f"{self.place}/{key} has {found.meta['size']:,} bytes, more than anything that the store writes; "
+                "move it out of the model store"
+            )
+        return _heeding(lambda: bytes(found.bytes()))
 
     def sight(self, key: str) -> Sight | None:
         """See :meth:`Blobs.sight`: a hash of the object's entity tag, and its size."""

@@ -117,7 +117,7 @@ class LineHead:
         with self._beside_lock:
             last = self._beside
             if last is None or (last.ended.is_set() and not will_do(last)):
-                pause = 0.0 if last is None else max(0.0, AFAR_PAUSE - last.age)
+                pause = 0.0 if last is None else max(0.0, last.ended_at + AFAR_PAUSE - time.monotonic())
                 last = self._beside = _Look(wanted)
                 threading.Thread(target=self._look_beside, args=(last, pause), name="look", daemon=True).start()
             return last
@@ -134,6 +134,7 @@ class LineHead:
         except (FedpingError, OSError) as error:
             look.trouble = error
         finally:
+            look.ended_at = time.monotonic()
             look.ended.set()
 
     def knows(self, version: int) -> bool:
@@ -190,7 +191,7 @@ class _Look:
     def __init__(self, wanted: int | None) -> None:
         self.wanted = wanted
         self.began_ms, self._began = time.time() * 1000, time.monotonic()
-        self.ended = threading.Event()
+        self.ended, self.ended_at = threading.Event(), 0.0
         self.trouble: FedpingError | OSError | None = None
 
     @property
