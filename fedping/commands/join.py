@@ -333,9 +333,12 @@ class _TakingPart:
         """Do what is next; return the exit code if that was all."""
         folder = self._institution.folder
         if (ping := folder.waiting) is None:
-            self._explain(awaited(self._runner, self._institution.look()))
+            why = awaited(self._runner, self._institution.look())
             if not self._institution.has_new:
-                return self._wait(f"waiting for a version after {self._institution.version}")
+                next_one = f"a version after {max(self._institution.version, folder.progress.version)}"
+                self._explain(why, next_one)
+                return self._wait(f"waiting for {next_one}")
+            self._explain(why)
             ping = _made(self._institution)
             if not self._agreed(ping):
                 click.echo("nothing was sent", err=True)
@@ -387,12 +390,13 @@ class _TakingPart:
         row = {**msgspec.to_builtins(told(ping)), "outcome": outcome.delivery.value, "reason": outcome.reason}
         click.echo(msgspec.json.encode(row).decode())
 
-    def _explain(self, why: str | None) -> None:
-        """Say why nothing came, if it is not what was said last."""
+    def _explain(self, why: str | None, waits_for: str = "") -> None:
+        """Say why nothing came, or what is waited for if nothing is wrong, if it is not what was said last."""
         self._failures = self._failures + 1 if why else 0
-        if why and why != self._said:
-            click.echo(f"fedping: waiting: {why}", err=True)
-        self._said = why or ""
+        says = f"fedping: waiting: {why}" if why else f"fedping: waiting for {waits_for}" if waits_for else ""
+        if says and says != self._said:
+            click.echo(says, err=True)
+        self._said = says
 
     def _wait(self, doing: str) -> int | None:
         """Wait until it is time to look again; return the exit code if there is no time left for that."""
