@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.client_sim.joining.folder import Progress, open_folder
-from fedping.client_sim.learning.registry import model_spec
+from fedping.client_sim.joining.institution import check_work
+from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.main import main
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import Levels
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.spec import NonNegative
 from fedping.protocol.study import Arm, Declared, Study, public_study
-from fedping.protocol.training import LocalSteps
+from fedping.protocol.training import LocalSteps, OneGradient, Training
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import document, fleet_study
 from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours
@@ -380,6 +383,22 @@ def test_what_an_institution_cannot_do_is_refused(join: Typed, study: Study, say
         assert [path for path, _ in server.fetches] == [f"/models/{STUDY}/study.json"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "training", "rows", "says"),
+    [
+        ({"hidden": 500}, LocalSteps(epochs=100_000, rate=0.1), 10**6, "16,502 weights on 1,000,000 rows, which would"),
+        ({"hidden": 500}, LocalSteps(epochs=5, batch=16, rate=0.1), 10**6, None),
+        ({"hidden": 500}, OneGradient(), 2 * 10**6, "works out 1,004,000,000 numbers of 2,000,000 rows at once"),
+    ],
+)
+def test_more_work_or_memory_than_anybody_can_mean_is_refused(
+    settings: dict[str, Any], training: Training, rows: int, says: str | None
+) -> None:
+    spec = model_spec("network", {"features": 30, "classes": 2, **settings}, name=STUDY)
+    with pytest.raises(InvalidSettings, match=says) if says else nullcontext():
+        check_work(training, rows, learner_for(spec, training), spec.m)
+
+
 def test_studies_of_interactions_are_refused(join: Typed) -> None:
     with faulty_server(fleet_study()) as server:
         said = join(server.url, "--yes", study=server.study.name, code=2)[1]
@@ -421,6 +440,13 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
     (join.state / "waiting.json").write_text("{")
     assert "waiting.json is damaged" in join.once(server.url, code=1)[1]
     assert server.attempts == []
+
+
+def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "0.5s")
+    assert out == ""
+    assert said.count("fedping: waiting for a version after 0\n") == 1
 
 
 # --- killed at any moment ---
