@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedping.options import LocalPath, json_option
+from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.terminal import status
 
@@ -133,7 +134,7 @@ def join(
             institution = _joined(
                 runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
             )
-            click.echo(_introduction(institution, data), err=True)
+            log.tell(_introduction(institution, data), "info", before="")
             if show:
                 return _show(runner, institution)
             return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
@@ -393,9 +394,9 @@ class _TakingPart:
     def _explain(self, why: str | None, waits_for: str = "") -> None:
         """Say why nothing came, or what is waited for if nothing is wrong, if it is not what was said last."""
         self._failures = self._failures + 1 if why else 0
-        says = f"fedping: waiting: {why}" if why else f"fedping: waiting for {waits_for}" if waits_for else ""
+        says = f"waiting: {why}" if why else f"waiting for {waits_for}" if waits_for else ""
         if says and says != self._said:
-            click.echo(says, err=True)
+            log.tell(says, "warning" if why else "info")
         self._said = says
 
     def _wait(self, doing: str) -> int | None:

@@ -297,6 +297,17 @@ def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultySer
         assert len(server.attempts) == 1
 
 
+def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "\x1b[2J\x1b]0;sent\x07\u202e")
+    assert r"400 \x1b[2J\x1b]0;sent\x07\u202e;" in join.once(server.url, code=1)[1]
+    server.model = refusal(500, "\x1b[2J")
+    server.publish(1)
+    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "0.1s", code=75)[1]
+    study = f"/models/{STUDY}/study.json"
+    server.files[study] = server.files[study].replace(b'"rate"', b'"\\u001b[2J"')
+    assert r"unknown field `\x1b[2J`" in join.once(server.url, code=1)[1]
+
+
 def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
     """By one step a weight moves further than 1e30, where columns have no scale; by many it is no number any more."""
     penalised = model_spec("logistic-regression", {"features": 30, "l2": 1.0}, name=STUDY)
