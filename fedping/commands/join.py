@@ -42,6 +42,9 @@ MOST_BYTES = 2**26
 MOST_SECONDS = 600.0
 """Of any request."""
 
+FEW_ROWS = 100
+"""Fewer are warned of: an update over them tells too much of each."""
+
 _TICKET = 128
 
 
@@ -135,6 +138,7 @@ def join(
                 runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
             )
             log.tell(_introduction(institution, data), "info", before="")
+            _warn_of_few(len(institution.rows))
             if show:
                 return _show(runner, institution)
             return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
@@ -169,6 +173,15 @@ def _warn_of_listeners(url: str) -> None:
             f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
             "the model; ask the operator for an https address",
             err=True,
+        )
+
+
+def _warn_of_few(rows: int) -> None:
+    if rows < FEW_ROWS:
+        log.tell(
+            f"warning: from an update over {rows:,} rows, whoever receives it may reconstruct some of them; "
+            "take part with hundreds of rows at least",
+            "warning",
         )
 
 

@@ -111,6 +111,14 @@ def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monke
     assert server.attempts == []
 
 
+def test_few_rows_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    assert "reconstruct" not in join(server.url, "--show")[1]
+    few = tmp_path / "few.csv"
+    few.write_text("".join(Path(join.rows[1]).read_text().splitlines(keepends=True)[:4]))
+    join.rows = ["--data", str(few), *join.rows[2:]]
+    assert "warning: from an update over 3 rows, whoever receives it may reconstruct" in join(server.url, "--show")[1]
+
+
 def test_json_is_one_object_a_ping(server: FaultyServer, join: Typed) -> None:
     row = json.loads(join.once(server.url, "--json")[0])
     (attempt,) = server.attempts
