@@ -383,7 +383,10 @@ class _TakingPart:
             awaited(self._runner, self._institution.study_as_it_was())  # it may have ended, which is no fault
             raise FedpingError(_refusal(ping, outcome))
         self._done += 1
-        return None
+        if self._done == self._pace.rounds:
+            return None
+        # A server that always has a newer version gets a ping each time we look, and no more.
+        return self._wait(f"waiting for a version after {ping.version}")
 
     async def _posted(self, ping: Waiting) -> Outcome | None:
         """Try to post until it is answered, or time is over: then None."""

@@ -326,6 +326,16 @@ def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
             assert server.attempts == []
 
 
+def test_a_server_that_always_has_a_newer_version_gets_no_more_than_a_ping_each_look(
+    server: FaultyServer, join: Typed
+) -> None:
+    server.plan = lambda name, attempt: publishing(server, len(server.attempts))
+    join(server.url, "--yes", "--for", "1s", "--every", "10s")
+    assert len(server.attempts) == 1
+    join.once(server.url)
+    assert len(server.attempts) == 2
+
+
 def test_a_study_that_has_ended_is_left(server: FaultyServer, join: Typed) -> None:
     over = msgspec.json.encode(public_study(server.study, Declared(state="ended", since="2026-11-24")))
 
