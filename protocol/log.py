@@ -78,7 +78,7 @@ def tell(message: str, level: Level = "error", *, before: str = "fedping: ", tra
         about: what it is about, where that is known: study, line, version, outcome. Only in JSON: a sentence says it.
     """
     if _lines is None:
-        print(f"{before}{message}", *([trace] if trace else []), sep="\n", file=sys.stderr, flush=True)
+        print(f"{before}{_shown(message)}", *([trace] if trace else []), sep="\n", file=sys.stderr, flush=True)
     else:
         _write(_line(message, level, trace=trace, **about))
 
@@ -100,6 +100,11 @@ def tell_defect(before: str) -> None:
 def tell_past_streams(message: str, level: Level = "error") -> None:
     """Log something from a signal handler, or where a thread that hangs may hold the lock of a stream."""
     _write(f"fedping: {message}\n".encode() if _lines is None else _line(message, level))
+
+
+def _shown(text: str) -> str:
+    """Return text that does nothing to a terminal: what another machine answered may be quoted in it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _line(message: str, level: Level, **about: Any) -> bytes:

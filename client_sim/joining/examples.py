@@ -61,10 +61,27 @@ class OwnTable:
         return of_one(self.rows)
 
 
+def _whole(model: Model[Any]) -> Model[Any]:
+    known = unbounded(bare(model))
+    return known.whole if isinstance(known, Part) else known
+
+
+def numbers_a_row(model: Model[Any]) -> int:
+    """Return how many numbers a model of :data:`OF_TABLES` works out of each row at once, about."""
+    match _whole(model):
+        case LogisticRegression(classes=c):
+            return c
+        case Network(classes=c, hidden=units):
+            return c + sum(units)
+        case KMeans(clusters=k):
+            return k
+        case _:
+            return 1
+
+
 def wanted_by(model: Model[Any], words: str) -> Wanted:
     """Return what a model learns from, a model of :data:`OF_TABLES`; ``words`` are for sentences about it."""
-    known = unbounded(bare(model))
-    match known.whole if isinstance(known, Part) else known:
+    match _whole(model):
         case LinearRegression(features=d):
             return Wanted(words, d, predicts=True)
         case LogisticRegression(features=d, classes=c) | Network(features=d, classes=c):

@@ -32,7 +32,7 @@ from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Transport, TransportError
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
 from fedping.client_sim.joining.checking import CheckedTransport
-from fedping.client_sim.joining.examples import OF_TABLES, OwnTable
+from fedping.client_sim.joining.examples import OF_TABLES, OwnTable, numbers_a_row
 from fedping.client_sim.joining.folder import Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.checking import check_training
@@ -49,6 +49,12 @@ from fedping.protocol.update import EncodedUpdate
 
 MOST_STEPS = 10_000_000
 """Local steps of a round that a server may ask for; more would keep a machine busy for hours."""
+
+MOST_WORK = 1e14
+"""Of a round: the rows of all steps, each times the number of weights."""
+
+MOST_NUMBERS = 2**29
+"""That a model may work out of all rows at once, 4 GiB; more may not fit into the memory of a machine."""
 
 NOT_ALLOWED = "403"
 """How the reason begins where ingest refuses the client, and not what it says."""
@@ -119,8 +125,14 @@ def _model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     return model
 
 
-def check_work(training: Training, rows: int) -> None:
-    """Raise :class:`InvalidSettings` if a server asks for more work on so many rows than anybody can mean."""
+def check_work(training: Training, rows: int, model: Model[Any], weights: int) -> None:
+    """Raise :class:`InvalidSettings` if a server asks for more of so many rows than anybody can mean."""
+    numbers = rows * numbers_a_row(model)
+    if numbers > MOST_NUMBERS:
+        raise InvalidSettings(
+            f"the study's model works out {numbers:,} numbers of {rows:,} rows at once, and 'fedping join' takes "
+            f"{MOST_NUMBERS:,} at most; join with fewer rows, or ask its operator for a smaller model"
+        )
     if not isinstance(training, LocalSteps):
         return
     an_epoch = math.ceil(rows / training.batch) if training.batch else 1
@@ -129,6 +141,13 @@ def check_work(training: Training, rows: int) -> None:
         raise InvalidSettings(
             f"the study's training takes {steps:,} steps a round on {rows:,} rows, and 'fedping join' takes "
             f"{MOST_STEPS:,} at most; join with fewer rows, or ask its operator for less"
+        )
+    work = steps * min(training.batch or rows, rows) * weights
+    if work > MOST_WORK:
+        raise InvalidSettings(
+            f"the study's training takes {steps:,} steps a round with {weights:,} weights on {rows:,} rows, which "
+            f"would keep this machine busy for hours ({work:.2g} products, of {MOST_WORK:.0e} at most); join with "
+            "fewer rows, or ask its operator for less"
         )
 
 
@@ -213,7 +232,7 @@ class Institution:
         backoff: Backoff | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        check_work(member.line.training, len(rows))
+        check_work(member.line.training, len(rows), member.model, member.line.spec.m)
         folder.belongs_to(Joined(study=study.name, line=member.line.name, spec_digest=member.line.spec.digest))
         self.study, self.member, self.folder, self.rows = study, member, folder, rows
         self._transport = CheckedTransport(transport, study.name, member.line)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedping.options import LocalPath, json_option
+from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.terminal import status
 
@@ -40,6 +41,9 @@ MOST_BYTES = 2**26
 
 MOST_SECONDS = 600.0
 """Of any request."""
+
+FEW_ROWS = 100
+"""Fewer are warned of: an update over them tells too much of each."""
 
 _TICKET = 128
 
@@ -133,7 +137,8 @@ def join(
             institution = _joined(
                 runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
             )
-            click.echo(_introduction(institution, data), err=True)
+            log.tell(_introduction(institution, data), "info", before="")
+            _warn_of_few(len(institution.rows))
             if show:
                 return _show(runner, institution)
             return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
@@ -168,6 +173,15 @@ def _warn_of_listeners(url: str) -> None:
             f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
             "the model; ask the operator for an https address",
             err=True,
+        )
+
+
+def _warn_of_few(rows: int) -> None:
+    if rows < FEW_ROWS:
+        log.tell(
+            f"warning: from an update over {rows:,} rows, whoever receives it may reconstruct some of them; "
+            "take part with hundreds of rows at least",
+            "warning",
         )
 
 
@@ -333,9 +347,12 @@ class _TakingPart:
         """Do what is next; return the exit code if that was all."""
         folder = self._institution.folder
         if (ping := folder.waiting) is None:
-            self._explain(awaited(self._runner, self._institution.look()))
+            why = awaited(self._runner, self._institution.look())
             if not self._institution.has_new:
-                return self._wait(f"waiting for a version after {self._institution.version}")
+                next_one = f"a version after {max(self._institution.version, folder.progress.version)}"
+                self._explain(why, next_one)
+                return self._wait(f"waiting for {next_one}")
+            self._explain(why)
             ping = _made(self._institution)
             if not self._agreed(ping):
                 click.echo("nothing was sent", err=True)
@@ -366,7 +383,10 @@ class _TakingPart:
             awaited(self._runner, self._institution.study_as_it_was())  # it may have ended, which is no fault
             raise FedpingError(_refusal(ping, outcome))
         self._done += 1
-        return None
+        if self._done == self._pace.rounds:
+            return None
+        # A server that always has a newer version gets a ping each time we look, and no more.
+        return self._wait(f"waiting for a version after {ping.version}")
 
     async def _posted(self, ping: Waiting) -> Outcome | None:
         """Try to post until it is answered, or time is over: then None."""
@@ -387,12 +407,13 @@ class _TakingPart:
         row = {**msgspec.to_builtins(told(ping)), "outcome": outcome.delivery.value, "reason": outcome.reason}
         click.echo(msgspec.json.encode(row).decode())
 
-    def _explain(self, why: str | None) -> None:
-        """Say why nothing came, if it is not what was said last."""
+    def _explain(self, why: str | None, waits_for: str = "") -> None:
+        """Say why nothing came, or what is waited for if nothing is wrong, if it is not what was said last."""
         self._failures = self._failures + 1 if why else 0
-        if why and why != self._said:
-            click.echo(f"fedping: waiting: {why}", err=True)
-        self._said = why or ""
+        says = f"waiting: {why}" if why else f"waiting for {waits_for}" if waits_for else ""
+        if says and says != self._said:
+            log.tell(says, "warning" if why else "info")
+        self._said = says
 
     def _wait(self, doing: str) -> int | None:
         """Wait until it is time to look again; return the exit code if there is no time left for that."""

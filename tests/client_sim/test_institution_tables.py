@@ -97,6 +97,7 @@ def test_other_files_and_other_models(tmp_path: Path) -> None:
         ),
         ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' is of type string, which is not a number"),
         ("a,b,y\n1,2\n", "y", TWO, "cannot be read as what its name says that it is"),
+        ("a;b;y\n1;2;0\n", "y", TWO, "are not separated by commas: a;b;y; save the table with commas"),
     ],
 )
 def test_what_differs_from_the_model_is_said(tmp_path: Path, text: str, label: str, wanted: Wanted, says: str) -> None:
@@ -106,6 +107,13 @@ def test_what_differs_from_the_model_is_said(tmp_path: Path, text: str, label: s
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_of_columns_that_are_not_in_utf_8_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes("größe,b,y\n1,2,0\n".encode("latin-1"))
+    with pytest.raises(FedpingError, match="are not in UTF-8; save the table as UTF-8"):
+        read_examples(path, "y", None, TWO)
 
 
 def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Path) -> None:

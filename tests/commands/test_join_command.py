@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.client_sim.joining.folder import Progress, open_folder
-from fedping.client_sim.learning.registry import model_spec
+from fedping.client_sim.joining.institution import check_work
+from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.main import main
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import Levels
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.spec import NonNegative
 from fedping.protocol.study import Arm, Declared, Study, public_study
-from fedping.protocol.training import LocalSteps
+from fedping.protocol.training import LocalSteps, OneGradient, Training
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import document, fleet_study
 from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours
@@ -106,6 +109,14 @@ def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monke
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert "nobody is there to be asked whether to send; look at it with --show" in join(server.url, code=2)[1]
     assert server.attempts == []
+
+
+def test_few_rows_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    assert "reconstruct" not in join(server.url, "--show")[1]
+    few = tmp_path / "few.csv"
+    few.write_text("".join(Path(join.rows[1]).read_text().splitlines(keepends=True)[:4]))
+    join.rows = ["--data", str(few), *join.rows[2:]]
+    assert "warning: from an update over 3 rows, whoever receives it may reconstruct" in join(server.url, "--show")[1]
 
 
 def test_json_is_one_object_a_ping(server: FaultyServer, join: Typed) -> None:
@@ -294,6 +305,17 @@ def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultySer
         assert len(server.attempts) == 1
 
 
+def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "\x1b[2J\x1b]0;sent\x07\u202e")
+    assert r"400 \x1b[2J\x1b]0;sent\x07\u202e;" in join.once(server.url, code=1)[1]
+    server.model = refusal(500, "\x1b[2J")
+    server.publish(1)
+    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "0.1s", code=75)[1]
+    study = f"/models/{STUDY}/study.json"
+    server.files[study] = server.files[study].replace(b'"rate"', b'"\\u001b[2J"')
+    assert r"unknown field `\x1b[2J`" in join.once(server.url, code=1)[1]
+
+
 def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
     """By one step a weight moves further than 1e30, where columns have no scale; by many it is no number any more."""
     penalised = model_spec("logistic-regression", {"features": 30, "l2": 1.0}, name=STUDY)
@@ -302,6 +324,16 @@ def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
         with faulty_server(tumours(training=LocalSteps(steps=steps, rate=1e30), spec=penalised)) as server:
             assert says in join.once(server.url, code=1)[1]
             assert server.attempts == []
+
+
+def test_a_server_that_always_has_a_newer_version_gets_no_more_than_a_ping_each_look(
+    server: FaultyServer, join: Typed
+) -> None:
+    server.plan = lambda name, attempt: publishing(server, len(server.attempts))
+    join(server.url, "--yes", "--for", "1s", "--every", "10s")
+    assert len(server.attempts) == 1
+    join.once(server.url)
+    assert len(server.attempts) == 2
 
 
 def test_a_study_that_has_ended_is_left(server: FaultyServer, join: Typed) -> None:
@@ -380,6 +412,22 @@ def test_what_an_institution_cannot_do_is_refused(join: Typed, study: Study, say
         assert [path for path, _ in server.fetches] == [f"/models/{STUDY}/study.json"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "training", "rows", "says"),
+    [
+        ({"hidden": 500}, LocalSteps(epochs=100_000, rate=0.1), 10**6, "16,502 weights on 1,000,000 rows, which would"),
+        ({"hidden": 500}, LocalSteps(epochs=5, batch=16, rate=0.1), 10**6, None),
+        ({"hidden": 500}, OneGradient(), 2 * 10**6, "works out 1,004,000,000 numbers of 2,000,000 rows at once"),
+    ],
+)
+def test_more_work_or_memory_than_anybody_can_mean_is_refused(
+    settings: dict[str, Any], training: Training, rows: int, says: str | None
+) -> None:
+    spec = model_spec("network", {"features": 30, "classes": 2, **settings}, name=STUDY)
+    with pytest.raises(InvalidSettings, match=says) if says else nullcontext():
+        check_work(training, rows, learner_for(spec, training), spec.m)
+
+
 def test_studies_of_interactions_are_refused(join: Typed) -> None:
     with faulty_server(fleet_study()) as server:
         said = join(server.url, "--yes", study=server.study.name, code=2)[1]
@@ -421,6 +469,13 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
     (join.state / "waiting.json").write_text("{")
     assert "waiting.json is damaged" in join.once(server.url, code=1)[1]
     assert server.attempts == []
+
+
+def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "0.5s")
+    assert out == ""
+    assert said.count("fedping: waiting for a version after 0\n") == 1
 
 
 # --- killed at any moment ---

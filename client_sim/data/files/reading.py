@@ -20,10 +20,16 @@ def read_arrow(path: Path) -> Any:
     if not path.exists():
         raise FedpingError(f"there is no file {path}; give the path of a CSV, Parquet or Arrow file")
     try:
-        return _reader(path)(path)
+        read = _reader(path)(path)
+        named = " ".join(read.column_names)  # names that are no UTF-8 are found out here
+    except UnicodeDecodeError as error:
+        raise FedpingError(f"the names of the columns of {path} are not in UTF-8; save the table as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise FedpingError(f"the file {path} cannot be read as what its name says that it is: {reason}") from error
+    if read.num_columns == 1 and _reader(path) is _csv and any(mark in named for mark in ";\t|"):
+        raise FedpingError(f"the columns of {path} are not separated by commas: {named}; save the table with commas")
+    return read
 
 
 def _reader(path: Path) -> Callable[[Path], Any]:
