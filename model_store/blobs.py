@@ -28,6 +28,10 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 """Errors of file systems without hard links: FAT and exFAT, FUSE of object stores, some of SMB."""
 
 
+class StorageAway(FedpingError):
+    """What keeps a store's bytes does not answer, or refuses; the same may be tried again later."""
+
+
 class Blobs(Protocol):
     """Named bytes. Keys are relative paths with '/'; when a write returns, it is whole and durable, or absent."""
 

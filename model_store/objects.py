@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedping.model_store.blobs import LARGEST_BLOB, Sight
+from fedping.model_store.blobs import LARGEST_BLOB, Sight, StorageAway
 from fedping.model_store.place import Bucket
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
@@ -67,7 +67,7 @@ class _Unsettled(OSError):
 class ObjectBlobs:
     """Blobs as objects below the folder of a bucket; see :class:`fedping.model_store.blobs.Blobs`.
 
-    Every method raises :class:`FedpingError` if the object store does not answer as it should.
+    Every method raises :class:`StorageAway` if the object store does not answer as it should.
     """
 
     def __init__(self, place: Bucket) -> None:
@@ -203,7 +203,7 @@ class ObjectBlobs:
             else:
                 remedy = "correct the endpoint, region or credentials in the environment if it stays so"
             where = f"{self.place}/{key}" if key else str(self.place)
-            raise FedpingError(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
+            raise StorageAway(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
 
 
 @cache

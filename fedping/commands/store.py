@@ -192,6 +192,7 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pat
 
     _warn_without(landing)
     opened = open_store(store_path)
+    opened.check_publishing()
     with noting(opened, landing, study, line):
         restored = roll_back(opened, study, line, target, created=utc_now(), code_version=__version__)
     click.echo(f"published version {restored.iteration}, which repeats version {target}; clients fetch it from now on")
@@ -217,6 +218,7 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pa
 
     _warn_without(landing)
     opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
+    opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
         f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "

@@ -29,6 +29,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
+from tests.support.dashboard import dashboard_client
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, STUDY, make_store
 from tests.support.ingest_server import running_ingest
@@ -349,6 +350,32 @@ def test_a_round_where_nothing_can_be_published_is_refused(
     bucket.well()
     assert store.iterations("study", "main") == [0]
     assert main(asked) == 0
+
+
+def test_nothing_is_rolled_back_where_conditional_writes_are_not_obeyed(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    landing = landed(tmp_path / "landing")
+    store = store_with(place_of(bucket.url), small_study())
+    rounds(store, landing, NumpyEngine())
+    bucket.faults("deaf", method="PUT")
+    for asked in (["rollback", "study", "main", "--to", "1"], ["continue", "study", "main", "--from", "9"]):
+        assert main(["store", *asked, "--store", bucket.url, "--landing", str(landing)]) == 1
+        assert "has no conditional writes" in capsys.readouterr().err
+    bucket.well()
+    assert store.newest("study", "main") == ROUNDS
+
+
+def test_a_page_says_that_the_bucket_is_away(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0.2")
+    store_with(place_of(bucket.url), small_study())
+    client = dashboard_client(tmp_path, store=place_of(bucket.url))
+    page = "/live/study/main/"
+    assert client.get(page).status_code == 200
+    bucket.faults("error")
+    answer = client.get(page)
+    assert answer.status_code == 503
+    assert "in the object store (InternalError" in answer.get_data(as_text=True)
 
 
 def test_the_guide_can_be_typed(
