@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 from benchmarks.ingest_pings import M, batch_requests, single_requests
 from benchmarks.load import Outcome, run_load
+from fedping.experiments.server_process import free_ports
 
 CONNECTIONS = 128
 BATCH = 500
@@ -64,10 +64,7 @@ def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Itera
 
 def free_port() -> int:
     """Return a port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports()[0]
 
 
 def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operations: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -56,12 +58,23 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
         _stop(process)
 
 
+_PORTS = range(15_000, 32_000)
+"""Below those from which Linux takes one for each connection: another program might get one before it is used."""
+
+
 def free_ports() -> tuple[int, int]:
     """Return two ports that nobody listens on at this moment, and that are two."""
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
-            probe.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+    first, second = itertools.islice(filter(_is_free, random.SystemRandom().sample(_PORTS, 1000)), 2)
+    return first, second
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _await_healthy(what: str, process: subprocess.Popen[bytes], log: Path, addresses: Sequence[str]) -> None:

@@ -63,6 +63,12 @@ _ME = np.zeros(1, np.int64)
 """The only client of its roster."""
 
 
+class StudyChanged(FedpingError):
+    """The study is not the one that an institution has joined; somebody has to look at it. Exit code 6."""
+
+    exit_code = 6
+
+
 @dataclass(frozen=True)
 class Membership:
     """Where an institution falls in a study.
@@ -281,7 +287,7 @@ class Institution:
 
         Raises:
             StudyEnded: it has ended.
-            FedpingError: it is another one by now.
+            StudyChanged: it is another one by now.
         """
         try:
             found = await self._transport.fetch_study(self.study.name)
@@ -290,7 +296,7 @@ class Institution:
                 return
             raise
         if found != self.study:
-            raise FedpingError(
+            raise StudyChanged(
                 f"study '{self.study.name}' is not what it was when this institution joined; see what it asks for "
                 "now, and run the same command again"
             )

@@ -369,7 +369,7 @@ def test_a_study_that_changes_while_it_waits_is_not_followed(server: FaultyServe
         return LANDED
 
     server.plan = replaced
-    assert "is not what it was when this institution joined" in join(server.url, "--yes", "--every", "0.1s", code=1)[1]
+    assert "is not what it was when this institution joined" in join(server.url, "--yes", "--every", "0.1s", code=6)[1]
 
 
 # --- what is refused at the start ---

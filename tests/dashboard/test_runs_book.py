@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from benchmarks.ingest import free_port
 from fedping.dashboard.answers import WrongState
 from fedping.dashboard.runs.book import RunBook
 from fedping.dashboard.runs.run import NOTE, UnknownRun
@@ -96,12 +96,6 @@ def answers(address: str) -> bool:
         return requests.get(address, timeout=5).ok
     except requests.ConnectionError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_stopped_run_leaves_no_process_and_goes_on(tmp_path, mark):
