@@ -380,13 +380,14 @@ class ModelStore:
         return HistoryOf(self.blobs, self.where, study).newest()
 
     def _standing(self, study: str) -> Standing:
-        newest = HistoryOf(self.blobs, self.where, study).newest()
+        history = HistoryOf(self.blobs, self.where, study)
+        newest = history.newest()
         if newest == 0:
             return Standing()
-        key = HistoryOf(self.blobs, self.where, study).key(newest)
+        key = history.key(newest)
         seen, known = self.blobs.sight(key), self._standings.get(key)
         if known is None or seen is None or known[0] != seen:
-            known = (seen or (), self._of_history(HistoryOf(self.blobs, self.where, study).standing))
+            known = (seen or (), self._of_history(history.standing))
             _remember(self._standings, key, known)
         return known[1]
 
@@ -396,8 +397,6 @@ class ModelStore:
     def _of_history(self, read: Callable[[], _T]) -> _T:
         try:
             return read()
-        except NewerFormat as error:
-            raise StoreError(str(error)) from error
         except FedpingError as error:
             raise StoreError(str(error)) from error
 

@@ -3,20 +3,15 @@
 import contextlib
 import http.client
 import json
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from fedping.model_store import open_store
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent
-from tests.browser.harness.available import needed
 from tests.support.images import ROOT
 from tests.support.ingest_app import STUDY, make_store
 from tests.support.ingest_server import IngestServer, free_port, running_ingest
+from tests.support.nginx import running_nginx
 from tests.support.versions import after
 
 AROUND = """
@@ -43,7 +38,7 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
 @pytest.fixture(scope="module")
 def static(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Yield the port of nginx with the file, of which addresses and paths alone are replaced."""
-    program, folder, port = needed("nginx"), tmp_path_factory.mktemp("nginx"), free_port()
+    folder, port = tmp_path_factory.mktemp("nginx"), free_port()
     text = (ROOT / "deploy" / "kubernetes" / "models.conf").read_text()
     for old, new in {
         "listen 8080;": f"listen 127.0.0.1:{port};",
@@ -54,29 +49,8 @@ def static(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> It
         assert old in text, old
         text = text.replace(old, new)
     (folder / "models.conf").write_text(text)
-    (folder / "nginx.conf").write_text(AROUND.format(folder=folder, user="user root;" if os.geteuid() == 0 else ""))
-    command = [program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
-    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    assert "warn" not in checked.stderr
-    parent = os.getpid()
-    process = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(parent))
-    try:
-        deadline = time.monotonic() + 240
-        while not listens(port):
-            assert process.poll() is None, (folder / "error.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    with running_nginx(AROUND, folder, port):
         yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def listens(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        return ask(port, "/__lbheartbeat__")[0] == 200
-    return False
 
 
 def ask(port: int, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -58,7 +58,8 @@ class Nginx:
 @contextlib.contextmanager
 def nginx_before(upstreams: Sequence[int], folder: Path) -> Iterator[Nginx]:
     """Run nginx with the documented file, of which addresses and paths are replaced, before ingests at some ports."""
-    program, openssl = needed("nginx"), needed("openssl")
+    needed("nginx")
+    openssl = needed("openssl")
     folder.mkdir()
     make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", "privkey.pem", "-out", "fullchain.pem"]
@@ -77,9 +78,16 @@ def nginx_before(upstreams: Sequence[int], folder: Path) -> Iterator[Nginx]:
         assert old in text, old
         text = text.replace(old, new)
     (folder / "fedping.conf").write_text(text)
+    with running_nginx(AROUND, folder, port):
+        yield Nginx(folder, port, plain_port)
+
+
+@contextlib.contextmanager
+def running_nginx(around: str, folder: Path, port: int) -> Iterator[None]:
+    """Run nginx over the files of a folder, with what stands around them; it listens on a port by then."""
     user = "user root;" if os.geteuid() == 0 else ""
-    (folder / "nginx.conf").write_text(AROUND.format(folder=folder, user=user))
-    command = [program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
+    (folder / "nginx.conf").write_text(around.format(folder=folder, user=user))
+    command = [needed("nginx"), "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     assert "warn" not in checked.stderr
@@ -91,7 +99,7 @@ def nginx_before(upstreams: Sequence[int], folder: Path) -> Iterator[Nginx]:
             assert process.poll() is None, (folder / "error.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        yield Nginx(folder, port, plain_port)
+        yield
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
