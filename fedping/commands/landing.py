@@ -11,13 +11,14 @@ import click
 import msgspec
 
 from fedping.commands.study_life import because_option, whoever
-from fedping.options import journal_option, json_option, landing_option, store_option
+from fedping.options import journal_of, journal_option, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import key_in
 from fedping.terminal import status
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 
 @click.group()
@@ -48,7 +49,7 @@ def prune(
     dry_run: bool,
     because: str,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     as_json: bool,
 ) -> None:
     """Remove landed pings that are older than the newest VERSIONS of the STUDIES (default: all that are not private).
@@ -109,7 +110,7 @@ def forget(
     dry_run: bool,
     because: str,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     journal: Path | None,
     as_json: bool,
 ) -> None:
@@ -128,7 +129,7 @@ def forget(
 
     store = open_store(store_path)
     with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
-        waiting = waiting_in(journal or landing / ".journal", client_id)  # first: they may land meanwhile
+        waiting = waiting_in(journal_of(journal, landing), client_id)  # first: they may land meanwhile
         found: list[Found] = []
         damaged: list[UnreadableFile] = []
         for looked, one in enumerate(pings_of(landing, client_id), 1):
@@ -157,7 +158,7 @@ def forget(
                     by=whoever(),
                     because=because,
                     versions=made_of[name],
-                    files=tuple(file.relative_to(landing).as_posix() for file in files),
+                    files=tuple(key_in(landing, file) for file in files),
                 )
         for number, one in enumerate([] if dry_run else found, 1):
             tell(f"wrote {number:,} of {len(found):,} landed files again")

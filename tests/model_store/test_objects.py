@@ -15,10 +15,11 @@ import pytest
 import requests
 
 from fedping.model_store.blobs import Blobs, LocalBlobs
-from fedping.model_store.objects import PATIENCE_VARIABLE, ObjectBlobs, _reason
-from fedping.model_store.place import Bucket as Place
-from fedping.model_store.place import place_of
+from fedping.model_store.objects import ObjectBlobs
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.object_store import PATIENCE_VARIABLE, _reason
+from fedping.protocol.place import Bucket as Place
+from fedping.protocol.place import place_of
 from tests.support.object_server import Bucket, bucket_of, object_server
 
 

@@ -23,9 +23,9 @@ from fedping.dashboard.live.history import LineHistory
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
-from fedping.model_store.objects import PATIENCE_VARIABLE
-from fedping.model_store.place import place_of
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.object_store import PATIENCE_VARIABLE
+from fedping.protocol.place import place_of
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -208,7 +208,7 @@ import os, signal, sys
 from pathlib import Path
 import obstore
 from fedping.model_store import open_store
-from fedping.model_store.place import place_of
+from fedping.protocol.place import place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 
