@@ -12,7 +12,7 @@ from fedping.protocol.place import Bucket, Place
 from fedping.protocol.storage import Bytes, Opened
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, UpdateVersion
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
@@ -158,23 +158,18 @@ class BucketStorage:
         found = self._head(where)
         if found is None:
             raise FileNotFoundError(f"there is no {file}")
-        self._put(where, b"".join(parts), found)
+        self._put(where, b"".join(parts), found["e_tag"])
 
-    def _put(self, where: Bucket, data: bytes, instead_of: ObjectMeta | None) -> None:
+    def _put(self, where: Bucket, data: bytes, instead_of: str | None) -> None:
         import obstore
         from obstore.exceptions import PreconditionError
-
-        # Google compares generations, which the library calls versions; the others entity tags.
-        seen: UpdateVersion = {}
-        if instead_of is not None:
-            seen = {"e_tag": instead_of["e_tag"], "version": instead_of["version"]}
 
         def ask() -> None:
             obstore.put(
                 _objects(where),
                 where.prefix,
                 data,
-                mode="overwrite" if instead_of is None else seen,
+                mode="overwrite" if instead_of is None else {"e_tag": instead_of, "version": None},
                 use_multipart=instead_of is None and len(data) > 2 * PART_BYTES,
                 chunk_size=PART_BYTES,
             )

@@ -232,6 +232,7 @@ run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), clock=lambda
 
 @of_each_service
 @pytest.mark.thorough
+@pytest.mark.timeout(3600)
 def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: Path, bucket: Bucket) -> None:
     """Each round is killed at some of its writes, while one request in ten fails, and then run again."""
     landing, draws = landed(tmp_path / "landing"), random.Random(18)
