@@ -49,6 +49,7 @@ MARK = ".landing"
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
+_COPIED_AT_ONCE = 2**24
 _MOST_NOTED = 64
 _MOST_ATTEMPT = 10_000
 _MOST_DIGITS = 12
@@ -126,12 +127,8 @@ def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, li
 def all_landed(landing: P, since_ms: int = 0) -> list[P]:
     """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
     found = storage_of(landing).tree(landing, since_ms)
-    files = [
-        file
-        for way in sorted(found, key=lambda way: way.split("/"))
-        if _is_partition(way)
-        for file in _landed(below(landing, way), found[way])
-    ]
+    ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
+    files = [file for way in ways for file in _landed(below(landing, way), found[way])]
     return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
 
 
@@ -172,6 +169,30 @@ def study_of(file: Place) -> str:
 def size_of(file: Place) -> int:
     """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
     return storage_of(file).size(file)
+
+
+def copy_landed(file: Place, to: Place) -> bool:
+    """Copy a landed file to another place, byte for byte; return False if the same file is there.
+
+    Raises:
+        UnreadableFile: it is damaged, or what is there already is.
+        FileNotFoundError: it is gone.
+    """
+    from fedping.protocol.landed_file import open_landed
+
+    mine = open_landed(file)
+    try:
+        there = open_landed(to)
+    except FileNotFoundError:
+        pass
+    else:
+        if (there.digest, there.size) == (mine.digest, mine.size):
+            return False
+    with storage_of(file).opened(file) as opened:
+        starts = range(0, mine.size, _COPIED_AT_ONCE)
+        parts = (opened.read(start, min(_COPIED_AT_ONCE, mine.size - start)) for start in starts)
+        storage_of(to).write(to, (memoryview(part) for part in parts))
+    return True
 
 
 def remove_landed(file: Place) -> None:

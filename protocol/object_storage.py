@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.object_store import BROKEN_ANSWERS, BROKEN_PUTS, again, check_bucket, connection, heeding, told
@@ -12,7 +12,7 @@ from fedping.protocol.place import Bucket, Place
 from fedping.protocol.storage import Bytes, Opened
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, UpdateVersion
     from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
@@ -158,18 +158,24 @@ class BucketStorage:
         found = self._head(where)
         if found is None:
             raise FileNotFoundError(f"there is no {file}")
-        self._put(where, b"".join(parts), found["e_tag"])
+        self._put(where, b"".join(parts), found)
 
-    def _put(self, where: Bucket, data: bytes, instead_of: str | None) -> None:
+    def _put(self, where: Bucket, data: bytes, instead_of: ObjectMeta | None) -> None:
+        """Write an object; instead of one that was seen, if that is not None and still there."""
         import obstore
         from obstore.exceptions import PreconditionError
+
+        mode: Literal["overwrite"] | UpdateVersion = "overwrite"
+        if instead_of is not None:
+            seen = {"e_tag": instead_of["e_tag"], "version": instead_of["version"]}
+            mode = cast("UpdateVersion", {name: tag for name, tag in seen.items() if tag is not None})
 
         def ask() -> None:
             obstore.put(
                 _objects(where),
                 where.prefix,
                 data,
-                mode="overwrite" if instead_of is None else {"e_tag": instead_of, "version": None},
+                mode=mode,
                 use_multipart=instead_of is None and len(data) > 2 * PART_BYTES,
                 chunk_size=PART_BYTES,
             )

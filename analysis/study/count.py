@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, gathered, parts_of
@@ -196,38 +196,39 @@ def _read(session: SparkSession, folders: Mapping[Place, Sequence[Place]], colum
     if all(isinstance(folder, Path) for folder in folders):
         reader = session.read.schema(schema).option("recursiveFileLookup", "true")
         return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(str, folders))
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
     files = [(str(file),) for file in chain.from_iterable(folders.values())]
     tasks = min(len(files), PARTITIONS_A_CORE * session.sparkContext.defaultParallelism)
     named = session.createDataFrame(files, "file string").repartition(tasks)
-    return named.mapInArrow(_reads(to_arrow_schema(cast("StructType", StructType.fromDDL(schema)))), schema)
+    return named.mapInArrow(_reads(list(columns)), schema)
 
 
-def _reads(schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a Spark worker runs: from names of landed files to their rows, cast to a schema."""
+def _reads(columns: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a Spark worker runs: from addresses of landed files to their rows."""
 
     def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in named:
             for file in batch.column("file").to_pylist():
                 landed = open_landed(file)
-                there = [name for name in schema.names if name in landed.footer.schema.to_arrow_schema().names]
-                for rows in landed.batches(there):
-                    yield _cast(rows, schema)
+                there = set(landed.footer.schema.to_arrow_schema().names)
+                for rows in landed.batches([name for name in columns if name in there]):
+                    yield _for_spark(rows, columns)
 
     return read
 
 
-def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows in a schema; a column that they lack is null."""
+def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return some columns in the types that Spark takes; one that is not there is null."""
     import pyarrow as pa
 
-    columns = [
-        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    def plain(column: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            return column.cast(column.type.value_type)
+        if pa.types.is_fixed_size_binary(column.type):
+            return column.cast(pa.binary())
+        return column.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(column.type) else column
+
+    there = {name: plain(rows.column(name)) for name in rows.schema.names}
+    return pa.RecordBatch.from_pydict({name: there.get(name, pa.nulls(len(rows))) for name in columns})
 
 
 def _beginnings(session: SparkSession, study: Study, landing: Place) -> DataFrame:
