@@ -20,6 +20,7 @@ a share of the requests fail from then on, at most so many:
     skewed       403, as for a request whose time is minutes from the server's
     elsewhere    301, as for a bucket of another region
     deaf         no fault of one request: conditional writes are not obeyed
+    kept         nor this: what is there may not be replaced, as by a policy of retention
 
 `GET /_seen` tells how many requests of each method there were.
 """
@@ -72,17 +73,21 @@ _ERRORS = {
         "throttled": ("429 Too Many Requests", "SlowDown", ""),
         "denied": ("403 Forbidden", "AccessDenied", ""),
         "expired": ("401 Unauthorized", "AuthenticationRequired", ""),
+        "kept": ("403 Forbidden", "RetentionPolicyNotMet", ""),
     },
     "az": {
         "slow_down": ("503 Service Unavailable", "ServerBusy", ""),
         "error": _ERROR,
         "throttled": _THROTTLED,
         "denied": ("403 Forbidden", "AuthorizationPermissionMismatch", ""),
+        "kept": ("409 Conflict", "BlobImmutableDueToPolicy", ""),
         "expired": ("403 Forbidden", "AuthenticationFailed", "Signature not valid in the specified time frame"),
         "skewed": ("403 Forbidden", "AuthenticationFailed", "Request date header too old: 'Mon, 23 Nov 2026 06:00:00'"),
     },
 }
 """Of each service: the status, the code, and what Azure says beside the code."""
+
+_CONDITIONS = ("HTTP_IF_NONE_MATCH", "HTTP_X_GOOG_IF_GENERATION_MATCH")
 
 Start = Callable[..., Any]
 
@@ -223,6 +228,8 @@ class _Faulty:
             return [json.dumps(self._seen).encode()]
         while (kind := self._fault(environ["REQUEST_METHOD"])) == "hangs":
             time.sleep(0.05)
+        if kind == "kept" and any(name in environ for name in _CONDITIONS):
+            kind = ""
         if kind in self._errors:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             status, code, detail = self._errors[kind]
@@ -235,8 +242,8 @@ class _Faulty:
             start("200 OK", [])
             return []
         if kind == "deaf":
-            environ.pop("HTTP_IF_NONE_MATCH", None)
-            environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None)
+            for name in _CONDITIONS:
+                environ.pop(name, None)
         answer = self._answer(environ, start, cut=kind == "cut")
         if kind == "lost":
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
