@@ -439,6 +439,30 @@ def test_a_profile_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) 
         ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
 
 
+@only("s3")
+def test_a_profile_whose_login_has_expired_is_told(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0.2")
+    login = "sso_start_url=https://login\nsso_region=us-east-1\nsso_account_id=1\nsso_role_name=r\n"
+    (tmp_path / "config").write_text(f"[profile sso]\n{login}")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "sso")
+    blobs = blobs_in(bucket, "with/login")
+    for attempt in (blobs.check_writing, lambda: blobs.read("k"), lambda: blobs.names("")):
+        with pytest.raises(FedpingError, match=rf"Token for https://login does not exist\); {MAY}"):
+            attempt()
+
+
+@only("s3")
+def test_conditional_puts_that_are_switched_off_are_told(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(FedpingError, match="unset AWS_CONDITIONAL_PUT") as told:
+        blobs_in(bucket, "unconditional").check_writing()
+    assert "\n" not in str(told.value)
+
+
 @pytest.mark.parametrize("prolog", ["", '<?xml version="1.0"?>'])
 def test_an_answer_is_told_without_what_was_signed(prolog: str) -> None:
     """S3 repeats the whole request, with the session's token, where a signature does not match."""
