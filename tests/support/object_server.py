@@ -127,11 +127,7 @@ class Bucket:
 
     def put(self, key: str) -> None:
         """Write an empty object by HTTP, of a name that the library would not take."""
-        sas = f"?{azurite.ALWAYS}" if self.scheme == "az" else ""
-        headers = {"Authorization": f"Bearer {TOKEN}"} if self.scheme == "gs" else {}
-        address = f"{self.endpoint}/{azurite.ACCOUNT}" if self.scheme == "az" else self.endpoint
-        headers |= {"x-ms-blob-type": "BlockBlob"}
-        requests.put(f"{address}/{self.name}/{key}{sas}", headers=headers, timeout=60).raise_for_status()
+        _put(self.endpoint, self.scheme, f"{self.name}/{key}")
 
     @property
     def scheme(self) -> str:
@@ -186,20 +182,25 @@ def environment(endpoint: str, scheme: str) -> dict[str, str]:
 def bucket_of(endpoint: str, scheme: str = "s3") -> Iterator[Bucket]:
     """Make a new bucket, which this process and those that it starts have the keys of."""
     name = f"test-{uuid.uuid4().hex[:12]}"
-    addresses = {
-        "s3": f"{endpoint}/{name}",
-        "gs": f"{endpoint}/{name}",
-        "az": f"{endpoint}/{azurite.ACCOUNT}/{name}?restype=container&{azurite.ALWAYS}",
-    }
-    headers = {"Authorization": f"Bearer {TOKEN}"} if scheme == "gs" else {}
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environment(endpoint, scheme).items():
             patch.setenv(variable, value)
-        requests.put(addresses[scheme], headers=headers, timeout=60).raise_for_status()
+        _put(endpoint, scheme, name, "restype=container&" if scheme == "az" else "")
         made = Bucket(f"{scheme}://{name}", endpoint)
         made.well()
         yield made
         made.well()
+
+
+def _put(endpoint: str, scheme: str, path: str, query: str = "") -> None:
+    """Make a bucket or write an empty object, as somebody who may; the library does neither."""
+    address, headers = f"{endpoint}/{path}", {}
+    if scheme == "gs":
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+    elif scheme == "az":
+        address = f"{endpoint}/{azurite.ACCOUNT}/{path}?{query}{azurite.ALWAYS}"
+        headers = {"x-ms-blob-type": "BlockBlob"}
+    requests.put(address, headers=headers, timeout=60).raise_for_status()
 
 
 class _Faulty:
