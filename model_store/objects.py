@@ -1,8 +1,8 @@
 """The blobs of a store in an object store: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
 
-A version is created by a conditional put (``If-None-Match: *``), so that of any number of writers one wins; what is
-seen of an object is its entity tag, never a time. How the object store is talked to, and what fails in passing is tried
-again: :mod:`fedping.protocol.object_store`.
+A version is created by a conditional put (``If-None-Match: *``, or Google's ``x-goog-if-generation-match: 0``), so that
+of any number of writers one wins; what is seen of an object is its entity tag, never a time. How the object store is
+talked to, and what fails in passing is tried again: :mod:`fedping.protocol.object_store`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class ObjectBlobs:
         attributes = {**_attributes(key), _WRITER: writer}
         try:
             heeding(lambda: obstore.put(self._objects, key, data, mode="create", attributes=attributes))
-        except (AlreadyExistsError, PreconditionError):
+        except (AlreadyExistsError, PreconditionError) as conflict:
             # By another writer; or by this one, whose first try was carried out and its answer lost.
             try:
                 return self._written_by(key) == writer
             except FileNotFoundError as error:  # S3 answers 409 while another put is under way, which may yet fail
                 check_bucket(error)
-                raise Unsettled("another writer is at it, and did not end") from error
+                raise Unsettled(f"another writer may be at it, and did not end: {conflict}") from error
         except Exception:
             with suppress(Exception):
                 if self._written_by(key) == writer:
@@ -79,8 +79,13 @@ class ObjectBlobs:
         """See :meth:`Blobs.replace`."""
         import obstore
 
+        # In one request, as versions are: parts of an upload that was killed stay, are paid for and are seen by nobody.
         with told("write", below(self.place, key)):
-            heeding(lambda: obstore.put(self._objects, key, data, mode="overwrite", attributes=_attributes(key)))
+            heeding(
+                lambda: obstore.put(
+                    self._objects, key, data, mode="overwrite", attributes=_attributes(key), use_multipart=False
+                )
+            )
 
     def read(self, key: str) -> bytes | None:
         """See :meth:`Blobs.read`."""

@@ -46,8 +46,26 @@ BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
 
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-_NOT_ALLOWED = ("AccessDenied", "AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
+"""What S3, Azure and Google's issuer of tokens say if a request's time is not theirs, minutes apart."""
+
+_NOT_ALLOWED = re.compile(r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant")
+"""Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens."""
+
 _LONGEST_REASON = 300
+
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
+
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; no connection string",
+}
+"""What a person most likely has."""
 
 
 class StorageAway(FedpingError):
@@ -64,20 +82,26 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
 
     Those of ``let`` are left to the caller, unless they say that there is no bucket.
     """
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import BaseError
 
     try:
         yield
     except (BaseError, OSError) as error:
         if isinstance(error, let) and not any(code in str(error) for code in _NO_BUCKET):
             raise
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _code(error) in _NOT_ALLOWED:
-            remedy = "give credentials that may, and have not expired, by the environment"
-        elif any(code in str(error) for code in _NO_BUCKET):
-            remedy = f"there is no '{where.name}': make it first, or correct the address"
-        else:
-            remedy = "correct the endpoint, region or credentials in the environment if it stays so"
+        remedy = _remedy(str(error), where)
         raise StorageAway(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
+
+
+def _remedy(said: str, where: Bucket) -> str:
+    """Return what a person is to do about an error of the library."""
+    if any(code in said for code in _NO_BUCKET):
+        return f"there is no '{where.name}': make it first, or correct the address"
+    if any(words in said for words in _CLOCKS_APART):
+        return "this machine's clock is wrong: set it, by NTP, say"
+    if _NOT_ALLOWED.search(said):
+        return "give credentials that may, and have not expired, by the environment"
+    return "correct the endpoint, region or credentials in the environment if it stays so"
 
 
 @cache
@@ -86,10 +110,10 @@ def connection(place: Bucket) -> ObjectStore:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    _check_endpoints()
+    _check_endpoints(place)
     given: dict[str, Any] = {
         "client_options": {
-            "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS),
+            "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS[place.scheme]),
             "connect_timeout": timedelta(seconds=5),
             "read_timeout": timedelta(seconds=15),
             "timeout": timedelta(seconds=ANSWERS_WITHIN),
@@ -107,16 +131,14 @@ def connection(place: Bucket) -> ObjectStore:
         return from_url(str(place), **given)
     except (BaseError, ValueError) as error:
         raise InvalidSettings(
-            f"{place} cannot be opened ({_reason(error)}); give what is missing by the environment"
+            f"{place} cannot be opened ({_reason(error)}); give what is missing by the environment, such as "
+            f"{_CREDENTIALS[place.scheme]}"
         ) from error
 
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
-
-
-def _check_endpoints() -> None:
+def _check_endpoints(place: Bucket) -> None:
     """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
-    for name in _ENDPOINTS:
+    for name in _ENDPOINTS[place.scheme]:
         said = os.environ.get(name)
         if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
             raise InvalidSettings(
@@ -201,14 +223,15 @@ def check_bucket(error: FileNotFoundError) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what an object store answered, without what may be a signature in an address."""
+    """Return the first line of what an object store answered, without what may be a secret in an address."""
     said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
     code = _code(error)
-    text = " ".join(re.sub(r"<[^>]*>", " ", re.sub(r"\?\S*", "", said)).split()).rstrip(": ")
+    said = re.sub(r"//[^/\s@]*@", "//", re.sub(r"\?\S*", "", said))
+    text = " ".join(re.sub(r"<[^>]*>", " ", said).split()).rstrip(": ")
     return (f"{code}: " if code else "") + text[:_LONGEST_REASON]
 
 
 def _code(error: BaseException) -> str:
-    """Return the code of S3's or Azure's answer; "" if it has none."""
+    """Return the code in an answer; "" if it has none, as none to HEAD has."""
     found = re.search(r"<Code>([^<]{1,80})</Code>", str(error))
     return found[1] if found else ""

@@ -18,6 +18,7 @@ _ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
 """What would name another folder when the address is read again."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
             f"the address of the {_KINDS[scheme]} has a name, a password or a token in it; give {scheme}://NAME/FOLDER "
             "alone, and credentials by the environment"
         )
-    if not _BUCKET.match(name):
+    if not (_CONTAINER if scheme == "az" else _BUCKET).match(name):
         raise InvalidSettings(f"'{text}' names no {_KINDS[scheme]}; give {scheme}://NAME or {scheme}://NAME/FOLDER")
     parts = unquote(prefix).split("/") if prefix else []
     if any(part in ("", ".", "..") or _ODD.search(part) or not part.isprintable() for part in parts):
