@@ -145,7 +145,7 @@ def _check_endpoints(place: Bucket) -> None:
     """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
     for name in _ENDPOINTS[place.scheme]:
         said = os.environ.get(name)
-        if said and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
+        if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
             raise InvalidSettings(
                 f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
                 "credentials by their own variables"

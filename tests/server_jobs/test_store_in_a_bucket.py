@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.landing import all_landed, partition, write_landed
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.place import place_of
 from fedping.protocol.study import Arm, Study
@@ -33,6 +34,7 @@ from tests.support.dashboard import dashboard_client
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, STUDY, make_store
 from tests.support.ingest_server import running_ingest
+from tests.support.landed import landed_table
 from tests.support.object_server import SCHEMES, Bucket, bucket_of
 from tests.support.pings import ping_json
 from tests.support.processes import wait_until
@@ -393,19 +395,32 @@ def test_the_guide_can_be_typed(
     """All commands of docs/object-stores.md, in their order, in a folder with the shipped experiments."""
     guide = (ROOT / "docs" / "object-stores.md").read_text()
     typed = [line for block in re.findall(r"^```sh\n(.*?)^```$", guide, re.M | re.S) for line in block.splitlines()]
-    (tmp_path / "landing").mkdir()
+    write_landed(partition(tmp_path / "landing", "demo", "main", 0), landed_table(5, 1), 1)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
-    ran = 0
-    for line in typed:
-        words = shlex.split(line.replace("s3://fedping-models", bucket.url))
-        if words[0] == "export":
-            monkeypatch.setenv(*words[1].split("=", 1))  # type: ignore[arg-type]
-        elif words[0] == "fedping":
-            if "--store" in words and words[words.index("--store") + 1] == "store":
-                monkeypatch.delenv("FEDPING_STORE")
-                assert main(["study", "create", "experiments/demo.toml"]) == 0
-            assert main(words[1:]) == 0, line
-            ran += 1
-    assert ran == 6
+    ran: list[str] = []
+    with ExitStack() as stack:
+        for line in typed:
+            words = shlex.split(line.replace("s3://fedping-models", bucket.url))
+            if words[0] == "export":
+                monkeypatch.setenv(*words[1].split("=", 1))  # type: ignore[arg-type]
+                continue
+            assert words.pop(0) == "fedping"
+            if words[0] == "ingest":
+                options = ["--journal", str(tmp_path / "journal")]
+                places = (os.environ["FEDPING_STORE"], os.environ["FEDPING_LANDING"])
+                ingest = stack.enter_context(running_ingest(*places, *options))  # type: ignore[arg-type]
+            elif words[0] == "fleet":
+                assert main([*words[:1], ingest.url, *words[2:]]) == 0
+                assert ingest.flush()["landed"] > 200
+            else:
+                if "--store" in words and "FEDPING_STORE" in os.environ:
+                    monkeypatch.delenv("FEDPING_STORE")
+                    assert main(["study", "create", "experiments/demo.toml"]) == 0
+                assert main(words) == 0, line
+            ran.append(" ".join(words[:2]))
+    assert [each for each in ran if each.endswith(" copy")] == ["store copy"] * 2 + ["landing copy"] * 2
+    assert len(ran) == 11
     assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
+    [kept] = all_landed(tmp_path / "backup-pings")
+    assert kept.read_bytes() == all_landed(tmp_path / "landing")[0].read_bytes()
