@@ -176,7 +176,7 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket) -> None:
     many = {"s3": few_or_all(11, 1001), "gs": 1001, "az": few_or_all(11, 5001)}[bucket.scheme]
     with ThreadPoolExecutor(16) as writers:
         list(writers.map(lambda number: blobs.replace(f"versions/{number}.json", b"1"), range(many)))
-    before = bucket.seen()["GET"]
+    before = bucket.seen().get("GET", 0)
     assert sorted(blobs.names("versions")) == sorted(f"{number}.json" for number in range(many))
     assert bucket.seen()["GET"] - before == (2 if many > 1000 else 1)
 
@@ -276,11 +276,10 @@ def test_nobody_at_the_endpoint_is_told(bucket: Bucket, monkeypatch: pytest.Monk
         blobs_in(bucket).names("")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@only("s3", "gs")
+@pytest.mark.parametrize(
+    ("service", "scheme"), [("s3", "gs"), ("s3", "az"), ("gs", "s3"), ("gs", "az")], indirect=["service"]
+)
 def test_another_service_at_the_endpoint_is_told(bucket: Bucket, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if scheme == bucket.scheme:
-        return
     monkeypatch.setenv(PATIENCE_VARIABLE, "0.2")
     for name, value in environment(bucket.endpoint, scheme).items():
         monkeypatch.setenv(name, value)
