@@ -68,7 +68,7 @@ http {{
 
 @dataclass(frozen=True)
 class Row:
-    """One way: median and fastest seconds, requests, megabytes that the object store sent, and the driver's peak in MB."""
+    """One way: median and fastest seconds; requests and megabytes that were answered; the driver's peak in MB."""
 
     what: str
     seconds: float

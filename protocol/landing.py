@@ -27,6 +27,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,19 +176,17 @@ def copy_landed(file: Place, to: Place) -> bool:
     """Copy a landed file to another place, byte for byte; return False if the same file is there.
 
     Raises:
-        UnreadableFile: it is damaged, or what is there already is.
+        UnreadableFile: it is damaged; nothing is copied.
         FileNotFoundError: it is gone.
     """
-    from fedping.protocol.landed_file import open_landed
+    from fedping.protocol.landed_file import UnreadableFile, open_landed
 
     mine = open_landed(file)
-    try:
+    with suppress(FileNotFoundError, UnreadableFile):
         there = open_landed(to)
-    except FileNotFoundError:
-        pass
-    else:
         if (there.digest, there.size) == (mine.digest, mine.size):
             return False
+    mine.verify(mine.footer.schema.to_arrow_schema().names)
     with storage_of(file).opened(file) as opened:
         starts = range(0, mine.size, _COPIED_AT_ONCE)
         parts = (opened.read(start, min(_COPIED_AT_ONCE, mine.size - start)) for start in starts)
