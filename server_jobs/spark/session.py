@@ -39,6 +39,10 @@ SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 """The variables that PySpark sets in the environment of this process, from the session's settings."""
 
 
+SECRET_FROM_WORKER = "_SPARK_AUTH_SECRET"
+"""How a standalone worker gives a driver the cluster's secret, which Spark then misses among the driver's settings."""
+
+
 @contextmanager
 def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
     """Start Spark, yield its session, and end it with its JVM.
@@ -71,6 +75,8 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
     builder = SparkSession.builder
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
+    if secret := os.environ.get(SECRET_FROM_WORKER):
+        builder = builder.config("spark.authenticate.secret", secret)
     try:
         with _interrupts_kept():
             session = builder.getOrCreate()

@@ -16,11 +16,26 @@ from typing import NoReturn
 from fedping.extras import missing_package
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.server_jobs.spark import standalone
 from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
 from fedping.server_jobs.spark.home import spark_home
-from fedping.server_jobs.spark.settings import QUICK_START
+from fedping.server_jobs.spark.settings import QUICK_START, REDACTED
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
+
+GOES_ALONG = (
+    "FEDPING_STORE",
+    "FEDPING_LANDING",
+    "FEDPING_PRIVACY_KEY",
+    "FEDPING_METRICS_FILE",
+    "FEDPING_LOG_FORMAT",
+    "FEDPING_STORAGE_PATIENCE",
+    "FEDPING_SPARK_PRIVATE",
+)
+"""The variables that a command on the cluster gets as they are here: they say where things are, and are no secrets."""
+
+IN_IMAGE = "local:///opt/fedping/entry.py"
+"""The entry point in our images, whose code needs no shipping."""
 
 USAGE = f"""\
 Usage: spark-submit.sh [SPARK-SUBMIT OPTION]... -- COMMAND [ARGUMENT]...
@@ -72,6 +87,8 @@ def _run(options: list[str], command: list[str]) -> int:
     if asked & {"--help", "-h", "--usage-error"}:
         print(USAGE, end="")
         return 0
+    if "--kill" in asked and (master := _master(options) or "").startswith("spark://"):
+        return standalone.kill(options, master, str(value_of(options, "--kill", "", {})), spark_home())
     if asked & {"--version", "--status", "--kill"}:
         _become_spark_submit(options)
     if not command:
@@ -93,17 +110,17 @@ def _driver_is_here(options: list[str]) -> bool:
         raise InvalidSettings(f"no deploy mode {mode!r}: it is client or cluster")
     if mode == "client":
         return True
-    master = value_of(options, "--master", "spark.master", properties) or os.environ.get("MASTER") or "local[*]"
-    if master.startswith("spark://"):
-        raise InvalidSettings(
-            f"a standalone cluster ({master}) does not run Python drivers: leave out --deploy-mode cluster, and run "
-            "this where the driver may run; YARN and Kubernetes take cluster mode"
-        )
+    master = _master(options) or "local[*]"
     if master.startswith("local"):
         raise InvalidSettings(
             f"deploy mode cluster needs a cluster, but the master is {master}: name one with --master"
         )
     return False
+
+
+def _master(options: list[str]) -> str | None:
+    properties = properties_of(options, os.environ, spark_home())
+    return value_of(options, "--master", "spark.master", properties) or os.environ.get("MASTER")
 
 
 def _as_driver(options: list[str], command: list[str]) -> int:
@@ -118,13 +135,25 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
 
 def _on_cluster(options: list[str], command: list[str]) -> int:
-    from fedping.server_jobs.spark import entry
-    from fedping.server_jobs.spark.shipping import code_archive_file
+    from fedping.server_jobs.spark.shipping import ENTRY, code_archive_file
 
-    ours = ["--name", "fedping", "--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
+    ours = ["--name", "fedping", "--conf", f"spark.redaction.regex={REDACTED}"]
+    words = [*(f"{name}={os.environ[name]}" for name in GOES_ALONG if name in os.environ), *command]
+    master = _master(options) or ""
+    if master.startswith("spark://"):
+        return standalone.submit([*ours, *options], words, master, spark_home())
+    ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
+    if master.startswith("k8s://") and not _uploads(options):
+        _become_spark_submit([*ours, *options, IN_IMAGE, *words])
     theirs = [value for name, value in pairs(options) if name == "--py-files"]
     code = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]])]
-    _become_spark_submit([*ours, *options, *code, str(entry.__file__), *command])
+    _become_spark_submit([*ours, *options, *code, str(ENTRY), *words])
+
+
+def _uploads(options: list[str]) -> bool:
+    """Return whether something says where files for the pods can be put."""
+    properties = properties_of(options, os.environ, spark_home())
+    return value_of(options, "", "spark.kubernetes.file.upload.path", properties) is not None
 
 
 def _become_spark_submit(words: list[str]) -> NoReturn:
