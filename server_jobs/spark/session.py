@@ -185,7 +185,7 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
         SparkContext._ensure_initialized(gateway=jvm.gateway)
         return SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
-        raise not_started(_cause(error), start.master) from error
+        raise not_started(_cause(error), start.master, jvm.complaints.said()) from error
 
 
 @contextmanager

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.ending import Ended, EndedBySignal, TemporaryFailure, ended_by_signals
+from fedping.server_jobs.ending import Ended, TemporaryFailure, ended_by_signals
 from fedping.server_jobs.spark.arguments import pairs
 from fedping.server_jobs.spark.cache import cache_folder, put
+from fedping.server_jobs.spark.failures import REFUSED, secret_refused
 from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.settings import LOG4J, QUICK_START, class_path
 from fedping.server_jobs.spark.shipping import STAGING, code_jar_file
@@ -37,7 +38,15 @@ logger.client.level = info
 
 OPENED = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
-    for package in ("java.lang", "java.lang.invoke", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent")
+    for package in (
+        "java.lang",
+        "java.lang.invoke",
+        "java.io",
+        "java.net",
+        "java.nio",
+        "java.util",
+        "java.util.concurrent",
+    )
 )
 """What Spark opens of Java for every JVM that it starts but this one: Arrow needs ``java.nio``."""
 
@@ -76,10 +85,11 @@ def submit(options: Sequence[str], command: Sequence[str], master: str, home: Pa
         return _outcome(ended[1], ended[2])
     if SUBMITTED.search(said):
         return 0
+    if REFUSED.search(said):
+        raise secret_refused(master)
     if NO_MASTER.search(said):
         raise TemporaryFailure(
-            f"the master {master} took no driver: it does not answer; does it run, can this machine reach it, and has "
-            "it the same spark.authenticate and secret as this machine's settings?"
+            f"the driver was not submitted: {master} does not answer; does it run, and can this machine reach it?"
         )
     raise FedpingError(f"the driver was not submitted to {master}; Spark says why, above")
 
@@ -95,8 +105,8 @@ def kill(options: Sequence[str], master: str, driver: str, home: Path) -> int:
 def _outcome(driver: str, state: str) -> int:
     if state == "FINISHED":
         return 0
-    log.tell(f"{driver} ended as {state}: its stderr and stdout are in the folder work/{driver} of its worker, and on "
-             "the page of the worker", before="spark-submit.sh: ")  # fmt: skip
+    where = f"what it said is in the folder work/{driver} of its worker, and on that worker's page"
+    log.tell(f"{driver} ended as {state}; {where}", before="spark-submit.sh: ")
     return 1
 
 

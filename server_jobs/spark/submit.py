@@ -144,10 +144,11 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
         return standalone.submit([*ours, *options], words, master, spark_home())
     ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
     if master.startswith("k8s://") and not _uploads(options):
-        _become_spark_submit([*ours, *options, IN_IMAGE, *words])
-    theirs = [value for name, value in pairs(options) if name == "--py-files"]
-    code = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]])]
-    _become_spark_submit([*ours, *options, *code, str(ENTRY), *words])
+        application = [IN_IMAGE]
+    else:
+        theirs = [value for name, value in pairs(options) if name == "--py-files"]
+        application = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]]), str(ENTRY)]
+    return _become_spark_submit([*ours, *options, *application, *words])
 
 
 def _uploads(options: list[str]) -> bool:

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import java_home
 from fedping.server_jobs.spark.settings import QUICK_START
 from tests.support.effort import few_or_all
-from tests.support.processes import left_over, new_mark, wait_until
+from tests.support.processes import left_over, marked, new_mark, wait_until
 
 START_SECONDS = 120
 
@@ -58,24 +58,34 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator["Machines"]:
-    """Yield the machines of a cluster, none of which runs yet; leave no process behind."""
+def machines(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator["Machines"]:
+    """Yield the machines of a cluster with some settings, none of which runs yet; leave no process behind."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_settings(folder / "conf", settings or {})
     mark = new_mark()
     try:
         with ExitStack() as running:
-            yield Machines(folder, _clean_environment(folder) | mark, running)
+            yield Machines(folder, _clean_environment(folder), mark, running)
     finally:
         left = left_over(mark)
     assert not left, f"processes of the cluster are left: {left}"
 
 
+def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
+    """Write a folder of Spark's settings, which its owner alone can read, for SPARK_CONF_DIR."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "spark-defaults.conf"
+    path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    path.chmod(0o600)
+    return folder
+
+
 class Machines:
     """The master and the workers of a cluster, each of which can be lost and started again."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], running: ExitStack) -> None:
-        self.folder, self.master = folder, ""
-        self._environment, self._running = environment, running
+    def __init__(self, folder: Path, environment: dict[str, str], mark: dict[str, str], running: ExitStack) -> None:
+        self.folder, self.master, self.conf = folder, "", folder / "conf"
+        self._environment, self._mark, self._running = environment | mark, mark, running
         self._masters: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
 
@@ -95,10 +105,10 @@ class Machines:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def start_worker(self, cores: int = 2) -> None:
+    def start_worker(self, cores: int = 2, memory: str = "1g") -> None:
         """Start a worker, which looks for the master by itself."""
         number = len(self._workers)
-        arguments = ["--cores", str(cores), "--memory", "1g", "--work-dir", str(self.folder / f"work-{number}")]
+        arguments = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self.folder / f"work-{number}")]
         log = self.folder / f"worker-{number}.log"
         self._workers.append(self._start("worker.Worker", [*arguments, self.master], log))
 
@@ -106,6 +116,14 @@ class Machines:
         """Wait until the master of today knows the workers."""
         process, log = self._masters[-1]
         _said(process, log, r"Registering worker (\S+)", times=len(self._workers) if times is None else times)
+
+    def running(self, word: str) -> list[int]:
+        """Return the processes of the cluster that have a word in their command line, such as executors' JVMs."""
+        return [pid for pid, command in marked(self._mark).items() if word in command]
+
+    def executors(self) -> list[int]:
+        """Return the JVMs of executors."""
+        return self.running("CoarseGrainedExecutorBackend --driver-url")
 
     def master_log(self) -> str:
         """Return what the master of today has written."""
@@ -154,6 +172,7 @@ def _clean_environment(folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(spark_home()),
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
