@@ -78,8 +78,9 @@ def submit(options: Sequence[str], command: Sequence[str], master: str, home: Pa
     ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join((*QUICK_START, *OPENED))}"]
     ours += ["--conf", f"spark.pyspark.python={os.environ.get('PYSPARK_PYTHON') or sys.executable}"]
     application = ["--conf", "spark.master.rest.enabled=false", "--class", RUNNER, code.as_uri()]
-    # The arguments of PythonRunner: the program, which is in the driver's folder by then, what Python's path gets, the rest.
-    words = [*ours, *_without(options, "--py-files"), *application, code.name, ",".join([code.name, *theirs]), *command]
+    # To PythonRunner: the program, which is in the driver's folder by then; what Python's path gets; its arguments.
+    arguments = [code.name, ",".join([code.name, *theirs]), *command]
+    words = [*ours, *_without(options, "--py-files"), *application, *arguments]
     said = _told_by_spark(words, home)
     if ended := ENDED.search(said):
         return _outcome(ended[1], ended[2])

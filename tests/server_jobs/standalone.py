@@ -37,14 +37,14 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all that run something on one: two cores, in one executor or, by `make test-long`, in two."""
+    """One cluster for all that run something on one: a worker or, by `make test-long`, two, with room for a driver."""
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=few_or_all(1, 2)) as running:
         yield running
 
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Start a master and workers of two cores in all; leave no process behind.
+    """Start a master and workers of four cores in all; leave no process behind.
 
     Their working folder is empty and their environment knows nothing of this checkout, so that executors can import our
     packages only if those were shipped to them.
@@ -52,7 +52,7 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
     with machines(folder) as made:
         url = made.start_master()
         for _ in range(workers):
-            made.start_worker(cores=2 // workers)
+            made.start_worker(cores=4 // workers)
         made.wait_for_workers()
         yield Cluster(url, folder)
 
@@ -89,14 +89,14 @@ class Machines:
         self._masters: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
 
-    def start_master(self) -> str:
-        """Start a master, where the last one was if there was one, and return its URL."""
+    def start_master(self, elected: str = "ALIVE") -> str:
+        """Start a master, where the last one was if there was one, and return its URL once it is elected as so."""
         log = self.folder / f"master-{len(self._masters)}.log"
         port = self.master.rpartition(":")[2] or "0"
         process = self._start("master.Master", ["--port", port], log)
         self._masters.append((process, log))
         self.master = _said(process, log, r"Starting Spark master at (spark://\S+)")[0]
-        _said(process, log, r"I have been elected leader! New state: (\w+)")
+        _said(process, log, rf"I have been elected leader! New state: ({elected})")
         return self.master
 
     def kill_master(self) -> None:
