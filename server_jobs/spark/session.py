@@ -176,7 +176,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
 
 
 def _python_of_executors(start: Start, home: Path) -> str | None:
-    """Return which Python the operator names for executors, in Spark's order; PySpark itself asks the variable alone."""
+    """Return which Python the operator names for executors, in Spark's order; PySpark asks for the variable alone."""
     properties = properties_of(start.arguments, os.environ, home)
     return value_of(start.arguments, "", "spark.pyspark.python", properties) or os.environ.get("PYSPARK_PYTHON")
 
