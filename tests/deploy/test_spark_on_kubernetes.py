@@ -1,4 +1,4 @@
-"""Spark on Kubernetes: the pods that it makes of deploy/kubernetes/spark, and rounds in them, by a stand-in of its API."""
+"""Spark on Kubernetes: the pods that it makes of deploy/kubernetes/spark, and rounds in them, by a stand-in."""
 
 import os
 import signal
@@ -12,7 +12,6 @@ import pytest
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.spark import pod
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.submit import IN_IMAGE
 from tests.server_jobs.commands import Hold, Place, hold, numpy_weights, place, script
 from tests.server_jobs.standalone import QUICK_EXECUTORS
@@ -114,8 +113,8 @@ def test_an_executor_gets_its_options_in_their_order(tmp_path: Path) -> None:
     assert made[1:14] == [*(f"-D{i}" for i in range(11)), "-Xms2g", "-Xmx2g"]
     assert made[made.index("--podName") + 1] == "podName"
     for missing in pod.EXECUTOR.values():
+        left = {name: value for name, value in variables.items() if name != missing}
         with pytest.raises(InvalidSettings, match=f"sets {missing}, and it is not set"):
-            left = {name: value for name, value in variables.items() if name != missing}
             pod.program(["executor"], left | {"SPARK_EXECUTOR_MEMORY": "2g"}, tmp_path, tmp_path)
 
 
@@ -189,9 +188,7 @@ def test_a_round_with_executors_in_pods_one_of_which_is_killed(place: Place, hol
 @pytest.mark.long
 def test_a_round_whose_driver_is_in_a_pod_too(place: Place, tmp_path: Path) -> None:
     expected = numpy_weights(place, tmp_path / "numpy")
-    assert spark_home().is_dir()
     with nodes(tmp_path / "nodes", runs=True) as cluster:
-        # The image is this checkout, so its entry point lies here.
         ran = place.start("round", program=submitted(cluster, "cluster"), **BY_SCRIPT)
         code = ran.ended()
         (driver,) = cluster.pods("driver")

@@ -1,8 +1,8 @@
 """A stand-in for a Kubernetes cluster of one node: its API over HTTP, and its pods as processes of this machine.
 
-It keeps whatever objects it is sent, tells those who watch, and notes what was asked of it, by verb and resource as a Role
-names them. Of a pod it runs the first container's command with what the pod says of arguments, environment and mounted
-ConfigMaps; images, limits, other volumes and isolation are beyond it. Names of services lead to this machine.
+It keeps whatever objects it is sent, tells those who watch, and notes what was asked of it, by verb and resource as a
+Role names them. Of a pod it runs the first container's command with what the pod says of arguments, environment and
+mounted ConfigMaps; images, limits, other volumes and isolation are beyond it. Names of services lead to this machine.
 """
 
 import contextlib
@@ -29,9 +29,7 @@ ENTRY_IN_IMAGE = "/opt/fedping/entry.py"
 
 Object = dict[str, Any]
 
-PATH = re.compile(
-    r"/apis?(?:/(?P<group>[\w.]+))?/(?P<version>v\w+)/namespaces/(?P<ns>[\w-]+)/(?P<kind>\w+)(?:/(?P<name>[^/]+))?"
-)
+PATH = re.compile(r"/apis?(?:/(?P<group>[\w.]+))?/v\w+/namespaces/(?P<ns>[\w-]+)/(?P<kind>\w+)(?:/(?P<name>[^/]+))?")
 
 
 @dataclass
@@ -277,9 +275,8 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             self.answer(cluster.create(kind, namespace, self.body()), 201)
 
         def do_PUT(self) -> None:
-            kind, _, name, _ = self.asked()
-            thing = self.body()
-            self.answer(cluster.put(kind, thing, "MODIFIED"))
+            kind, _, _, _ = self.asked()
+            self.answer(cluster.put(kind, self.body(), "MODIFIED"))
 
         def do_PATCH(self) -> None:
             kind, _, name, _ = self.asked()
