@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,7 @@ import pytest
 
 from fedping.model_store.store import open_store
 from fedping.server_jobs.privacy.coins import read_key
-from tests.server_jobs.commands import Hold, Place, Running, numpy_weights, script
+from tests.server_jobs.commands import EVENT_SECONDS, Hold, Place, Running, numpy_weights, script
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster, Machines, machines, write_settings
 from tests.support.environments import environment
 from tests.support.private import private_study
@@ -206,13 +207,13 @@ def test_an_event_log_has_the_round_and_no_secret(tmp_path: Path, secured: Machi
     )
     assert ran.returncode == 0, ran.stderr
     assert open_store(tmp_path / "store").head(study.name, study.lines[0].name).iteration == 1
-    told = b"".join(path.read_bytes() for path in sorted(events.rglob("*")) if path.is_file())
-    lines = [json.loads(line) for line in told.decode().splitlines()]
+    told = b"".join(path.read_bytes() for path in events.rglob("*") if path.is_file())
+    lines = [json.loads(line) for path in events.rglob("events_*") for line in path.read_text().splitlines()]
     kinds = {line["Event"] for line in lines}
     assert {"SparkListenerTaskEnd", "SparkListenerApplicationEnd"} <= kinds
     secrets = [SECRET.encode(), b"of-azure", b"of-aws", read_key(key), key.read_bytes().strip()]
     assert [secret for secret in secrets if secret in told] == []
-    (properties,) = (line["Spark Properties"] for line in lines if line["Event"] == "SparkListenerEnvironmentUpdate")
+    properties = next(line["Spark Properties"] for line in lines if line["Event"] == "SparkListenerEnvironmentUpdate")
     assert "redacted" in properties["spark.executorEnv.AZURE_STORAGE_ACCOUNT_KEY"], "else it was not even there"
 
 
@@ -329,3 +330,29 @@ def packed(folder: Path, archive: Path) -> Path:
         file.dereference = True
         file.add(folder / "lib", "lib")
     return archive
+
+
+# --- YARN, as far as there is one ---
+
+
+def test_yarn_without_its_settings_is_told_in_a_sentence(place: Place) -> None:
+    ran = place.start("round", "--master", "yarn")
+    assert ran.ended() == 1
+    assert re.match(r"fedping: Spark did not start on master yarn: .*HADOOP_CONF_DIR or YARN_CONF_DIR", ran.sentence())
+
+
+@pytest.mark.long
+def test_a_round_asks_yarns_resource_manager_and_ends_at_its_limit(place: Place, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as manager:
+        address = f"127.0.0.1:{manager.getsockname()[1]}"
+        settings = f"<property><name>yarn.resourcemanager.address</name><value>{address}</value></property>"
+        (tmp_path / "hadoop").mkdir()
+        (tmp_path / "hadoop" / "yarn-site.xml").write_text(f"<configuration>{settings}</configuration>")
+        ran = place.start("round", "--master", "yarn", "--time-limit", "100s", HADOOP_CONF_DIR=str(tmp_path / "hadoop"))
+        manager.settimeout(EVENT_SECONDS)
+        asking, _ = manager.accept()
+        with asking:
+            assert asking.recv(4) == b"hrpc", "what Hadoop's protocol begins with"
+            assert ran.ended() == 75
+    assert "Spark had not started on master yarn" in ran.sentence()
+    assert place.version == 0
