@@ -33,7 +33,14 @@ SECURED = {
     "spark.io.encryption.enabled": "true",
     "spark.master.rest.enabled": "false",
 }
-"""As docs/cluster.md has it."""
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "",
+    "spark.dynamicAllocation.maxExecutors": "8",
+}
+LOGGED = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": ""}
+RECOVERED = {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": ""}
+"""As docs/cluster.md has them, but for what is left empty: each test has its own."""
 
 BY_SCRIPT = {"FEDPING_PYTHON": sys.executable, "FEDPING_SPARK_ARCHIVE": "off"}
 
@@ -191,8 +198,7 @@ def test_an_event_log_has_the_round_and_no_secret(tmp_path: Path, secured: Machi
     key, events = tmp_path / "privacy.key", tmp_path / "events"
     events.mkdir()
     subprocess.run([sys.executable, "-m", "fedping", "privacy", "key", str(key)], check=True)
-    conf = {
-        "spark.eventLog.enabled": "true",
+    conf = LOGGED | {
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
         "spark.executorEnv.AZURE_STORAGE_ACCOUNT_KEY": "of-azure",
@@ -238,7 +244,7 @@ def test_a_round_whose_executor_is_killed_publishes_the_same_bits(
 
 @pytest.mark.long
 def test_a_schedule_gives_idle_executors_back_and_gets_others_for_its_next_round(place: Place, own: Machines) -> None:
-    conf = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.executorIdleTimeout": "1s"}
+    conf = DYNAMIC | {"spark.dynamicAllocation.executorIdleTimeout": "1s"}
     ran = place.start("schedule", "--master", own.master, "--every", "1s", conf=conf)
     for version in range(2):
         ran.wait_until(lambda: place.version == version + 1)  # noqa: B023
@@ -275,7 +281,7 @@ def test_a_round_waits_for_cores_that_others_have_and_says_so_at_its_limit(
 @pytest.mark.long
 def test_a_master_that_recovers_keeps_the_schedules_session(place: Place, tmp_path: Path) -> None:
     (tmp_path / "recovery").mkdir()
-    settings = {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(tmp_path / "recovery")}
+    settings = RECOVERED | {"spark.deploy.recoveryDirectory": str(tmp_path / "recovery")}
     with machines(tmp_path / "cluster", settings) as own:
         own.start_master()
         own.start_worker()
@@ -319,7 +325,7 @@ def test_executors_compute_with_a_packed_environment_of_another_fedping(
     assert weights(place, 1) == expected
 
 
-EXECUTORS_NEED = ("pyarrow", "numpy", "pandas", "msgspec", "xxhash")
+EXECUTORS_NEED = ("pyarrow", "numpy", "msgspec", "xxhash")
 
 
 def packed(folder: Path, archive: Path) -> Path:
