@@ -329,12 +329,10 @@ EXECUTORS_NEED = ("pyarrow", "numpy", "msgspec", "xxhash")
 
 
 def packed(folder: Path, archive: Path) -> Path:
-    """Pack an environment as docs/cluster.md does, uncompressed; its packages are links here, and files there."""
-    with tarfile.open(archive, "w") as file:
-        for name in ("bin", "pyvenv.cfg"):
+    """Pack an environment as docs/cluster.md does, uncompressed; what is a link here is a file there."""
+    with tarfile.open(archive, "w", dereference=True) as file:
+        for name in ("bin", "pyvenv.cfg", "lib"):
             file.add(folder / name, name)
-        file.dereference = True
-        file.add(folder / "lib", "lib")
     return archive
 
 

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Cluster:
     """Every object as it was sent, also those that are gone."""
     asked: set[tuple[str, str, str]] = field(default_factory=set)
     """API group, resource and verb of each request."""
-    watchers: list[tuple[str, dict[str, str], "queue.Queue[Object | None]"]] = field(default_factory=list)
+    watchers: list[tuple[str, str, "queue.Queue[Object | None]"]] = field(default_factory=list)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -147,6 +148,8 @@ class Cluster:
                 places[mount["mountPath"]] = str(target)
         for mount in container.get("volumeMounts", ()):
             if found := volumes.get(mount["name"], {}).get("configMap"):
+                while ("configmaps", found["name"]) not in self.objects:  # a node tries again until it is there
+                    time.sleep(0.1)
                 data = self.objects["configmaps", found["name"]].get("data") or {}
                 names = {each["key"]: each["path"] for each in found.get("items", ())}
                 for key, text in data.items():
@@ -183,8 +186,14 @@ class Cluster:
             events.put(None)
 
 
-def matches(thing: Object, labels: dict[str, str]) -> bool:
-    return labels.items() <= thing["metadata"].get("labels", {}).items()
+def matches(thing: Object, selector: str) -> bool:
+    """Whether a thing is one of those that a selector of labels takes: `a=b,c!=d`."""
+    labels = thing["metadata"].get("labels", {})
+    for each in filter(None, selector.split(",")):
+        name, sign, value = re.fullmatch(r"([^!=]+)(!=|==?)(.*)", each).groups()
+        if (labels.get(name) == value) is (sign == "!="):
+            return False
+    return True
 
 
 def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
@@ -233,7 +242,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             except KeyError:
                 self.refuse(404, "NotFound")
                 return
-            labels = dict(each.split("=", 1) for each in query.get("labelSelector", "").split(",") if "=" in each)
+            labels = query.get("labelSelector", "")
             if query.get("watch") == "true":
                 self.watch(kind, name, labels, query)
             elif name is None:
@@ -247,7 +256,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             else:
                 self.refuse(404, "NotFound")
 
-        def watch(self, kind: str, name: str | None, labels: dict[str, str], query: dict[str, str]) -> None:
+        def watch(self, kind: str, name: str | None, labels: str, query: dict[str, str]) -> None:
             if self.headers.get("Upgrade"):
                 self.refuse(503, "ServiceUnavailable")  # then it is asked without a web socket
                 return
@@ -294,7 +303,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
         def do_DELETE(self) -> None:
             kind, _, name, query = self.asked()
             self.body()
-            labels = dict(each.split("=", 1) for each in query.get("labelSelector", "").split(",") if "=" in each)
+            labels = query.get("labelSelector", "")
             with cluster.lock:
                 all_of = [
                     each for (of, each), thing in cluster.objects.items() if of == kind and matches(thing, labels)
