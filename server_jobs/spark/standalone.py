@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.ending import Ended, TemporaryFailure, ended_by_signals
+from fedping.server_jobs.ending import TemporaryFailure
 from fedping.server_jobs.spark.arguments import pairs
 from fedping.server_jobs.spark.cache import cache_folder, put
 from fedping.server_jobs.spark.failures import REFUSED, secret_refused
 from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.settings import LOG4J, QUICK_START, class_path
 from fedping.server_jobs.spark.shipping import STAGING, code_jar_file
+from fedping.server_jobs.spark.submission import run_and_read
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 RUNNER = "org.apache.spark.deploy.PythonRunner"
@@ -132,24 +132,5 @@ def _told_by_spark(words: Sequence[str], home: Path) -> str:
         class_path(home),
         SUBMIT,
     ]
-    said = []
-    with ended_by_signals():
-        process = subprocess.Popen(
-            [*started, *words],
-            env={**os.environ, "SPARK_HOME": str(home)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        try:
-            for line in process.stdout or ():
-                said.append(line)
-                print(line, end="", file=sys.stderr, flush=True)
-        except Ended:
-            process.kill()
-            raise
-        finally:
-            process.wait()
-    return "".join(said)
+    _, said = run_and_read([*started, *words], {**os.environ, "SPARK_HOME": str(home)})
+    return said

@@ -16,10 +16,12 @@ from typing import NoReturn
 from fedping.extras import missing_package
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.server_jobs.ending import EndedBySignal
 from fedping.server_jobs.spark import standalone
 from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
 from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.settings import QUICK_START, REDACTED
+from fedping.server_jobs.spark.submission import to_kubernetes
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
 
@@ -75,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.choose(words[words.index("--") + 1 :] if "--" in words else [], os.environ)
     try:
         return _run(*split([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
+    except EndedBySignal as ended:
+        log.tell(f"{ended.sentence}; the driver, if it was submitted, goes on", before="spark-submit.sh: ")
+        return ended.exit_code
     except FedpingError as error:
         log.tell(str(error), before="spark-submit.sh: ")
         return error.exit_code
@@ -151,7 +156,11 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
     else:
         theirs = [value for name, value in pairs(options) if name == "--py-files"]
         application = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]]), str(ENTRY)]
-    return _become_spark_submit([*ours, *options, *application, *words])
+    words = [*ours, *options, *application, *words]
+    if master.startswith("k8s://"):
+        every = ["--conf", "spark.kubernetes.report.interval=30s"]
+        return to_kubernetes([str(spark_home() / "bin" / "spark-submit"), *every, *words], _environment())
+    return _become_spark_submit(words)
 
 
 def _uploads(options: list[str]) -> bool:
@@ -162,14 +171,17 @@ def _uploads(options: list[str]) -> bool:
 
 def _become_spark_submit(words: list[str]) -> NoReturn:
     """Replace this process by Spark's own program, so that signals and the exit code are that program's."""
-    from fedping.server_jobs.spark.java import java_home
-
     program = spark_home() / "bin" / "spark-submit"
-    environment = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
     try:
-        os.execve(program, [str(program), *words], environment)
+        os.execve(program, [str(program), *words], _environment())
     except OSError as error:
         raise FedpingError(f"cannot run {program} ({error}): SPARK_HOME has to be a Spark 4.3, or unset") from error
+
+
+def _environment() -> dict[str, str]:
+    from fedping.server_jobs.spark.java import java_home
+
+    return {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ def submitted(cluster: Cluster, mode: str, **more: str) -> tuple[str, ...]:
     return script(*options, *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}")))
 
 
+def api(cluster: Cluster) -> dict[str, str]:
+    """Where a driver in a pod finds the API; by a name of every cluster, else."""
+    return {"spark.kubernetes.driver.master": cluster.url}
+
+
 BY_SCRIPT = {"FEDPING_PYTHON": sys.executable, "FEDPING_SPARK_ARCHIVE": "off", "KUBECONFIG": "/dev/null"}
 
 
@@ -189,7 +194,7 @@ def test_a_round_with_executors_in_pods_one_of_which_is_killed(place: Place, hol
 def test_a_round_whose_driver_is_in_a_pod_too(place: Place, tmp_path: Path) -> None:
     expected = numpy_weights(place, tmp_path / "numpy")
     with nodes(tmp_path / "nodes", runs=True) as cluster:
-        ran = place.start("round", program=submitted(cluster, "cluster"), **BY_SCRIPT)
+        ran = place.start("round", program=submitted(cluster, "cluster", **api(cluster)), **BY_SCRIPT)
         code = ran.ended()
         (driver,) = cluster.pods("driver")
         said = cluster.log_of(driver["metadata"]["name"])
@@ -197,4 +202,6 @@ def test_a_round_whose_driver_is_in_a_pod_too(place: Place, tmp_path: Path) -> N
         assert "study/main: published version 1" in said
         assert tuple(place.store.version("study", "main", 1).weights) == expected
         assert cluster.pods("executor")
-        assert cluster.asked <= allowed() | {("", "secrets", "create")}
+        assert {each["spec"]["automountServiceAccountToken"] for each in cluster.pods("executor")} == {False}
+        failed = place.start("round", "--time-limit", "0s", program=submitted(cluster, "cluster"), **BY_SCRIPT)
+        assert failed.ended() == 2, "the exit code of the command itself"
