@@ -18,7 +18,7 @@ from tests.support.rounds import FIRST_MS, Ping, land, store_with
 from tests.support.versions import small_study
 
 ROOT = Path(__file__).parents[2]
-EVENT_SECONDS = 200
+EVENT_SECONDS = 400
 """How long to wait for something to happen, before the test fails; nothing is asserted of how long it takes."""
 
 

@@ -317,7 +317,7 @@ def test_executors_compute_with_a_packed_environment_of_another_fedping(
     _, packages = environment(tmp_path / "env", EXECUTORS_NEED)
     (packages / "fedping").mkdir()
     (packages / "fedping" / "__init__.py").write_text(ANOTHER_FEDPING)
-    archive = packed(tmp_path / "env", tmp_path / "environment.tar")
+    archive = packed(tmp_path / "env", tmp_path / "environment.tar.gz")
     options = ["--master", own.master, "--archives", f"{archive}#environment"]
     options += ["--conf", "spark.pyspark.python=./environment/bin/python"]
     ran = place.start("round", program=script(*options), **BY_SCRIPT)
@@ -329,10 +329,12 @@ EXECUTORS_NEED = ("pyarrow", "numpy", "msgspec", "xxhash")
 
 
 def packed(folder: Path, archive: Path) -> Path:
-    """Pack an environment as docs/cluster.md does, uncompressed; what is a link here is a file there."""
-    with tarfile.open(archive, "w", dereference=True) as file:
-        for name in ("bin", "pyvenv.cfg", "lib"):
+    """Pack an environment as docs/cluster.md does; packages that are links here are files there."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
+        for name in ("bin", "pyvenv.cfg"):
             file.add(folder / name, name)
+        file.dereference = True
+        file.add(folder / "lib", "lib")
     return archive
 
 
