@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fedping
+from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.arguments import is_local
 from fedping.server_jobs.spark.cache import cache_folder, keep_newest, put
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 PACKAGES = ("fedping", "fedping.protocol", "fedping.model_store", "fedping.server_jobs", "fedping.commands")
 """The packages that executors may run, and that the entry point needs if the driver runs on the cluster."""
 
+STAGING = "FEDPING_SPARK_STAGING"
+"""The variable that names a folder which all machines of a standalone cluster see under one path."""
+
+ENTRY = Path(__file__).with_name("entry.py")
+"""The program that a driver on the cluster runs."""
+
 KEPT = 3
 """Zips kept in the cache folder, because a submission in progress reads one for a few seconds."""
 
@@ -28,21 +35,43 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def code_archive() -> bytes:
-    """Return a zip of our packages as installed here; equal code gives equal bytes."""
+    """Return a zip of our packages as installed here, which Python can run; equal code gives equal bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, source in sorted(_sources()):
+        for name, source in [("__main__.py", ENTRY), *sorted(_sources())]:
             archive.writestr(zipfile.ZipInfo(name, EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
     return made.getvalue()
 
 
 def code_archive_file() -> Path:
     """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
-    content = code_archive()
     folder = cache_folder() / "code"
-    path = put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}.zip", content)
+    path = _put_code(folder, ".zip")
     keep_newest(folder, "*.zip", KEPT)
     return path
+
+
+def code_jar_file(folder: Path) -> Path:
+    """Write the zip into a folder that a cluster's machines share, with the suffix of Java's, and return its path.
+
+    Nothing is removed there: an application that is started again, days later, fetches it again.
+
+    Raises:
+        FedpingError: the folder is not there, or cannot be written.
+    """
+    if not folder.is_dir():
+        raise FedpingError(
+            f"there is no folder {folder}; {STAGING} has to name one that all machines of the cluster see"
+        )
+    try:
+        return _put_code(folder, ".jar")
+    except FedpingError as error:
+        raise FedpingError(f"cannot write into {folder}, the folder of {STAGING} ({error.__cause__})") from error
+
+
+def _put_code(folder: Path, suffix: str) -> Path:
+    content = code_archive()
+    return put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}{suffix}", content)
 
 
 def package_roots() -> list[str]:
@@ -55,8 +84,11 @@ def ship_code(session: SparkSession) -> None:
     context = session.sparkContext
     if is_local(context.getConf().get("spark.master") or ""):
         return
-    if not all(Path(root).is_dir() for root in package_roots()):
-        return  # this process itself runs from such a zip, which came with --py-files
+    if carried := next((root for root in package_roots() if not Path(root).is_dir()), None):
+        # This process itself runs from such a zip. One that came with --py-files has gone to the executors already.
+        if Path(carried).name not in (context.getConf().get("spark.submit.pyFiles") or ""):
+            context.addPyFile(carried)
+        return
     # Executors fetch it whenever they start, so it must last as long as the application, as this folder does.
     path = Path(context._temp_dir, "fedping-code.zip")
     path.write_bytes(code_archive())
