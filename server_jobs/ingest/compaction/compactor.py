@@ -21,6 +21,7 @@ from fedping.protocol.landing import partitions, sync_folder, unfinished_files, 
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, landed_columns, uuid_bytes
 from fedping.server_jobs.ingest.compaction.duplicates import document_ids, first_of_each, keys_of, recently_landed
+from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.ingest.compaction.newcomers import Newcomers
 from fedping.server_jobs.ingest.compaction.partitions import (
     Newest,
@@ -56,6 +57,7 @@ class Compactor:
         self._told: set[Path] = set()
         self._newest = Newest()
         self._recent = recently_landed(settings.landing)
+        self._layouts = Layouts(settings.store)
 
     def has_work(self) -> bool:
         """Return whether a segment has been rolled."""
@@ -128,9 +130,9 @@ class Compactor:
             rows = part.rows[first[part.rows] & ~done]
             if len(rows):
                 table = landed_columns(records.take(pa.array(rows)), document)
-                write_landed(part.folder, table, now_ms, note)
-                self._counters.add("files", 1)
                 study, line = (records.column(name)[int(rows[0])].as_py() for name in (STUDY, LINE))
+                write_landed(part.folder, table, now_ms, note, shards=self._layouts.shards(study))
+                self._counters.add("files", 1)
                 self._uploads.add(study, line, table)
                 self._newcomers.add(study, uuid_bytes(records.column("client_id").take(pa.array(rows))), now_ms)
         self._recent.add(documents[first])
