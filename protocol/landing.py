@@ -134,7 +134,7 @@ def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.
     import numpy as np
 
     first = client_ids[:, 0].astype(np.uint16) << np.uint16(8)
-    return (first | client_ids[:, 1]) // np.uint16(_ID_PARTS // shards)
+    return (first | client_ids[:, 1]) >> np.uint16(_ID_PARTS.bit_length() - shards.bit_length())
 
 
 def groups_for(rows: int, shards: int = SHARDS) -> int:
