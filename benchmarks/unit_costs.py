@@ -20,9 +20,8 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,7 +35,7 @@ from benchmarks.encoded_rounds import run as encoded_round
 from benchmarks.encoded_rounds import study_of
 from benchmarks.encodings import LINKS
 from benchmarks.ingest import CONNECTIONS, make_store
-from benchmarks.ingest_pings import single_requests
+from benchmarks.ingest_pings import distinct_requests
 from benchmarks.landing_data import Traffic, land
 from benchmarks.load import http_post, run_load
 from fedping.client_sim.fleet.model_pings import encoded_pings
@@ -54,6 +53,7 @@ from fedping.server_jobs.round.work import Work
 
 M = 1_000_000
 LINK = "steps 2"
+GOES = 3
 SECONDS = 600.0
 WHEN = "2026-01-01T00:00:00+00:00"
 
@@ -87,6 +87,12 @@ def taken(store: Path, requests: list[bytes]) -> Taken:
     return Taken(len(requests), sent, kept, landed, _children_seconds() - before)
 
 
+def _quickest(store: Path, requests: Callable[[], list[bytes]]) -> Taken:
+    """Return the least processor time of a few goes: what else the machine does adds to it."""
+    made = requests()
+    return min((taken(store, made) for _ in range(GOES)), key=lambda each: each.seconds)
+
+
 def _children_seconds() -> float:
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
@@ -97,7 +103,7 @@ def firefox(pings: int, few: int) -> UnitCosts:
     with tempfile.TemporaryDirectory() as name:
         store = Path(name) / "store"
         make_store(store)
-        found = [taken(store, list(islice(single_requests(seed), n))) for seed, n in ((1, few), (2, pings))]
+        found = [_quickest(store, lambda n=n: list(distinct_requests(n))) for n in (few, pings)]
         model = _model_bytes(store)
         files = {n: _landed(Path(name), n) for n in (20_000, 520_000)}
         rounds = {n: min(_round_seconds(paths, n) for _ in range(5)) for n, paths in files.items()}
@@ -122,7 +128,7 @@ def million(pings: int, few: int) -> UnitCosts:
     with tempfile.TemporaryDirectory() as name:
         store = Path(name) / "store"
         open_store(store, create=True).create_study(study, first_versions(study, created=WHEN, code_version="b"))
-        found = [taken(store, list(_encoded(n, seed))) for seed, n in ((1, few), (2, pings))]
+        found = [_quickest(store, lambda n=n: list(_encoded(n))) for n in (few, pings)]
         model = _model_bytes(store)
     less, more = (encoded_round(LINK, "numpy", M, n) for n in (20, 120))
     a_ping = (more.processor_seconds - less.processor_seconds) / 100
@@ -130,20 +136,19 @@ def million(pings: int, few: int) -> UnitCosts:
     return _costs("million", found, model, round_seconds=a_ping, fixed=fixed)
 
 
-def _encoded(pings: int, seed: int) -> Iterator[bytes]:
-    """Yield requests of pings with one of a few updates, as those of networks are."""
-    line, rng = study_of(LINKS[LINK], M).lines[0], np.random.default_rng(seed)
-    updates = (rng.standard_normal((4, M)) ** 3 * (rng.random((4, M)) < 0.5)).astype(np.float32)
+def _encoded(pings: int) -> Iterator[bytes]:
+    """Yield requests of pings with updates as those of networks are, no two of which are alike."""
+    line, rng = study_of(LINKS[LINK], M).lines[0], np.random.default_rng(1)
     ends = sending(line)
     assert ends.encode is not None
-    payloads = ends.encode(updates, bits(np.array([seed], np.uint64), 4)[0])
     for number in range(pings):
+        update = (rng.standard_normal((1, M)) ** 3 * (rng.random((1, M)) < 0.5)).astype(np.float32)
         one = ModelPings(
             document_ids=rng.integers(0, 256, (1, 16), np.uint8),
             client_ids=rng.integers(0, 256, (1, 16), np.uint8),
             arm="treatment",
             version=0,
-            updates=Payloads(ends.encoding, payloads.take([number % 4])),
+            updates=Payloads(ends.encoding, ends.encode(update, bits(np.array([number], np.uint64), 1)[0])),
             losses=np.ones(1),
             examples=np.ones(1, np.int64),
         )
@@ -152,9 +157,11 @@ def _encoded(pings: int, seed: int) -> Iterator[bytes]:
 
 
 def _model_bytes(store: Path) -> int:
-    """Return how many bytes the newest model is as clients fetch it, compressed."""
+    """Return how many bytes a model is as clients fetch it, compressed, once it has learned: its numbers are any."""
     [latest] = store.glob("*/main/public/latest.json")
-    return len(gzip.compress(latest.read_bytes(), 6))
+    document = json.loads(latest.read_bytes())
+    document["model"] = np.random.default_rng(1).standard_normal(len(document["model"])).tolist()
+    return len(gzip.compress(msgspec.json.encode(document), 6))
 
 
 def _costs(name: str, found: list[Taken], model: int, *, round_seconds: float, fixed: float) -> UnitCosts:

@@ -43,8 +43,8 @@ SHARDS = 16
 """The shards of a study that does not say how many; a constant of what is published, since the bits depend on it."""
 
 MOST_SHARDS = 4096
-"""The shards of a study at most: tasks for a thousand cores, four each. Two bytes of an id tell 65,536 apart, so that
-the largest number of shards is still even to a sixteenth of a shard; each is a partial for the driver to merge."""
+"""The shards of a study at most: four tasks for each of a thousand cores. Two bytes of an id would do for more, but the
+driver merges one after the other."""
 
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096

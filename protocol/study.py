@@ -249,10 +249,9 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Raises:
         InvalidSettings: names repeat, shares exceed 1, shards are no power of two from 16 to 4,096, pieces are not in
-            order or not those of the shares, an arm
-            follows a line that is not there, a line has no arm that
-            submits and could never be trained, or stops early by an arm that does not apply its model, a metric or
-            segment is made of what its pings do not have, or a line is private and something would tell more.
+            order or not those of the shares, an arm follows a line that is not there, a line has no arm that submits
+            and could never be trained, or stops early by an arm that does not apply its model, a metric or segment is
+            made of what its pings do not have, or a line is private and something would tell more.
     """
 
     name: Name

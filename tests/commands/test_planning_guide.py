@@ -108,12 +108,15 @@ def test_a_round_ends_in_time_on_no_more_cores_than_shards_or_is_refused(
     clients: float, pings: float, within: float, costs: UnitCosts
 ) -> None:
     fleet = Fleet(clients=clients, pings_a_day=pings, within_s=within)
-    try:
-        found = planned(fleet, costs, Prices())
-    except InvalidSettings as error:
-        assert "give rounds more time" in str(error)
-        assert clients * pings > 1
+    most = MOST_SHARDS * within * 1e6 / costs.round_us / shard_cost(MOST_SHARDS)
+    at_peak = clients * pings / 86_400 * 1800 * 3
+    if at_peak > most or within <= costs.round_seconds:
+        with pytest.raises(InvalidSettings, match="give rounds more time"):
+            planned(fleet, costs, Prices())
         return
+    if at_peak > 0.9 * (most - MOST_SHARDS * costs.round_seconds * 1e6 / costs.round_us):
+        return  # so near the edge that whole cores decide
+    found = planned(fleet, costs, Prices())
     assert found.rounds.cores <= found.rounds.shards <= MOST_SHARDS
     assert found.rounds.seconds <= within * (1 + 1e-9)
     assert found.rounds.pings <= found.rounds.shards * SHARD_PINGS
