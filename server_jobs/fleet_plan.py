@@ -24,11 +24,11 @@ GB = 1e9
 SHARD_COSTS = ((16, 1.0), (64, 1.59), (256, 2.25))
 """Processor time of a round of so many shards, beside one of 16, measured (``python -m benchmarks.shards``)."""
 
-SHARD_PINGS = 4_000_000
-"""Pings of a shard that a round has room for (`docs/reference.md`, "What becomes of a ping")."""
+SHARD_PINGS = TASK_PINGS = 4_000_000
+"""Pings of a shard that a round has room for, and about as many as one task is given."""
 
 ROW_BYTES = 100
-"""What a round's tasks hold of each ping."""
+"""What a task holds of each ping."""
 
 CHUNKS = 8
 """Column chunks that a round reads of each row group: seven that decide about a ping, and the updates."""
@@ -116,7 +116,10 @@ class Ingest(Struct, frozen=True, kw_only=True):
 
 
 class Rounds(Struct, frozen=True, kw_only=True):
-    """A round at the peak; ``core_hours_a_day`` are those of all the day's, of which most are smaller."""
+    """A round at the peak; ``core_hours_a_day`` are those of all the day's, of which most are smaller.
+
+    ``memory_gb`` is held at a time by all cores together.
+    """
 
     pings: float
     shards: int
@@ -148,7 +151,28 @@ class FleetPlan(Struct, frozen=True, kw_only=True):
     money: dict[str, float]
 
 
-MEASURED: dict[str, UnitCosts] = {}
+MEASURED = {
+    "firefox-2018": UnitCosts(
+        name="firefox-2018",
+        ping_bytes=900,
+        ingest_us=229.4,
+        journal_bytes=921,
+        landed_bytes=138,
+        round_us=0.977,
+        round_seconds=0.03,
+        model_bytes=451,
+    ),
+    "million": UnitCosts(
+        name="million",
+        ping_bytes=184_521,
+        ingest_us=5094.9,
+        journal_bytes=184_646,
+        landed_bytes=138_300,
+        round_us=33023.28,
+        round_seconds=2.27,
+        model_bytes=9_081_311,
+    ),
+}
 """The unit costs that `docs/benchmarks.md` tells, by name."""
 
 
@@ -194,6 +218,7 @@ def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
     shards, cores = _cluster(fleet, costs, pings)
     files = _ingest(fleet, costs).machines * max(1.0, fleet.every_s / COMPACT_S)
     groups = groups_for(int(pings / files), shards)
+    tasks = min(shards, max(cores, math.ceil(pings / TASK_PINGS)))
     a_day = DAY_S / fleet.every_s
     each = mean * costs.round_us / 1e6 * shard_cost(shards) + costs.round_seconds * cores  # idle at the end, but held
     return Rounds(
@@ -201,8 +226,8 @@ def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
         shards=shards,
         cores=cores,
         seconds=_seconds(costs, pings, shards, cores),
-        memory_gb=pings * ROW_BYTES / GB,
-        reads=files * (1 + cores + CHUNKS * max(groups, cores)),  # listed; footers; and row groups, by each task
+        memory_gb=pings / tasks * min(cores, tasks) * ROW_BYTES / GB,
+        reads=files * (1 + tasks + CHUNKS * max(groups, tasks)),  # listed; footers; and row groups, by each task
         a_day=a_day,
         core_hours_a_day=a_day * each / 3600,
     )

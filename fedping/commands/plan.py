@@ -122,7 +122,7 @@ def fleet(
         click.echo(msgspec.json.encode(found).decode())
         return
     for what, said in _told(found):
-        click.echo(f"{what:<28} {said}")
+        click.echo(f"{what:<36} {said}")
 
 
 def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
@@ -143,8 +143,8 @@ def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
         "pings in Parquet",
         f"{stored.landed_gb_a_day:,.1f} GB a day, {stored.landed_gb:,.0f} GB for {fleet.keep_days:g} days",
     )
-    yield "a round at the peak", f"{rounds.pings:,.0f} pings in {rounds.seconds:,.0f} s on {rounds.cores:,} cores"
-    yield "its shards and memory", f"{rounds.shards:,} shards, {rounds.memory_gb:,.1f} GB among all tasks"
+    yield "a round at the peak", f"{rounds.pings:,.0f} pings in {rounds.seconds:,.0f} s; cores: {rounds.cores:,}"
+    yield "its shards and memory", f"{rounds.shards:,} shards, {rounds.memory_gb:,.1f} GB at a time on all cores"
     yield "its reads", f"about {rounds.reads:,.0f}, each a request where pings lie in a bucket"
     yield "all rounds", f"{rounds.a_day:,.0f} a day, {rounds.core_hours_a_day:,.1f} core hours"
     yield (
@@ -152,9 +152,9 @@ def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
         f"{stored.models_gb_a_day:,.1f} GB a day, {stored.fetches_peak_s:,.0f} requests a second at the peak",
     )
     for what, amount in found.money.items():
-        yield f"{what}, a month", f"{amount:,.0f}"
+        yield f"{what}, a month", f"{amount:,.2f}"
     if found.money:
-        yield "in all, a month", f"{sum(found.money.values()):,.0f} by the prices given"
+        yield "in all, a month", f"{sum(found.money.values()):,.2f} by the prices given"
 
 
 def _line(file: Path | None, name: str | None, weights: int | None) -> Line:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 PIECE_BYTES = 2**22
 """Of a partial that is larger, so much is in one row at most: a JVM copies a row several times on its way."""
 
+FETCHED_BYTES = 2**24
+"""Of rows that wait on disk, so much is fetched at a time."""
+
 COLLECTED_BYTES = 16 * partial_bytes(PIECE_BYTES // WEIGHT_BYTES)
 """Partials of so much in all come at once, if none is in pieces: others wait on disk until it is their turn."""
 
@@ -61,16 +64,17 @@ class SparkEngine:
         session, executors = self._living_session()
         pieces = pieces_of(work.rules.m)
         found: dict[int, bytes] = {}
+        following = range(pieces)
         for place, outcome in self._rows(session, executors, work, pieces):
             found[place] = outcome
-            shard = range(place - place % pieces, place - place % pieces + pieces)
-            if found.keys() >= set(shard):
-                yield _unpacked(b"".join(found.pop(each) for each in shard))
+            while found.keys() >= set(following):
+                yield _unpacked(b"".join(found.pop(each) for each in following))
+                following = range(following.stop, following.stop + pieces)
 
     def _rows(
         self, session: SparkSession, executors: Executors, work: Work, pieces: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows of all tasks: at once where they are small, else in the order of their places."""
+        """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
         tasks = tasks_for(work, session.sparkContext.defaultParallelism)
         run = _runner(work, tasks, pieces)
         try:
@@ -124,9 +128,9 @@ def pieces_of(m: int) -> int:
 
 
 def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD[tuple[int, bytes]]:
-    """Return rows in partitions, in the order of their places, as many in one as are about a piece together."""
+    """Return rows in partitions, which are in the order of their places; each is fetched by a job of its own."""
     places = rules.shards * pieces
-    each = max(1, PIECE_BYTES // partial_bytes(rules.m))
+    each = max(1, FETCHED_BYTES // min(PIECE_BYTES, partial_bytes(rules.m)))
     return rows.partitionBy(-(-places // each), lambda place: int(place) // each)
 
 

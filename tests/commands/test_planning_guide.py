@@ -14,8 +14,10 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import MOST_SHARDS
 from fedping.server_jobs.fleet_plan import (
     MEASURED,
+    ROW_BYTES,
     SHARD_COSTS,
     SHARD_PINGS,
+    TASK_PINGS,
     Fleet,
     Prices,
     UnitCosts,
@@ -23,6 +25,7 @@ from fedping.server_jobs.fleet_plan import (
     shard_cost,
 )
 from fedping.server_jobs.round.shard import MOST_ROWS
+from fedping.server_jobs.round.work import ROWS_PER_TASK
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "planning.md").read_text(encoding="utf-8")
@@ -64,7 +67,7 @@ def test_costs_are_those_that_the_benchmarks_tell() -> None:
     processor = re.search(r"^\| processor time \| (.*) \|$", BENCHMARKS, re.MULTILINE)
     assert processor is not None
     assert [float(ratio) for ratio in processor[1].split(" | ")[:3]] == [cost for _, cost in SHARD_COSTS]
-    assert SHARD_PINGS == MOST_ROWS
+    assert (SHARD_PINGS, TASK_PINGS) == (MOST_ROWS, ROWS_PER_TASK)
 
 
 def test_a_plan_by_hand() -> None:
@@ -77,6 +80,7 @@ def test_a_plan_by_hand() -> None:
     assert found.ingest.journal_gb_a_machine == pytest.approx(2000 * 1000 * 4 * 3600 / 2 / 1e9)
     assert (found.rounds.pings, found.rounds.shards, found.rounds.cores) == (3.6e6, 16, 1)
     assert found.rounds.seconds == pytest.approx(4.6)
+    assert found.rounds.memory_gb == pytest.approx(3.6e6 * ROW_BYTES / 1e9)
     assert found.rounds.core_hours_a_day == pytest.approx(48 * (1.8 + 1) / 3600)
     assert found.rounds.reads == 2 * 30 * (1 + 1 + 8 * 16)
     assert (found.stored.landed_gb_a_day, found.stored.landed_gb) == (pytest.approx(8.64), pytest.approx(86.4))
