@@ -102,13 +102,14 @@ def by_hand(files: Sequence[Sequence[Ping]], shards: int) -> tuple[list[float], 
     return total.mean.tolist(), total.m2.tolist()
 
 
+@pytest.mark.thorough
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(1, 300),
     cut=st.integers(0, 300),
     shards=st.sampled_from([*COUNTS, 4096]),
 )
-@settings(deadline=None, max_examples=few_or_all(8, 60))
+@settings(deadline=None, max_examples=few_or_all(4, 60))
 def test_the_sum_is_that_of_its_shards_in_their_order(seed: int, clients: int, cut: int, shards: int) -> None:
     pings = crowd(clients, seed=seed)
     files = [part for part in (pings[:cut], pings[cut:]) if part]
@@ -119,13 +120,14 @@ def test_the_sum_is_that_of_its_shards_in_their_order(seed: int, clients: int, c
     assert found.clients == clients
 
 
+@pytest.mark.thorough
 @given(
     layouts=st.lists(st.sampled_from([1, 2, 16, 64, 1024]), min_size=1, max_size=3),
     shards=st.sampled_from(COUNTS),
     tasks=st.integers(1, 40),
     seed=st.integers(0, 2**32),
 )
-@settings(deadline=None, max_examples=few_or_all(8, 60))
+@settings(deadline=None, max_examples=few_or_all(4, 60))
 def test_a_round_takes_files_of_any_layout(layouts: list[int], shards: int, tasks: int, seed: int) -> None:
     """What counts, and how much, is the same to the bit; copies of a document in files of other layouts are dropped."""
     rng = np.random.default_rng(seed)
