@@ -18,7 +18,7 @@ from fedping.protocol.enrolment import parts_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
-OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces")
+OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces", "shards")
 """Settings of a study that may change."""
 
 OF_LINE = ("guard", "length", "early_stopping", "limits", "pipeline.min_clients")

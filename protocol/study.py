@@ -20,7 +20,7 @@ from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySi
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import Guard, Guardrail
-from fedping.protocol.landing import NO_LINE
+from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
 from fedping.protocol.limits import Limits, UpdateLimits, check_limits, completed
 from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
 from fedping.protocol.personalization import Vector
@@ -244,11 +244,14 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``pieces`` say where each arm lies once shares have changed while the study ran (`fedping.protocol.changing`), so
     that whoever is in an arm stays in it. Without any, the arms lie side by side.
 
+    ``shards`` is into how many parts a round divides the clients, each of which one task works on at most
+    (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage keeps it.
+
     Raises:
-        InvalidSettings: names repeat, shares exceed 1, pieces are not in order or not those of the shares, an arm
-            follows a line that is not there, a line has no arm that
-            submits and could never be trained, or stops early by an arm that does not apply its model, a metric or
-            segment is made of what its pings do not have, or a line is private and something would tell more.
+        InvalidSettings: names repeat, shares exceed 1, shards are no power of two from 16 to 4,096, pieces are not in
+            order or not those of the shares, an arm follows a line that is not there, a line has no arm that submits
+            and could never be trained, or stops early by an arm that does not apply its model, a metric or segment is
+            made of what its pings do not have, or a line is private and something would tell more.
     """
 
     name: Name
@@ -263,8 +266,14 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     limits: Limits | None = None
     tickets: Literal["required", "none"] = "none"
     pieces: tuple[Piece, ...] = ()
+    shards: int = SHARDS
 
     def __post_init__(self) -> None:
+        if not SHARDS <= self.shards <= MOST_SHARDS or self.shards.bit_count() != 1:
+            raise InvalidSettings(
+                f"study '{self.name}' has shards = {self.shards}, and it has to be a power of two from {SHARDS} to "
+                f"{MOST_SHARDS:,}; leave it out for {SHARDS}"
+            )
         _check_private_study(self)
         if self.limits is not None:
             check_limits(self.name, self.document, self.limits)

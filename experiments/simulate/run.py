@@ -185,7 +185,7 @@ class Simulation:
         landed_ms = self.experiment.start_ms + (tick + 1) * self.experiment.tick_ms
         for part in parts:
             folder = partition(self.landing, self.study.name, part.line, part.version)
-            write_landed(folder, part.table, landed_ms, token=token(tick))
+            write_landed(folder, part.table, landed_ms, token=token(tick), shards=self.study.shards)
             self._pings += part.table.num_rows
 
     def _landed_ticks(self) -> int:

@@ -57,7 +57,7 @@ class Rules:
     ``sees`` tells whether it is looked at who moves the model, and ``salt``, 16 bytes, by what clients are known again;
     empty if they are not. ``side`` is which clients of a stage count; all of the line's where None. ``coins`` say which
     clients of a private line count; None if all do. ``among`` are the document ids, 16 bytes each, of the only pings of
-    such a line that count; None if all may.
+    such a line that count; None if all may. ``shards`` is into how many the clients are divided, a power of two.
     """
 
     line: Line
@@ -76,6 +76,7 @@ class Rules:
     side: Side | None = None
     coins: Coins | None = None
     among: bytes | None = None
+    shards: int = SHARDS
 
     @property
     def m(self) -> int:
@@ -119,6 +120,7 @@ def rules_for(
         limits=study.limits,
         coins=coins,
         among=among,
+        shards=study.shards,
     )
 
 
@@ -154,5 +156,5 @@ def tasks_for(work: Work, workers: int) -> list[tuple[int, ...]]:
 
     Not more than that, because every task reads the files that are not laid out in shards.
     """
-    wanted = max(workers, -(-work.rows // ROWS_PER_TASK))
-    return [tuple(part.tolist()) for part in np.array_split(np.arange(SHARDS), min(wanted, SHARDS))]
+    shards, wanted = work.rules.shards, max(workers, -(-work.rows // ROWS_PER_TASK))
+    return [tuple(part.tolist()) for part in np.array_split(np.arange(shards), min(wanted, shards))]

@@ -285,7 +285,7 @@ def test_groups_are_those_of_a_dictionary(words: list[tuple[int, int]]) -> None:
 def test_a_file_whose_rows_are_in_the_wrong_shard_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trusting the footer would let one client vote in two shards, and its duplicates pass."""
     monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", 1)
-    monkeypatch.setattr(fedping.protocol.landing, "shard_of", lambda ids: np.arange(len(ids), dtype=np.uint8) % SHARDS)
+    monkeypatch.setattr(fedping.protocol.landing, "shard_of", lambda ids, _: np.arange(len(ids)) % SHARDS)
     path = write_landed(tmp_path, table_of([Ping(i, i) for i in range(64)]), 0)
     with pytest.raises(UnreadableFile, match=path.name):
         aggregate([path])
