@@ -46,7 +46,12 @@ class Change:
 
 def changes(before: Study, after: Study) -> tuple[Change, ...]:
     """Return what a study says otherwise than another one of the same name, in the order of the settings."""
-    return tuple(_apart("", msgspec.to_builtins(before), msgspec.to_builtins(after)))
+    return tuple(differences(before, after))
+
+
+def differences(before: msgspec.Struct | None, after: msgspec.Struct | None) -> Iterator[Change]:
+    """Yield what a document says otherwise than another one of its kind, in the order of its fields."""
+    return _apart("", msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
 def check_change(before: Study, after: Study) -> tuple[Change, ...]:

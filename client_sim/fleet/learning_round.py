@@ -229,7 +229,7 @@ class LearningRound:
         )
         seen, who, keys = self._seen[arm.name], members[block.at], keys[block.at]
         seen.see(block.losses, block.examples)
-        documents = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        documents = private.randomness.documents(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
         versions, no_tops, forging = versions[chosen], np.zeros(len(who)), plot.forging(who) if plot else None
         drawing = child_keys(keys, _UPLOAD)
         vectors = private.vectors(arm.line, block.updates, block.losses, no_tops, drawing, forging)

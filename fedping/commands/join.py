@@ -89,6 +89,7 @@ class Pace:
 @click.option("--every", default="60s", show_default=True, help="Time between two looks for a new version.")
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
+@click.option("--agree", is_flag=True, help="Agree to what the study asks for by now, which is not what it was.")
 @click.option(
     "--ticket",
     type=LocalPath(dir_okay=False),
@@ -107,6 +108,7 @@ def join(
     every: str,
     yes: bool,
     show: bool,
+    agree: bool,
     ticket: Path | None,
     as_json: bool,
 ) -> int:
@@ -129,6 +131,8 @@ def join(
     )
     if show and yes:
         raise click.UsageError("--show sends nothing, and --yes sends without asking; give one of them")
+    if show and agree:
+        raise click.UsageError("--show is for looking, and --agree agrees to what was looked at; give one of them")
     try:
         with ended_by_signals(), asyncio.Runner() as runner, ExitStack() as files:
             transport = _transport(url)
@@ -138,7 +142,9 @@ def join(
                 runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
             )
             log.tell(_introduction(institution, data), "info", before="")
+            _tell_promises(institution)
             _warn_of_few(len(institution.rows))
+            _look_at_changes(institution, show, agree)
             if show:
                 return _show(runner, institution)
             return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
@@ -183,6 +189,30 @@ def _warn_of_few(rows: int) -> None:
             "take part with hundreds of rows at least",
             "warning",
         )
+
+
+def _tell_promises(institution: Institution) -> None:
+    """Say of a private line what is sent, and for whom its guarantee is."""
+    from fedping.client_sim.joining.secrecy import promises
+
+    if institution.member.line.privacy is not None:
+        for sentence in promises(institution.member.line):
+            log.tell(f"private: {sentence}", "info", before="")
+
+
+def _look_at_changes(institution: Institution, show: bool, agree: bool) -> None:
+    """Go on only if the study asks for what was agreed to; of what is only shown, it is said that it differs."""
+    from fedping.client_sim.joining.institution import StudyChanged, changed_in_words
+
+    if not institution.changed:
+        return
+    told = changed_in_words(institution.study.name, institution.changed)
+    if agree:
+        institution.agree()
+    elif show:
+        log.tell(f"warning: {told}", "warning")
+    else:
+        raise StudyChanged(told)
 
 
 def _joined(
@@ -260,12 +290,27 @@ def _show(runner: asyncio.Runner, institution: Institution) -> int:
         if institution.version < 0:
             raise FedpingError(f"there is no model to train on: {why or 'none was published'}; try again later")
         if not institution.has_new:
-            click.echo(f"nothing would be sent: version {institution.version} has had its ping", err=True)
+            click.echo(f"nothing would be sent: {why or _nothing_of(institution)}", err=True)
             return 0
         ping = _made(institution)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
     return 0
+
+
+def _nothing_of(institution: Institution) -> str:
+    """Return why nothing is sent of the version that an institution holds."""
+    if institution.gave_all:
+        return _gave_all(institution)
+    progress = institution.folder.progress
+    if institution.version > max(progress.version, progress.moved):
+        return f"version {institution.version} is none of those that this institution has drawn"
+    return f"version {institution.version} has had its ping"
+
+
+def _gave_all(institution: Institution) -> str:
+    given = institution.folder.progress.contributed
+    return f"this institution has contributed {given:,} times, as often as the study promises that it does at most"
 
 
 def _made(institution: Institution) -> Waiting:
@@ -277,6 +322,9 @@ def _summary(ping: Waiting) -> str:
     from fedping.client_sim.joining.institution import told
 
     says = told(ping)
+    if says.loss is None or says.examples is None:
+        shares = " in two shares" if says.encoding == "shared" else ""
+        return f"version {says.version}: a private vector{shares}; {says.bytes:,} bytes as client {says.client_id}"
     if says.encoding is not None:
         update = f"an update encoded as '{says.encoding}'"
     elif says.numbers:
@@ -347,6 +395,9 @@ class _TakingPart:
         """Do what is next; return the exit code if that was all."""
         folder = self._institution.folder
         if (ping := folder.waiting) is None:
+            if self._institution.gave_all:
+                click.echo(f"fedping: {_gave_all(self._institution)}", err=True)
+                return 0
             why = awaited(self._runner, self._institution.look())
             if not self._institution.has_new:
                 next_one = f"a version after {max(self._institution.version, folder.progress.version)}"
@@ -357,8 +408,21 @@ class _TakingPart:
             if not self._agreed(ping):
                 click.echo("nothing was sent", err=True)
                 return 0
-            self._institution.keep(ping)
-        return self._post(ping)
+            ping = self._institution.keep(ping)
+        return self._kept_for_a_while(ping) or self._post(ping)
+
+    def _kept_for_a_while(self, ping: Waiting) -> int | None:
+        """Wait until a ping of a private line may be sent; return the exit code if time is over before."""
+        rest = self._institution.seconds_until(ping)
+        if not rest:
+            return None
+        doing = f"the moment, drawn by lot, at which the ping of version {ping.version} is sent"
+        self._explain(None, doing)
+        if rest >= self._pace.left:
+            self._rest(self._pace.left, f"waiting for {doing}")
+            return self._out_of_time()
+        self._rest(rest, f"waiting for {doing}")
+        return None
 
     def _agreed(self, ping: Waiting) -> bool:
         if self._ask is None:
