@@ -90,7 +90,8 @@ def landed_table(
 
     Args:
         document: the type.
-        columns: every column but those of the update, each of length k, of its type or one that can be cast to it.
+        columns: every column but those of the update, each of length k, of its type or one that can be cast to it;
+            one that a client may leave out is null where it is not given.
         updates: shape (k, m), or k payloads in another encoding; None if the pings carry none.
     """
     schema = landed_schema(document)
@@ -104,7 +105,8 @@ def landed_table(
         UPDATE: payloads,
         **columns,
     }
-    return pa.table([made[field.name].cast(field.type) for field in schema], schema=schema)
+    absent = {field.name: pa.nulls(k, field.type) for field in schema if field.nullable}
+    return pa.table([{**absent, **made}[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def id_column(ids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:

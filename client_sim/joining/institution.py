@@ -23,6 +23,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from fedping.client_sim.data.example_data import of_one
 from fedping.client_sim.data.table import Table
 from fedping.client_sim.fleet.fetching import Fetcher, Shelf
 from fedping.client_sim.fleet.fleet import states_in
@@ -34,6 +35,7 @@ from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Transport, TransportError
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
 from fedping.client_sim.joining.checking import CheckedTransport
+from fedping.client_sim.joining.evaluating import confusion
 from fedping.client_sim.joining.examples import OF_TABLES, OwnTable, numbers_a_row
 from fedping.client_sim.joining.folder import Asked, Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
@@ -260,6 +262,7 @@ class Institution:
         rows: its table.
         states_of: where a training keeps state with its client.
         ticket: the product's word for the client, in a study that asks for it.
+        evaluates: whether the rows are held out, so that it tells of classes which were taken for which.
         backoff: how to post again; the usual one if None.
         sleep: how to wait.
 
@@ -269,6 +272,7 @@ class Institution:
 
     Attributes:
         changed: what the study asks for otherwise than when that was agreed to.
+        evaluates: as given.
     """
 
     def __init__(
@@ -281,6 +285,7 @@ class Institution:
         states_of: StatesOf,
         ticket: str | None = None,
         *,
+        evaluates: bool = False,
         backoff: Backoff | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -294,7 +299,7 @@ class Institution:
         self._roster = Roster(study, 1, folder.seed)
         # The others' lines are none of its business, and may have what it does not.
         alone = replace(study, lines=(member.line,))
-        shelf = Shelf(alone)
+        self.evaluates, self._shelf = evaluates, (shelf := Shelf(alone))
         random = Random(folder.seed)
         self._fetcher = Fetcher(
             self._transport, study.name, self._roster, shelf, at_once=1, sleep=sleep, random=random, together=True
@@ -382,9 +387,19 @@ class Institution:
     def make(self) -> Waiting:
         """Train on the version that is held, and return the ping; nothing is kept of it yet."""
         ((letter,),) = [letters for letters, _ in self._round.letters(_ME, self.version) if letters]
-        made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(letter.body))
+        body = self._with_confusion(letter.body) if self.evaluates else letter.body
+        made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(body))
         told(made)
         return made
+
+    def _with_confusion(self, body: bytes) -> bytes:
+        weights = self._shelf.weights(self.member.line.name, self.version)
+        found = confusion(self.member.model, weights, of_one(self.rows).batch(_ME))
+        if found is None:
+            return body
+        ping: Ping = msgspec.json.decode(body, type=MODEL_UPDATE.ping)
+        payload: Any = ping.payload
+        return msgspec.json.encode(replace(ping, payload=replace(payload, confusion=found)))
 
     def keep(self, ping: Waiting) -> Waiting:
         """Have on disk what :meth:`make` has made, ping and state, and return it as it is to be posted."""
