@@ -183,6 +183,7 @@ def _transport(url: str) -> Transport:
         most_bytes=MOST_BYTES,
         whole_timeout=MOST_SECONDS,
         compress="none",
+        redirects="secure",
     )
     return HttpTransport(url, settings)
 

@@ -190,8 +190,8 @@ def votes_of(
     """Return the weight of each used ping, shape (k,).
 
     With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
-    with one vote an example it is the ping's number of examples. A vote of an older version weighs less by its age,
-    where it is votes that are weighted so.
+    with one vote an example it is the ping's number of examples. All votes of a client come to ``most_votes`` at most.
+    A vote of an older version weighs less by its age, where it is votes that are weighted so.
 
     Args:
         pipeline: says which.
@@ -206,6 +206,8 @@ def votes_of(
             votes = np.ones(len(pings))
         case "examples":
             votes = examples.astype(np.float64)
+    if pipeline.most_votes is not None:
+        votes = np.minimum(votes, pipeline.most_votes / np.maximum(pings, 1))
     staleness = pipeline.staleness
     return votes if staleness is None or staleness.on == "step" else votes * age_weights(staleness)[ages]
 

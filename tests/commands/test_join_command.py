@@ -373,6 +373,32 @@ def test_a_study_that_changes_while_it_waits_is_not_followed(server: FaultyServe
     assert "study 'tumours' asks for something else than when you joined (training.epochs: 3 -> nothing" in said
 
 
+def moved(server: FaultyServer, location: str) -> None:
+    server.model = Answer(302, b"", {"Location": location})
+
+
+def test_a_model_is_fetched_from_where_the_same_server_says(server: FaultyServer, join: Typed) -> None:
+    """`study.json` is no model, but it is what the server says that it has there, so the redirect was followed."""
+    moved(server, f"/models/{STUDY}/study.json")
+    assert "not a model document" in join(server.url, "--show", code=1)[1]
+    assert [path for path, _ in server.fetches][-1] == f"/models/{STUDY}/study.json"
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("http://127.0.0.1:9/model.json", "it redirects to another host without https, which is not followed"),
+        ("http://internal/model.json", "it redirects to another host without https, which is not followed"),
+        ("file:///etc/passwd", "it redirects to what is no address"),
+        (LATEST, "it redirects more than 5 times"),
+    ],
+)
+def test_redirects_lead_nowhere_that_is_not_safe(server: FaultyServer, join: Typed, location: str, says: str) -> None:
+    moved(server, location)
+    assert says in join(server.url, "--show", code=1)[1]
+    assert server.attempts == []
+
+
 def test_what_a_study_asks_for_between_two_runs_has_to_be_agreed_to(server: FaultyServer, join: Typed) -> None:
     join.once(server.url)
     server.publish(1)
