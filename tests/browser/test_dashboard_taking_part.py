@@ -10,8 +10,7 @@ from fedping.protocol.limits import Limits
 from tests.browser.dashboards import dashboard_over, scrolls_sideways
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import Pages
-from tests.server_jobs.test_taking_part import ARMS
-from tests.support.institutions import STUDY, tumours
+from tests.support.institutions import ARMS, STUDY, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.rounds import store_with
 

@@ -17,18 +17,14 @@ from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.taking_part import evaluations
 from tests.support.faulty_server import LANDED, faulty_server, refusal
 from tests.support.ingest_server import running_ingest
-from tests.support.institutions import STUDY, agreed, tables, tumours
+from tests.support.institutions import ARMS, STUDY, agreed, tables, tumours
 from tests.support.rounds import store_with
 
 Typed = Callable[..., tuple[str, str]]
 
 
 def study_with_place(**study: Any) -> Study:
-    arms = (
-        Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True),
-        Arm(name="held-out", share=0.5, line="main", applies=True),
-    )
-    return replace(tumours(arms=arms), **{"enrolment": "hash", **study})
+    return replace(tumours(arms=ARMS), **{"enrolment": "hash", **study})
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.limits import Limits
-from tests.server_jobs.test_taking_part import ARMS
 from tests.support.dashboard import dashboard_client
-from tests.support.institutions import STUDY, tumours
+from tests.support.institutions import ARMS, STUDY, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
 from tests.support.rounds import store_with

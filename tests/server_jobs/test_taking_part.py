@@ -12,18 +12,13 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import landed_files, partition, write_again
 from fedping.protocol.limits import Limits
-from fedping.protocol.study import Arm, Study
+from fedping.protocol.study import Study
 from fedping.server_jobs import taking_part
 from fedping.server_jobs.taking_part import evaluations, roll_of
-from tests.support.institutions import tumours
+from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
 from tests.support.versions import small_study
-
-ARMS = (
-    Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True),
-    Arm(name="held-out", share=0.5, line="main", applies=True),
-)
 
 
 def study_of(**study: Any) -> Study:

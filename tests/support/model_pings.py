@@ -37,8 +37,11 @@ def client_in(study: Study, arm: str, number: int) -> UUID:
     return next(one for one in found if (dealt := enrol(study, str(one))) is not None and dealt.name == arm)
 
 
-def land(landing: Path, study: Study, *pings: Said) -> None:
-    """Land pings of one line, each version in its folder; ``named`` is the arm that a ping names, if not its own."""
+def land(landing: Path, study: Study, *pings: Said, m: int | None = None) -> None:
+    """Land pings of one line, each version in its folder.
+
+    ``named`` is the arm that a ping names, if not its own; with ``m`` all have an update of so many numbers.
+    """
     for number, version in enumerate(sorted({ping.version for ping in pings})):
         some = [ping for ping in pings if ping.version == version]
         k = len(some)
@@ -54,5 +57,5 @@ def land(landing: Path, study: Study, *pings: Said) -> None:
             "examples": pa.array([ping.examples for ping in some]),
             "confusion": pa.array([ping.confusion for ping in some], pa.list_(pa.int32())),
         }
-        table = landed_table(MODEL_UPDATE, columns, None)
+        table = landed_table(MODEL_UPDATE, columns, None if m is None else np.ones((k, m)))
         write_landed(partition(landing, study.name, "main", version), table, 1_000 + number)
