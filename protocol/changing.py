@@ -21,7 +21,15 @@ from fedping.protocol.study import SHARES_SLACK, Piece, Study
 OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces")
 """Settings of a study that may change."""
 
-OF_LINE = ("guard", "length", "early_stopping", "limits", "pipeline.min_clients", "pipeline.most_votes")
+OF_LINE = (
+    "guard",
+    "length",
+    "early_stopping",
+    "limits",
+    "participation",
+    "pipeline.min_clients",
+    "pipeline.most_votes",
+)
 """Settings of each line that may change."""
 
 _NOBODY = 2.0**-48

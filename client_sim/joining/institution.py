@@ -47,6 +47,7 @@ from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.protocol.changing import Change, differences
 from fedping.protocol.clock import utc_now
 from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
+from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.ping import Ping
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
@@ -295,6 +296,7 @@ class Institution:
         )
         self.changed = _changes(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.rows = study, member, folder, rows
+        self._participation = member.line.participation  # which the operator may change meanwhile
         self._transport = CheckedTransport(transport, study.name, member.line)
         self._roster = Roster(study, 1, folder.seed)
         # The others' lines are none of its business, and may have what it does not.
@@ -334,12 +336,23 @@ class Institution:
         """Whether it holds a version on which it has not trained, and has something to send of it."""
         progress, private = self.folder.progress, self._private
         done = max(progress.version, progress.moved if self.keeps_state or private is not None else -1)
-        if self.version <= done or private is None:
-            return self.version > done
+        if self.version <= done or not self._has_drawn:
+            return False
+        if private is None:
+            return True
         line = self.member.line.name
         return line not in private.waits and bool(
             private.willing(line, _ME, np.array([self.version]), self._roster.roots)[0]
         )
+
+    @property
+    def _has_drawn(self) -> bool:
+        """Whether it is among those who send an update of the version that it holds, where clients draw who does."""
+        share = self._participation
+        if share >= 1 or not self.member.arm.submits:
+            return True
+        line, client = self.member.line.name, str(self.member.client_id)
+        return takes_part(self.study.name, line, self.version, share, client)
 
     @property
     def gave_all(self) -> bool:
@@ -382,6 +395,7 @@ class Institution:
             raise StudyChanged(f"study '{self.study.name}' is not what it was when you joined: {error}") from error
         if changed := _changes(self._joined, replace(self._joined, asked=now)):
             raise StudyChanged(changed_in_words(self.study.name, changed))
+        self._participation = next(line.participation for line in found.lines if line.name == self.member.line.name)
         return found
 
     def make(self) -> Waiting:

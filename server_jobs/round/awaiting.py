@@ -13,7 +13,7 @@ from uuid import UUID
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
-from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.enrolment import dealt_by_hash, takes_part
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
@@ -97,7 +97,7 @@ class _Looking:
         self._landing, self._study = landing, study
         self._wanted = study.line(line).pipeline.min_clients if wanted is None else wanted
         self._submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
-        self._dealt = dealt_by_hash(study)
+        self._dealt, self._share = dealt_by_hash(study), study.line(line).participation
         self._version = -1
         self._of: dict[Path, frozenset[bytes]] = {}
 
@@ -125,6 +125,11 @@ class _Looking:
             for client, arm, encoding in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                 if arm not in self._submits or encoding is None or client in found:
                     continue
-                if self._dealt is None or self._dealt.arm_of(UUID(bytes=client)) == arm:
+                if self._counts(UUID(bytes=client), arm):
                     found.add(client)
         return frozenset(found)
+
+    def _counts(self, client: UUID, arm: str) -> bool:
+        if self._dealt is not None and self._dealt.arm_of(client) != arm:
+            return False
+        return self._share >= 1 or takes_part(self._study.name, self.line, self._version, self._share, str(client))

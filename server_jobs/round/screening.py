@@ -72,8 +72,8 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     client had no data; its zeros would dilute the mean and the loss.
     ``no_update``: none was sent.
     ``bad_update``: an encoding that is not known here; payloads are judged when they are read. ``over_capacity`` is
-    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). Private lines have
-    reasons of their own.
+    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). ``not_sampled``: the
+    client has not drawn the version. Private lines have reasons of their own.
     """
     if rules.line.privacy is not None:
         return _private_reasons(rows, clients, rules)
@@ -95,6 +95,10 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
     found[_repeated(rows.document)] = DUPLICATE
     found[rows.done] = DONE
+    if rules.turns is not None:
+        mine = np.flatnonzero(found == USED)
+        ids = np.ascontiguousarray(rows.client[mine]).view(np.uint8).reshape(-1, 16)
+        found[mine[~rules.turns.of(ids, rows.version[mine])]] = NOT_SAMPLED
     return found
 
 
