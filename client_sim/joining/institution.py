@@ -299,8 +299,9 @@ class Institution:
         self._participation = member.line.participation  # which the operator may change meanwhile
         self._transport = CheckedTransport(transport, study.name, member.line)
         self._roster = Roster(study, 1, folder.seed)
-        # The others' lines are none of its business, and may have what it does not.
-        alone = replace(study, lines=(member.line,))
+        # The others' lines are none of its business, and may have what it does not. Whether it takes part in a version
+        # is decided by `has_new`.
+        alone = replace(study, lines=(replace(member.line, participation=1.0),))
         self.evaluates, self._shelf = evaluates, (shelf := Shelf(alone))
         random = Random(folder.seed)
         self._fetcher = Fetcher(
