@@ -263,6 +263,7 @@ class Institution:
         rows: its table.
         states_of: where a training keeps state with its client.
         ticket: the product's word for the client, in a study that asks for it.
+        class_weights: how much a row of each class counts in the training; all the same if None.
         evaluates: whether the rows are held out, so that it tells of classes which were taken for which.
         backoff: how to post again; the usual one if None.
         sleep: how to wait.
@@ -286,6 +287,7 @@ class Institution:
         states_of: StatesOf,
         ticket: str | None = None,
         *,
+        class_weights: tuple[float, ...] | None = None,
         evaluates: bool = False,
         backoff: Backoff | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -321,7 +323,7 @@ class Institution:
             self._roster,
             shelf,
             {member.line.name: member.model},
-            lambda spec, model: OwnTable(rows),
+            lambda spec, model: OwnTable(rows, class_weights),
             FleetSettings(clients=1, seed=folder.seed, ticket_of=None if ticket is None else lambda client_id: ticket),
             {member.arm.name: self._states},
             private=self._private,

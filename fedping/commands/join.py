@@ -270,8 +270,10 @@ def _joined(
     member = membership(study, folder.seed)
     wanted = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
     rows = read_examples(asked.data, asked.label, agreed, wanted)
+    weights = None if agreed is None else agreed.class_weights
     if asked.hold_out is None:
-        return (Institution(transport, study, member, folder, rows, _states_in(folder, files), words[0]),)
+        states = _states_in(folder, files)
+        return (Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights),)
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {asked.state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
@@ -283,9 +285,10 @@ def _joined(
     other = membership(study, beside.seed)
     if not (evaluates(other.arm) and other.line.name == member.line.name):
         raise InvalidSettings(f"the folder {beside.path} is of another arm by now; delete it, and it is made anew")
+    states, other_states = _states_in(folder, files), _states_in(beside, files)
     return (
-        Institution(transport, study, other, beside, held, _states_in(beside, files), words[1], evaluates=True),
-        Institution(transport, study, member, folder, learned, _states_in(folder, files), words[0]),
+        Institution(transport, study, other, beside, held, other_states, words[1], evaluates=True),
+        Institution(transport, study, member, folder, learned, states, words[0], class_weights=weights),
     )
 
 
