@@ -36,3 +36,4 @@ def test_who_takes_part_is_listed_and_whoever_comes_is_added(chromium: Pages, tm
         assert axe_violations(page) == []
         page.set_viewport_size({"width": 390, "height": 4000})
         assert not scrolls_sideways(page)
+        page.close()
