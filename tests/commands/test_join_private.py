@@ -28,6 +28,7 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy, Shared
 from fedping.protocol.study import Arm, Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
+from tests.support.effort import few_or_all
 from tests.support.faulty_server import LANDED, FaultyServer, faulty_server, refusal
 from tests.support.helper_server import helper_server
 from tests.support.ingest_server import IngestServer, running_ingest
@@ -249,7 +250,8 @@ def offered(server: IngestServer) -> bool:
 @pytest.mark.thorough
 def test_killed_at_any_moment_it_contributes_once_a_version(typed: Command, tmp_path: Path) -> None:
     """Killed before its ping is posted, it either sends these bytes or, if they never came to be, nothing."""
-    study = private(central=None, local=OneSign(epsilon=1.0), contributions=3)
+    versions = few_or_all(2, 3)
+    study = private(central=None, local=OneSign(epsilon=1.0), contributions=versions)
     options = ["--data", tables(tmp_path)[0], "--columns", agreed(tmp_path / "columns.toml"), "--yes", "--rounds", "1"]
     options += ["--state", tmp_path / "state-0", "--every", "0.1s"]
     with faulty_server(study) as server:
@@ -261,7 +263,7 @@ def test_killed_at_any_moment_it_contributes_once_a_version(typed: Command, tmp_
             return LANDED
 
         server.plan = killing
-        for version in range(3):
+        for version in range(versions):
             server.publish(version)
             process = joining(server.url, *options)
             victims.append(process.pid)
@@ -269,8 +271,8 @@ def test_killed_at_any_moment_it_contributes_once_a_version(typed: Command, tmp_
             assert process.returncode == -signal.SIGKILL
             assert progress(tmp_path).contributed == version + 1
             typed(server.url, "--yes", "--rounds", "1")
-        assert [len(each) for each in by_version(server).values()] == [1, 1, 1]
-        assert "has contributed 3 times" in typed(server.url, "--yes")[1]
+        assert [len(each) for each in by_version(server).values()] == [1] * versions
+        assert f"has contributed {versions} times" in typed(server.url, "--yes")[1]
 
 
 def by_version(server: FaultyServer) -> dict[int, set[bytes]]:
