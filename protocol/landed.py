@@ -101,12 +101,12 @@ def landed_table(
     else:
         encoding, payloads = DENSE, pa.nulls(k, pa.binary()) if updates is None else dense_payloads(updates)
     made = {
+        **{field.name: pa.nulls(k, field.type) for field in schema if field.nullable},
         UPDATE_ENCODING: text_column(np.zeros(k, np.int32), (encoding,), missing=updates is None),
         UPDATE: payloads,
         **columns,
     }
-    absent = {field.name: pa.nulls(k, field.type) for field in schema if field.nullable}
-    return pa.table([{**absent, **made}[field.name].cast(field.type) for field in schema], schema=schema)
+    return pa.table([made[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def id_column(ids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:
