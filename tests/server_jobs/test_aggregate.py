@@ -337,9 +337,11 @@ def test_spark_and_numpy_agree_to_the_last_bit(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("weighting", ["client", "examples"])
+@pytest.mark.parametrize("votes", [{"weighting": "client"}, {"weighting": "examples", "most_votes": 5}])
 @pytest.mark.parametrize("rows", [2000, 8000], ids=["one row group", "sixteen shards"])
-def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, engine: SparkEngine, weighting: str, rows: int) -> None:
+def test_spark_and_numpy_agree_on_model_updates(
+    tmp_path: Path, engine: SparkEngine, votes: dict[str, object], rows: int
+) -> None:
     rng = np.random.default_rng(rows)
     examples = rng.integers(0, 5, rows)
     people = rng.integers(0, 256, (rows // 3, 16), np.uint8)
@@ -353,7 +355,7 @@ def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, engine: SparkEng
         examples=examples,
     )
     paths = [write_landed(tmp_path, landed_model_updates(pings, 0), n) for n in range(2)]  # the second of duplicates
-    rules = dataclasses.replace(RULES, line=line_of(8, weighting=weighting), pings="model-update")
+    rules = dataclasses.replace(RULES, line=line_of(8, **votes), pings="model-update")
     found = aggregate(paths, rules, engine)
     assert found == aggregate(paths, rules)
     assert (found.counts["duplicate"], found.counts["used"]) == (rows, int((examples > 0).sum()))
