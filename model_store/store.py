@@ -43,7 +43,7 @@ from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
 from fedping.model_store.place import Bucket, Place
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
-    FORMAT,
+    NEWEST_FORMAT,
     Fence,
     HeldPart,
     Link,
@@ -136,7 +136,8 @@ class ModelStore:
 
         Raises:
             StoreError: a study of this name exists and differs; version 0 of a line was lost, and would be published
-                a second time; or another study takes telemetry of the same type. Nothing was written.
+                a second time, or is there and was to take weights over that it did not; or another study takes
+                telemetry of the same type. Nothing was written.
         """
         if study.telemetry:
             self._refuse_second_taker(study)
@@ -144,6 +145,7 @@ class ModelStore:
             traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
             if traces and self.blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
                 raise StoreError(self._without_its_versions(study.name, version.line))
+            self._refuse_another_beginning(version)
         if not self.is_near:  # a store that creates what is there already would have another study in its place
             self.check_publishing()
         created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
@@ -158,6 +160,22 @@ class ModelStore:
                 created = True
             self.refresh_public(study.name, version.line)
         return created
+
+    def _refuse_another_beginning(self, first: Version) -> None:
+        """Raise :class:`StoreError` if a version 0 that is to take weights over is there, and did not take those."""
+        wanted = first.lineage.warm_start
+        if wanted is None or self.blobs.sight(_version_key(first)) is None:
+            return
+        there = self.version(first.study, first.line, 0).lineage.warm_start
+        if there is None or (there.taken.digest, there.renamed) != (wanted.taken.digest, wanted.renamed):
+            began = "the start values of its spec"
+            if there is not None:
+                others = ", by other names" if there.taken.digest == wanted.taken.digest else ""
+                began = f"weights of {there.taken.told}{others}"
+            raise StoreError(
+                f"line '{first.line}' of study '{first.study}' has begun already, with {began}, and clients may have "
+                f"its version 0; to begin with {wanted.taken.told}, give the study a new name"
+            )
 
     def _refuse_second_taker(self, study: Study) -> None:
         """Raise :class:`StoreError` if another study takes telemetry of the same type, which names no study."""
@@ -1026,7 +1044,7 @@ class ModelStore:
     def _decode(self, data: bytes, kind: type[_T], key: str) -> _T:
         """Return a version, or a part of one, or a study without its format."""
         try:
-            refuse_newer(format_of(data), f"{self.where}/{key}", FORMAT)
+            refuse_newer(format_of(data), f"{self.where}/{key}", NEWEST_FORMAT)
             return msgspec.json.decode(data, type=kind)
         except NewerFormat as error:
             raise StoreError(str(error)) from error

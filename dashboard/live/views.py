@@ -29,6 +29,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.spec import Name
 from fedping.server_jobs.privacy.card import Card, card_of
+from fedping.server_jobs.warm_start import begun_with
 
 T = TypeVar("T", bound=Struct)
 
@@ -192,7 +193,8 @@ def _known(store: ModelStore, study: str, line: str) -> None:
 def _card(store: ModelStore, study: str) -> Card:
     """Return the privacy card of a study of the store; an address may contain anything."""
     try:
-        return card_of(store.study(msgspec.convert(study, Name)))
+        found = store.study(msgspec.convert(study, Name))
+        return card_of(found, begun_with(store, found))
     except msgspec.ValidationError as error:
         raise StoreError(f"'{study}' is not a study's name; go back to the start") from error
 
