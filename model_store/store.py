@@ -54,9 +54,10 @@ from fedping.model_store.version import (
     Version,
     staged_by,
 )
+from fedping.protocol import __version__
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, with_format, without_format
+from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
 from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer, Terms
@@ -1010,6 +1011,8 @@ class ModelStore:
             return self._another(key, link)
         if link.spec_digest != self.study(study).line(line).spec.digest:
             return self._foreign(key, "was computed for another model spec")
+        if thoroughly and (later := self._written_later(number, key)):
+            return later
         if number == 0 or before is None:
             return None
         if link.parent != before and (fence := self._fence(study, line, before)):
@@ -1021,9 +1024,24 @@ class ModelStore:
                 parent = self.version(study, line, before)
             except FedpingError:
                 return None  # which is damaged itself; the version after it stands for the line
-            if link.parent_digest != parent.digest:
+            if link.parent_digest != parent.digest and not self._written_later(before, _key(study, line, before)):
                 return self._foreign(key, f"was computed from another version {before} than the one that is here")
         return None
+
+    def _written_later(self, number: int, key: str) -> str | None:
+        """Return that the version just read has more than this program knows, and so has another digest here.
+
+        None could follow it here: it would name that digest.
+        """
+        last = self._last_read
+        if last is None or last.key != key:
+            return None
+        where = unknown_member(msgspec.json.decode(unsealed(last.data)), last.version)
+        return where and (
+            f"{self.where}/{key} has '{where}', which fedping {__version__} does not know: a later version of fedping "
+            f"has written it, and none can follow version {number} before fedping is upgraded here; then run the same "
+            "command again"
+        )
 
     def _another(self, key: str, found: Version | Link | PublicPart) -> str:
         return self._foreign(key, f"is version {found.iteration} of line '{found.line}' of study '{found.study}'")

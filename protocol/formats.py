@@ -11,6 +11,10 @@ The member is of the file, as a seal is: no digest knows of it, but for that of 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
 
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
@@ -51,6 +55,31 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
     refuse_newer(format_of(document), what, newest)
     found = _MEMBER.match(document)
     return found[1] + document[found.end() :] if found else document
+
+
+def unknown_member(document: Any, read: Any, place: str = "") -> str | None:
+    """Return where a document has a member that is no field of the struct that was read from it; None if it has none.
+
+    A later version of fedping has written that. What was read can be used, but has another digest.
+
+    Args:
+        document: the decoded JSON.
+        read: the struct, or what is in its place a list or table of structs.
+        place: where in the whole document it is.
+    """
+    inside: Iterable[tuple[object, Any]] = ()
+    if isinstance(document, dict) and isinstance(read, Struct):
+        config = read.__struct_config__
+        known = dict(zip(read.__struct_encode_fields__, read.__struct_fields__, strict=True))
+        if beyond := document.keys() - known.keys() - {config.tag_field}:
+            return f"{place}{min(beyond)}"
+        inside = ((name, getattr(read, field)) for name, field in known.items() if name in document)
+    elif isinstance(document, dict) and isinstance(read, dict):
+        inside = read.items()
+    elif isinstance(document, list) and isinstance(read, tuple | list) and read and isinstance(read[0], Struct):
+        inside = enumerate(read)
+    found = (unknown_member(document[name], each, f"{place}{name}.") for name, each in inside)
+    return next((each for each in found if each is not None), None)
 
 
 def refuse_newer(number: int, what: str, newest: int = 1) -> None:

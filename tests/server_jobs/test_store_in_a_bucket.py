@@ -418,5 +418,6 @@ def test_the_guide_can_be_typed(
                 assert main(["study", "create", "experiments/demo.toml"]) == 0
             assert main(words[1:]) == 0, line
             ran += 1
-    assert ran == 6
+    assert ran == 10
+    assert open_store(place_of(f"{bucket.url}/restored")).iterations("demo", "main") == [0, 1000]
     assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0

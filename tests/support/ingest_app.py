@@ -97,10 +97,10 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
     return IngestApp(made, services, app, Client(app), Client(Operations(services)))
 
 
-def landed_ids(landing: Path) -> list[str]:
-    """Return the document ids of every landed ping, sorted, duplicates included."""
+def landed_ids(landing: Path, version: int | None = None) -> list[str]:
+    """Return the document ids of every landed ping, or of those about a version, sorted, duplicates included."""
     ids: list[str] = []
-    for file in landing.glob("study=*/line=*/iteration=*/*.parquet"):
+    for file in landing.glob(f"study=*/line=*/iteration={'*' if version is None else version}/*.parquet"):
         column = pq.ParquetFile(file).read(columns=["document_id"]).column("document_id")
         ids.extend(str(uuid.UUID(bytes=i)) for i in column.to_pylist())
     return sorted(ids)
