@@ -1036,7 +1036,7 @@ class ModelStore:
         last = self._last_read
         if last is None or last.key != key:
             return None
-        where = unknown_member(msgspec.json.decode(unsealed(last.data)), last.version)
+        where = unknown_member(unsealed(last.data), last.version)
         return where and (
             f"{self.where}/{key} has '{where}', which fedping {__version__} does not know: a later version of fedping "
             f"has written it, and none can follow version {number} before fedping is upgraded here; then run the same "

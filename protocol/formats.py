@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct, json
 
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
@@ -57,28 +57,30 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
     return found[1] + document[found.end() :] if found else document
 
 
-def unknown_member(document: Any, read: Any, place: str = "") -> str | None:
+def unknown_member(document: bytes, read: Any, place: str = "") -> str | None:
     """Return where a document has a member that is no field of the struct that was read from it; None if it has none.
 
-    A later version of fedping has written that. What was read can be used, but has another digest.
+    A later version of fedping has written that. What was read can be used, but has another digest. Nothing is decoded
+    but what has structs in it, so that long vectors cost next to nothing.
 
     Args:
-        document: the decoded JSON.
+        document: the JSON.
         read: the struct, or what is in its place a list or table of structs.
         place: where in the whole document it is.
     """
-    inside: Iterable[tuple[object, Any]] = ()
-    if isinstance(document, dict) and isinstance(read, Struct):
-        config = read.__struct_config__
+    inside: Iterable[tuple[Any, Any]] = ()
+    members: Any = ()
+    if isinstance(read, Struct):
+        members = json.decode(document, type=dict[str, Raw])
         known = dict(zip(read.__struct_encode_fields__, read.__struct_fields__, strict=True))
-        if beyond := document.keys() - known.keys() - {config.tag_field}:
+        if beyond := members.keys() - known.keys() - {read.__struct_config__.tag_field}:
             return f"{place}{min(beyond)}"
-        inside = ((name, getattr(read, field)) for name, field in known.items() if name in document)
-    elif isinstance(document, dict) and isinstance(read, dict):
-        inside = read.items()
-    elif isinstance(document, list) and isinstance(read, tuple | list) and read and isinstance(read[0], Struct):
-        inside = enumerate(read)
-    found = (unknown_member(document[name], each, f"{place}{name}.") for name, each in inside)
+        inside = ((name, getattr(read, field)) for name, field in known.items() if name in members)
+    elif isinstance(read, dict) and any(isinstance(each, Struct) for each in read.values()):
+        members, inside = json.decode(document, type=dict[str, Raw]), read.items()
+    elif isinstance(read, tuple | list) and read and isinstance(read[0], Struct):
+        members, inside = json.decode(document, type=list[Raw]), enumerate(read)
+    found = (unknown_member(bytes(members[name]), each, f"{place}{name}.") for name, each in inside)
     return next((each for each in found if each is not None), None)
 
 

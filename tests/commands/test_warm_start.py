@@ -26,6 +26,7 @@ from fedping.server_jobs.privacy.coins import make_key, read_key
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.warm_start import begun_with, warm_from
+from tests.support.dashboard import dashboard_client
 from tests.support.object_server import bucket_of, object_server
 from tests.support.private import private_study
 from tests.support.private_rounds import land_private, private_crowd
@@ -381,6 +382,15 @@ def test_the_privacy_card_tells_what_was_promised_to_those_behind_the_start_weig
     after_plain = begin(store, renamed(private_study(privacy=privacy), name="later"), "plain")
     assert "version 0 of plain/main was learned from pings to which nothing was promised" in said(after_plain)
     assert "version 2 of old/main was learned privately" in said(after_plain)
+
+
+def test_pages_tell_where_version_0_is_from(store: ModelStore, tmp_path: Path) -> None:
+    begin(store, msgspec.structs.replace(store.study("old"), name="new"), "old")
+    visitor = dashboard_client(tmp_path)
+    assert "What it begins with" in visitor.get("/live/new/privacy").text
+    assert "What it begins with" not in visitor.get("/live/old/privacy").text
+    told = visitor.get("/live/new/main/versions/0.json").get_json()
+    assert told["made_by"] == "Published with the study, with weights that were taken over from version 3 of old/main"
 
 
 def test_a_private_study_that_begins_with_weights_of_pings_without_a_promise_is_warned_of(
