@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from fedping.options import StorePlace
+from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.numbers import with_minus
 from fedping.protocol.study import Line, Study
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
     from fedping.server_jobs.warm_start import Warm
 
 _FROM = re.compile(r"(?:(?P<line>[^=/@]+)=)?(?P<study>[^=/@]+)/(?P<old>[^=/@]+)(?:@(?P<number>[0-9]{1,9}))?")
@@ -33,7 +33,7 @@ def warm_options(command: _Command) -> _Command:
         click.option(
             "--from-store",
             "from_store",
-            type=StorePlace(),
+            type=AnyPlace(),
             help="The store of the study that weights are taken from.  [default: that of --store]",
         ),
         click.option(
