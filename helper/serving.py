@@ -419,6 +419,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
         connections=CONNECTIONS,
         connection_bytes=CONNECTION_BYTES,
         kill_after=KILL_AFTER,
+        died=lambda how: tell(f"the worker died ({how}) and is started again", before=LOGGED),
     )
     on_ready()
     server.serve(target_loader=partial(_started, settings, os.getpid()), wrap_loader=False)

@@ -42,7 +42,7 @@ from fedping.model_store.chain import Chain, number_in, readable, runs
 from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
-    FORMAT,
+    NEWEST_FORMAT,
     Fence,
     HeldPart,
     Link,
@@ -53,9 +53,10 @@ from fedping.model_store.version import (
     Version,
     staged_by,
 )
+from fedping.protocol import __version__
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, with_format, without_format
+from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
 from fedping.protocol.place import Bucket, Place
 from fedping.protocol.sharing.agreed import agreed
@@ -136,7 +137,8 @@ class ModelStore:
 
         Raises:
             StoreError: a study of this name exists and differs; version 0 of a line was lost, and would be published
-                a second time; or another study takes telemetry of the same type. Nothing was written.
+                a second time, or is there and was to take weights over that it did not; or another study takes
+                telemetry of the same type. Nothing was written.
         """
         if study.telemetry:
             self._refuse_second_taker(study)
@@ -144,6 +146,7 @@ class ModelStore:
             traces = self._has_traces(study.name, version.line, (noted or {}).get(version.line, -1))
             if traces and self.blobs.sight(_version_key(version)) is None:  # checked last: another may create it too
                 raise StoreError(self._without_its_versions(study.name, version.line))
+            self._refuse_another_beginning(version)
         if not self.is_near:  # a store that creates what is there already would have another study in its place
             self.check_publishing()
         created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
@@ -158,6 +161,22 @@ class ModelStore:
                 created = True
             self.refresh_public(study.name, version.line)
         return created
+
+    def _refuse_another_beginning(self, first: Version) -> None:
+        """Raise :class:`StoreError` if a version 0 that is to take weights over is there, and did not take those."""
+        wanted = first.lineage.warm_start
+        if wanted is None or self.blobs.sight(_version_key(first)) is None:
+            return
+        there = self.version(first.study, first.line, 0).lineage.warm_start
+        if there is None or (there.taken.digest, there.renamed) != (wanted.taken.digest, wanted.renamed):
+            began = "the start values of its spec"
+            if there is not None:
+                others = ", by other names" if there.taken.digest == wanted.taken.digest else ""
+                began = f"weights of {there.taken.told}{others}"
+            raise StoreError(
+                f"line '{first.line}' of study '{first.study}' has begun already, with {began}, and clients may have "
+                f"its version 0; to begin with {wanted.taken.told}, give the study a new name"
+            )
 
     def _refuse_second_taker(self, study: Study) -> None:
         """Raise :class:`StoreError` if another study takes telemetry of the same type, which names no study."""
@@ -992,6 +1011,8 @@ class ModelStore:
             return self._another(key, link)
         if link.spec_digest != self.study(study).line(line).spec.digest:
             return self._foreign(key, "was computed for another model spec")
+        if thoroughly and (later := self._written_later(number, key)):
+            return later
         if number == 0 or before is None:
             return None
         if link.parent != before and (fence := self._fence(study, line, before)):
@@ -1003,9 +1024,24 @@ class ModelStore:
                 parent = self.version(study, line, before)
             except FedpingError:
                 return None  # which is damaged itself; the version after it stands for the line
-            if link.parent_digest != parent.digest:
+            if link.parent_digest != parent.digest and not self._written_later(before, _key(study, line, before)):
                 return self._foreign(key, f"was computed from another version {before} than the one that is here")
         return None
+
+    def _written_later(self, number: int, key: str) -> str | None:
+        """Return that the version just read has more than this program knows, and so has another digest here.
+
+        None could follow it here: it would name that digest.
+        """
+        last = self._last_read
+        if last is None or last.key != key:
+            return None
+        where = unknown_member(unsealed(last.data), last.version)
+        return where and (
+            f"{self.where}/{key} has '{where}', which fedping {__version__} does not know: a later version of fedping "
+            f"has written it, and none can follow version {number} before fedping is upgraded here; then run the same "
+            "command again"
+        )
 
     def _another(self, key: str, found: Version | Link | PublicPart) -> str:
         return self._foreign(key, f"is version {found.iteration} of line '{found.line}' of study '{found.study}'")
@@ -1026,7 +1062,7 @@ class ModelStore:
     def _decode(self, data: bytes, kind: type[_T], key: str) -> _T:
         """Return a version, or a part of one, or a study without its format."""
         try:
-            refuse_newer(format_of(data), f"{self.where}/{key}", FORMAT)
+            refuse_newer(format_of(data), f"{self.where}/{key}", NEWEST_FORMAT)
             return msgspec.json.decode(data, type=kind)
         except NewerFormat as error:
             raise StoreError(str(error)) from error

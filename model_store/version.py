@@ -22,6 +22,12 @@ ChainState: TypeAlias = dict[str, LinkState] | tuple[LinkState, ...]
 FORMAT = 2
 """Of the versions that are made now. In format 1 the state has no names."""
 
+TAKEN_OVER_FORMAT = 3
+"""Of a version 0 whose weights were taken over. An older program would read it without that, and so another digest."""
+
+NEWEST_FORMAT = TAKEN_OVER_FORMAT
+"""The newest that can be read."""
+
 
 class InputFile(Struct, frozen=True, omit_defaults=True):
     """A landed file that a round read: its path below the landing folder, and its rows at that time.
@@ -231,6 +237,45 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
     shared: Answered | None = None
 
 
+class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version of another line that weights were taken over from, and what its clients had been promised.
+
+    Attributes:
+        study, line, iteration: which version, in whatever store it was.
+        digest: the version's; another version has another one.
+        private: whether its line was private.
+        epsilon, delta: the central guarantee of all releases of its line up to that version; None where there is none.
+        local_epsilon: that of each contribution, by noise that its clients added; None where they added none.
+    """
+
+    study: str
+    line: str
+    iteration: int
+    digest: str
+    private: bool = False
+    epsilon: float | None = None
+    delta: float | None = None
+    local_epsilon: float | None = None
+
+    @property
+    def told(self) -> str:
+        """Return in words which version it is."""
+        return f"version {self.iteration} of {self.study}/{self.line}"
+
+
+class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where version 0 has weights from that are not the spec's start values.
+
+    ``taken`` is the version. ``renamed`` has, by the name of a weight or block of this line, its name there; "" says
+    that it was to start anew. ``before`` are the versions that the weights of ``taken`` in turn began with, the nearest
+    first.
+    """
+
+    taken: Ancestor
+    renamed: dict[str, str] = {}
+    before: tuple[Ancestor, ...] = ()
+
+
 class Lineage(Struct, frozen=True, kw_only=True):
     """Where a version came from; enough to compute it again, bit for bit.
 
@@ -247,6 +292,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing. ``settings`` is the entry of
     the study's history (`fedping.model_store.history`) whose settings the round had; 0 for those of its creation.
     ``shards`` is into how many parts the round divided the clients, on which the last bits of the means depend.
+    ``warm_start`` is where a version 0 has its weights from; None if they are the spec's start values.
     """
 
     origin: Literal["created", "round", "rollback", "continued"]
@@ -265,6 +311,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     privacy: PrivacyEvent | None = None
     settings: int = 0
     shards: int = SHARDS
+    warm_start: WarmStart | None = None
 
 
 class Version(Struct, frozen=True, kw_only=True, dict=True):
@@ -433,11 +480,20 @@ class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def first_version(
-    study: str, line: str, spec: ModelSpec, state: dict[str, LinkState], created: str, code_version: str, config: str
+    study: str,
+    line: str,
+    spec: ModelSpec,
+    state: dict[str, LinkState],
+    created: str,
+    code_version: str,
+    config: str,
+    weights: tuple[float, ...] | None = None,
+    warm_start: WarmStart | None = None,
 ) -> Version:
-    """Return version 0 of a line: the spec's start weights."""
+    """Return version 0 of a line: with the spec's start weights, or with others and where they are from."""
+    weights = spec.start if weights is None else weights
     return Version(
-        format=FORMAT,
+        format=FORMAT if warm_start is None else TAKEN_OVER_FORMAT,
         study=study,
         line=line,
         iteration=0,
@@ -446,8 +502,8 @@ def first_version(
         created=created,
         spec_digest=spec.digest,
         names=spec.document_names,
-        model=published(spec, spec.start),
-        weights=spec.start,
+        model=published(spec, weights),
+        weights=weights,
         state=state,
-        lineage=Lineage(origin="created", code_version=code_version, config_digest=config),
+        lineage=Lineage(origin="created", code_version=code_version, config_digest=config, warm_start=warm_start),
     )

@@ -11,6 +11,10 @@ The member is of the file, as a seal is: no digest knows of it, but for that of 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Raw, Struct, json
 
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
@@ -51,6 +55,33 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
     refuse_newer(format_of(document), what, newest)
     found = _MEMBER.match(document)
     return found[1] + document[found.end() :] if found else document
+
+
+def unknown_member(document: bytes, read: Any, place: str = "") -> str | None:
+    """Return where a document has a member that is no field of the struct that was read from it; None if it has none.
+
+    A later version of fedping has written that. What was read can be used, but has another digest. Nothing is decoded
+    but what has structs in it, so that long vectors cost next to nothing.
+
+    Args:
+        document: the JSON.
+        read: the struct, or what is in its place a list or table of structs.
+        place: where in the whole document it is.
+    """
+    inside: Iterable[tuple[Any, Any]] = ()
+    members: Any = ()
+    if isinstance(read, Struct):
+        members = json.decode(document, type=dict[str, Raw])
+        known = dict(zip(read.__struct_encode_fields__, read.__struct_fields__, strict=True))
+        if beyond := members.keys() - known.keys() - {read.__struct_config__.tag_field}:
+            return f"{place}{min(beyond)}"
+        inside = ((name, getattr(read, field)) for name, field in known.items() if name in members)
+    elif isinstance(read, dict) and any(isinstance(each, Struct) for each in read.values()):
+        members, inside = json.decode(document, type=dict[str, Raw]), read.items()
+    elif isinstance(read, tuple | list) and read and isinstance(read[0], Struct):
+        members, inside = json.decode(document, type=list[Raw]), enumerate(read)
+    found = (unknown_member(bytes(members[name]), each, f"{place}{name}.") for name, each in inside)
+    return next((each for each in found if each is not None), None)
 
 
 def refuse_newer(number: int, what: str, newest: int = 1) -> None:

@@ -40,7 +40,7 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One study variation.
 
     A client of an arm with a ``line`` fetches that line's models and reports the version that it knows. If the arm
-    ``applies`` the model, it ranks with it, else with version 0 (the line's start weights). If the arm ``submits``, its
+    ``applies`` the model, it ranks with it, else with the start weights of its spec. If the arm ``submits``, its
     pings carry updates, which train the line; else they carry none, and ingest refuses any (or leaves
     it out, as the study says). An arm without a line ranks
     as the product does and only reports. ``decays`` is the daily decay of stored scores. If the arm is ``personal``,

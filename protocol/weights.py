@@ -146,10 +146,13 @@ class WeightNames(Sequence[str]):
     def places(self, name: str) -> range:
         """Return where the weight of a name stands, or those of the block of that name; nowhere if there is neither."""
         if name in self._numbers:
-            number = self._numbers[name][0]
-            return range(self._ends[number], self._ends[number + 1])
+            return self.block_places(self._numbers[name][0])
         at = self._position(name)
         return range(0) if at is None else range(at, at + 1)
+
+    def block_places(self, number: int) -> range:
+        """Return where the weights of a block stand, by its place among the blocks."""
+        return range(self._ends[number], self._ends[number + 1])
 
     @property
     def block_names(self) -> tuple[str, ...]:

@@ -237,3 +237,13 @@ def _force(code: int, sentence: str) -> None:
     # Written past the stream: its lock may be held by the thread that hangs.
     tell_past_streams(f"{sentence}: ended by force; run the same command to continue from there")
     os._exit(code)
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return in words how a process ended, by its exit code, which is minus the signal that killed it."""
+    if code is None or code >= 0:
+        return f"exit code {code}" if code else "without a reason"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -14,9 +14,10 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.context import ForkProcess
-from typing import Any
+from typing import Any, TypeAlias
 
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings
@@ -24,6 +25,7 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
 from fedping.protocol import log
+from fedping.server_jobs.ending import how_it_ended
 
 HEADER_MILLISECONDS = 15_000
 """How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
@@ -31,16 +33,23 @@ HEADER_MILLISECONDS = 15_000
 _TO_STDERR = {"class": "logging.StreamHandler", "formatter": "generic", "stream": "ext://sys.stderr"}
 """Where granian writes its errors if all that is told is a log; by itself it writes them to stdout."""
 
+_LAST_SECONDS = 5.0
+
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class ForkingServer(MPServer):
-    """granian's server of processes, without threads of its own; made and used like `MPServer`."""
+Died: TypeAlias = Callable[[str], object]
+"""What is called with how a worker ended that nobody has told to, in words, before another takes its place."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+
+class ForkingServer(MPServer):
+    """granian's server of processes, without threads of its own; made and used like `MPServer`, but for ``died``."""
+
+    def __init__(self, *args: Any, died: Died = lambda how: None, **settings: Any) -> None:
         if log.is_json():
             settings["log_dictconfig"] = {"handlers": dict.fromkeys(("console", "access"), _TO_STDERR)}
         super().__init__(*args, **settings)
+        self.died = died
         self.main_loop_interrupt = _Interrupt(self)  # type: ignore[assignment]
 
     def _spawn_worker(self, *args: Any, **settings: Any) -> WorkerProcess:
@@ -52,7 +61,15 @@ class ForkingServer(MPServer):
 
 
 def http_server(
-    name: str, host: str, port: int, *, workers: int, connections: int, connection_bytes: int, kill_after: int
+    name: str,
+    host: str,
+    port: int,
+    *,
+    workers: int,
+    connections: int,
+    connection_bytes: int,
+    kill_after: int,
+    died: Died,
 ) -> ForkingServer:
     """Return a server of RSGI applications over HTTP/1.1; call ``serve`` with what makes the application of a worker.
 
@@ -64,9 +81,11 @@ def http_server(
         connections: how many may be open in each, and how many may wait.
         connection_bytes: how much of a connection is read before the application asks for more.
         kill_after: seconds that a stopping worker has for what it is at.
+        died: is told how a worker ended that nobody has told to.
     """
     return ForkingServer(
         name,
+        died=died,
         address=host,
         port=port,
         interface=Interfaces.RSGI,
@@ -131,7 +150,10 @@ class _Interrupt:
         server = self._server
         if server.interrupt_signal or server.reload_signal:  # what was set may have been cleared since
             return
-        living = {each.inner.sentinel: each.idx for each in server.wrks if each.idx not in server.interrupt_children}
+        living = {each.inner.sentinel: each for each in server.wrks if each.idx not in server.interrupt_children}
         ended = connection.wait([self._reader, *living])
         if not server.interrupt_signal:  # else they may have heard the same Ctrl-C
-            server.interrupt_children.extend(living[each] for each in ended if each in living)
+            for worker in (living[each] for each in ended if each in living):
+                server.interrupt_children.append(worker.idx)
+                worker.inner.join(_LAST_SECONDS)  # its end of the pipe is closed a moment before it has ended
+                server.died(how_it_ended(worker.inner.exitcode))

@@ -11,7 +11,7 @@
  * @property {string} name
  * @property {number} share
  * @property {string | null} line The model line that it follows.
- * @property {boolean} applies It ranks with the newest model; else with version 0.
+ * @property {boolean} applies It ranks with the newest model; else with the start weights.
  * @property {boolean} submits Its pings carry updates.
  * @property {boolean} decays Stored scores decay by the day.
  * @property {boolean} [personal] It ranks with what the training of its line makes the client's own.
@@ -85,7 +85,7 @@ export const PRODUCT_SPEC = Object.freeze({
 });
 
 /**
- * The weights of version 0 as they are published: whole ones rounded half up, floor(x + 0.5).
+ * The start weights as they are published, mostly those of version 0: whole ones rounded half up, floor(x + 0.5).
  *
  * @param {ModelSpec} spec
  * @returns {number[]}

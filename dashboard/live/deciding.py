@@ -53,12 +53,14 @@ def decide(
     Raises:
         InvalidSettings: no version is held.
         VersionConflict: another version is held, or was published since; nothing was done.
+        FedpingError: nothing can be published in this store.
     """
     if seen_as(_held(store, study, line)) != seen:
         raise VersionConflict(
             f"another version of line '{line}' of study '{study}' is held than the one that you looked at; nothing was "
             "done: look at it and decide again"
         )
+    store.check_publishing()
     if choice == "release":
         return release(store, study, line, created=created)
     return discard(store, study, line, created=created, code_version=code_version)

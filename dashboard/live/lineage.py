@@ -101,6 +101,8 @@ def _released(version: Version) -> dict[str, Any] | None:
 
 def _made_by(version: Version) -> str:
     match version.lineage.origin:
+        case "created" if (begun := version.lineage.warm_start) is not None:
+            return f"Published with the study, with weights that were taken over from {begun.taken.told}"
         case "created":
             return "Published with the study, from the start weights of its spec"
         case "round":

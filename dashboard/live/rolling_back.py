@@ -51,11 +51,13 @@ def roll_back(
         StoreError: there is no such version.
         InvalidSettings: it is the newest.
         VersionConflict: another version was published since; nothing was published now.
+        FedpingError: nothing can be published in this store.
     """
     head = store.head(study, line)
     if seen != seen_as(head):
         raise _overtaken(study, line, seen, head.iteration)
     _refuse_the_newest(study, line, head, to)
+    store.check_publishing()
     restored = repeated(store.version(study, line, to), head, created=created, code_version=code_version)
     try:
         store.publish(restored)

@@ -129,9 +129,13 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.card import card_of
+    from fedping.server_jobs.warm_start import begun_with
 
-    the_study = study_from_toml(Path(study)) if study.endswith(".toml") else open_store(store_path).study(study)
-    made = card_of(the_study)
+    if study.endswith(".toml"):
+        made = card_of(study_from_toml(Path(study)))
+    else:
+        store = open_store(store_path)
+        made = card_of(the_study := store.study(study), begun_with(store, the_study))
     click.echo(msgspec.json.encode(made).decode() if as_json else made.text)
 
 

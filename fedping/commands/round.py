@@ -252,6 +252,7 @@ def _decide(store: ModelStore, landing: Place, study: str, line: str | None, dec
 
     if line is None:
         raise click.UsageError(f"--{decision} needs the LINE whose version is held, as in: fedping round {study} main")
+    store.check_publishing()
     with noting(store, landing, study, line):
         if decision == "release":
             made = release(store, study, line, created=utc_now())

@@ -60,6 +60,7 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
         made = v.lineage.aggregate
         again = "continues" if v.lineage.origin == "continued" else "stops at" if v.lineage.stopped else "version"
         origin = f"{again} {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
+        origin = "taken over" if v.lineage.warm_start is not None else origin
         unused = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
         numbers: tuple[object, object, object] = (made.clients, made.pings, unused) if made else ("", "", "")
         if v.lineage.privacy is not None:
@@ -67,6 +68,8 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
         click.echo(
             f"{v.iteration:>7}  {v.created[:23]:<23}  {origin:<12}  {numbers[0]:>8}  {numbers[1]:>9}  {numbers[2]:>8}"
         )
+        if (begun := v.lineage.warm_start) is not None:
+            click.echo(f"{'':>7}  its weights are those of {begun.taken.told}, as far as the lines have the same")
 
 
 @store.command()
@@ -271,14 +274,28 @@ def _warn_without(landing: Place) -> None:
     type=LocalPath(dir_okay=False),
     help="File of a private line's key: where its pings were kept, the size of the noise is checked too.",
 )
+@click.option(
+    "--from-store",
+    "from_store",
+    type=AnyPlace(),
+    help="The store of the version that version 0 took weights over from.  [default: that of --store]",
+)
 @store_option
 @landing_option
 def recompute(
-    study: str, line: str, version: int, engine_name: str, privacy_key: Path | None, store_path: Place, landing: Place
+    study: str,
+    line: str,
+    version: int,
+    engine_name: str,
+    privacy_key: Path | None,
+    from_store: Place | None,
+    store_path: Place,
+    landing: Place,
 ) -> None:
     """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
 
-    Exits with 1 if it is not. A version of a private line is computed from what was released.
+    Exits with 1 if it is not. A version of a private line is computed from what was released; a version 0 that took
+    weights over, from the version that they are of. If that one is gone, they are taken as they are, which is said.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.coins import read_key
@@ -287,7 +304,10 @@ def recompute(
 
     with engine_named(engine_name) as engine:
         key = None if privacy_key is None else read_key(privacy_key)
-        again = compute_again(open_store(store_path), landing, study, line, version, engine, key)
+        taken_from = None if from_store is None else open_store(from_store)
+        again = compute_again(open_store(store_path), landing, study, line, version, engine, key, taken_from)
+    if again.given:
+        click.echo(f"note: {again.given}")
     if again.noise is not None:
         size = "has the size that it should have" if again.noise else "does NOT have the size that it should have"
         click.echo(f"the noise of version {version} of {study}/{line} {size}, by the pings that were kept")

@@ -16,6 +16,7 @@ import msgspec
 from fedping import __version__
 from fedping.commands.study_file import checked, own_model_option
 from fedping.commands.study_life import as_declared, change, end, history, is_as_stored, pause, resume
+from fedping.commands.study_warm import summary_of, table_of, told_of, warm_options, warm_starts
 from fedping.options import (
     LocalPath,
     journal_of,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from fedping.protocol.place import Place
     from fedping.server_jobs.health.looking import Judgement, StudyWatch
     from fedping.server_jobs.ingest.settings import IngestSettings
+    from fedping.server_jobs.warm_start import Warm
 
 VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 """What has one vote in a round, in words, by the name of the weighting."""
@@ -72,15 +74,27 @@ for _command in (pause, resume, end, change, history):
 @study.command()
 @click.argument("file", type=LocalPath())
 @own_model_option
+@warm_options
 @store_option
 @landing_option
-def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Place) -> None:
+def create(
+    file: Path,
+    own_models: tuple[str, ...],
+    wanted: tuple[str, ...],
+    renamed: tuple[str, ...],
+    from_store: Place | None,
+    store_path: Place,
+    landing: Place,
+) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
     The file is checked as by 'fedping study check', and where it makes no choice the study gets the safe one: 'fedping
     study show' has them all. Safe to repeat. A study that exists with other settings is refused, because its versions
     and pings depend on them; 'fedping study change' changes what may change. So is a line if the store or the landing
     folder shows that version 0 was lost: clients may have it, and it is never published a second time.
+
+    With --from, version 0 begins with the weights of a trained version of another study, as far as their names are the
+    same, or --renamed says so; all others begin with the start values of FILE. 'fedping study check' shows it first.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import newest_noted
@@ -88,15 +102,20 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
 
     the_study = checked(file, own_models, store_path)
     created = utc_now()
+    warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
     if the_study.name in store.studies() and store.study(the_study.name) == (written := study_from_toml(file)):
         the_study = written  # it was stored before there were such choices, and stays as it is
     if the_study.name in store.studies() and is_as_stored(store.study(the_study.name), the_study):
         the_study = store.study(the_study.name)
     noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
-    if store.create_study(the_study, first_versions(the_study, created=created, code_version=__version__), noted):
+    begun = {name: (each.weights, each.origin) for name, each in warm.items()}
+    firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)
+    if store.create_study(the_study, firsts, noted):
         lines = ", ".join(f"{line.name} ({line.spec.m} weights)" for line in the_study.lines) or "no line"
         click.echo(f"study '{the_study.name}' is in {store_path}: version 0 of {lines}")
+        for name, each in warm.items():
+            click.echo(f"line '{name}' {summary_of(the_study, name, each)}")
         if any(line.privacy and line.privacy.central and line.privacy.central.sampling < 1 for line in the_study.lines):
             click.echo("its rounds toss secret coins: 'fedping privacy key FILE' makes their key, once for the study")
         for line in _of_shares(the_study):
@@ -108,13 +127,32 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
 @study.command()
 @click.argument("file", type=LocalPath())
 @own_model_option
-def check(file: Path, own_models: tuple[str, ...]) -> None:
+@warm_options
+@store_option
+def check(
+    file: Path,
+    own_models: tuple[str, ...],
+    wanted: tuple[str, ...],
+    renamed: tuple[str, ...],
+    from_store: Place | None,
+    store_path: Place,
+) -> None:
     """Check a TOML FILE and show what the study would be; store nothing.
 
     If fedping has the model, its settings and the number, shapes and names of the weights are checked. If not, it may
-    be your own, and there is a warning on stderr.
+    be your own, and there is a warning on stderr. With --from it also shows which weights 'fedping study create' would
+    take over, and what each would begin with; only then a store is looked at.
     """
-    click.echo(_described(checked(file, own_models)))
+    the_study = checked(file, own_models)
+    warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
+    click.echo("\n".join([_described(the_study), *table_of(the_study, warm)]))
+
+
+def _warned(the_study: Study, warm: dict[str, Warm]) -> dict[str, Warm]:
+    """Return what a study begins with, having told what to be warned of."""
+    for told in told_of(the_study, warm):
+        click.echo(f"fedping: warning: {told}", err=True)
+    return warm
 
 
 @study.command()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedping.model_store import ModelStore
 from fedping.model_store.version import Outcome
+from fedping.protocol import __version__
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.place import Place
@@ -64,6 +65,17 @@ def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
         return store.outcome(study, line, store.newest(study, line))
     except FedpingError:
         return None
+
+
+def build_family(part: str) -> Metric:
+    """Return which fedping writes these metrics; ``part`` is what of it runs."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    made = GaugeMetricFamily(
+        "fedping_build_info", "Always 1, of the fedping that runs here.", labels=["version", "commit", "part"]
+    )
+    made.add_metric([__version__, os.environ.get("FEDPING_COMMIT", ""), part], 1)
+    return made
 
 
 def round_families(lines: Sequence[LineRounds]) -> Iterator[Metric]:
@@ -124,6 +136,7 @@ def write_textfile(landing: Place, store: ModelStore, path: Path) -> None:
 
     class Rounds(Collector):
         def collect(self) -> Iterator[Metric]:
+            yield build_family("rounds")
             yield from round_families(lines)
 
     registry = CollectorRegistry()

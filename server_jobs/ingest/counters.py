@@ -24,6 +24,9 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.folders import for_the_group, make_folder
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 
+PROCESSES = ("worker", "server", "compactor", "other")
+"""Ingest's own processes; the others are those beside it, such as the operator's listener."""
+
 NAMES = (
     "accepted",
     "posted_bytes",
@@ -44,8 +47,10 @@ NAMES = (
     "failed_passes",
     "compaction_microseconds",
     *(f"rejected.{reason}" for reason in REASONS),
+    *(f"died.{process}" for process in PROCESSES),
 )
-"""Every counter. Rejections are counted by reason; in a batch, each refused line counts."""
+"""Every counter. Rejections are counted by reason; in a batch, each refused line counts. Deaths are those of processes
+that nobody had told to end."""
 
 _INDEX = {name: index for index, name in enumerate(NAMES)}
 _SUFFIX = ".counters"

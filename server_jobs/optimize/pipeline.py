@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedping.model_store.version import LinkState, Version, first_version
+from fedping.model_store.version import LinkState, Version, WarmStart, first_version
 from fedping.protocol.digest import digest_of
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, OwnOptimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
@@ -85,20 +86,35 @@ def initial_state(spec: ModelSpec, pipeline: Pipeline) -> dict[str, LinkState]:
     return state_to_document(pipeline_for(spec, pipeline).init(spec))
 
 
-def first_versions(study: Study, *, created: str, code_version: str) -> tuple[Version, ...]:
-    """Return version 0 of each of a study's lines: the start weights, and the chain's first state."""
-    return tuple(
-        first_version(
-            study=study.name,
-            line=line.name,
-            spec=line.spec,
-            state=initial_state(line.spec, line.pipeline),
-            created=created,
-            code_version=code_version,
-            config=digest_of(line),
+def first_versions(
+    study: Study,
+    *,
+    created: str,
+    code_version: str,
+    warm: Mapping[str, tuple[tuple[float, ...], WarmStart]] = MappingProxyType({}),
+) -> tuple[Version, ...]:
+    """Return version 0 of each of a study's lines: the start weights, and the chain's first state.
+
+    ``warm`` has, by line, the weights that are taken over in their place, and from where
+    (`fedping.server_jobs.optimize.warm_start`).
+    """
+    made = []
+    for line in study.lines:
+        weights, origin = warm.get(line.name, (None, None))
+        made.append(
+            first_version(
+                study=study.name,
+                line=line.name,
+                spec=line.spec,
+                state=initial_state(line.spec, line.pipeline),
+                created=created,
+                code_version=code_version,
+                config=digest_of(line),
+                weights=weights,
+                warm_start=origin,
+            )
         )
-        for line in study.lines
-    )
+    return tuple(made)
 
 
 def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -> tuple[Vector, States]:

@@ -1,14 +1,18 @@
 """The privacy card of a study: who trusts whom, what leaves a device, what is guaranteed, and what is not.
 
-It is made of the study's settings alone, for whoever takes part, in words and as JSON.
+It is made of the study's settings and of where its lines began, for whoever takes part, in words and as JSON.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fedping.model_store.version import Ancestor, WarmStart
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
 from fedping.protocol.study import Line, Study
 
@@ -27,7 +31,10 @@ OF_BOTH_SERVERS = (
 
 
 class LineCard(Struct, frozen=True, kw_only=True):
-    """The card of one line; sentences, but for the guarantees, which are numbers too (None where there is none)."""
+    """The card of one line; sentences, but for the guarantees, which are numbers too (None where there is none).
+
+    ``begins`` tells of whose pings its start weights tell; empty if nobody's.
+    """
 
     line: str
     private: bool
@@ -38,6 +45,7 @@ class LineCard(Struct, frozen=True, kw_only=True):
     delta: float | None = None
     local_epsilon: float | None = None
     not_covered: tuple[str, ...] = ()
+    begins: str = ""
 
 
 class Card(Struct, frozen=True, kw_only=True):
@@ -57,14 +65,52 @@ class Card(Struct, frozen=True, kw_only=True):
                 f"  Who trusts whom: {each.trusts}",
                 f"  What leaves the device: {each.leaves}",
                 f"  What is guaranteed: {each.guarantee}",
+                *([f"  What it begins with: {each.begins}"] if each.begins else []),
                 *(f"  Not covered: {each_not}" for each_not in each.not_covered),
             ]
         return "\n".join(parts)
 
 
-def card_of(study: Study) -> Card:
-    """Return the card of a study."""
-    return Card(study=study.name, lines=tuple(_of(line, study) for line in study.lines))
+def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({})) -> Card:
+    """Return the card of a study; ``begun`` says by line from where its version 0 took weights over."""
+    return Card(
+        study=study.name,
+        lines=tuple(
+            replace(_of(line, study), begins=_begins(line, begun[line.name]) if line.name in begun else "")
+            for line in study.lines
+        ),
+    )
+
+
+def _begins(line: Line, origin: WarmStart) -> str:
+    """Return of whose pings the start weights of a line tell, and what was promised to those."""
+    ancestors = (origin.taken, *origin.before)
+    told = "; ".join(_learned(each) for each in ancestors)
+    if line.privacy is None:
+        return f"{told}. To its own pings nothing is promised"
+    said = f"{told}. None of this is part of the guarantee above, which covers what this line's rounds release"
+    spent = [each for each in ancestors if each.epsilon is not None]
+    if spent and (central := line.privacy.central) is not None:
+        epsilon = central.epsilon + sum(each.epsilon or 0.0 for each in spent)
+        delta = central.delta + sum(each.delta or 0.0 for each in spent)
+        lines = ", ".join(f"{each.study}/{each.line}" for each in spent)
+        said += (
+            f"; an installation that took part in {lines} too has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for "
+            "all of it together"
+        )
+    return said
+
+
+def _learned(taken: Ancestor) -> str:
+    """Return how the pings behind a version were protected."""
+    if not taken.private:
+        return f"{taken.told} was learned from pings to which nothing was promised"
+    by = []
+    if taken.epsilon is not None:
+        by.append(f"by then (epsilon = {taken.epsilon:.4g}, delta = {taken.delta or 0.0:.2g}) was spent")
+    if taken.local_epsilon is not None:
+        by.append(f"each contribution had epsilon = {taken.local_epsilon:g} by its own noise")
+    return f"{taken.told} was learned privately: {' and '.join(by) or 'no server could read what a client sent'}"
 
 
 def _of(line: Line, study: Study) -> LineCard:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fedping.model_store.store import ModelStore
+from fedping.model_store.version import Version
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import epsilon_after, rounds_left, spent
 
@@ -66,15 +67,20 @@ def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
     Raises:
         FedpingError: a version cannot be read.
     """
+    return spent_up_to(store, line, store.head(study.name, line.name))
+
+
+def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
+    """Return what a private line had spent with a version of it; raises as :func:`spent_by` does."""
     assert line.privacy is not None
     central = line.privacy.central
-    releases, last = spent(store, store.head(study.name, line.name))
+    releases, last = spent(store, version)
     if last is not None and last.releases == releases:
         epsilon = last.epsilon  # as its round has counted it
     else:
         epsilon, _ = epsilon_after(line.privacy, releases) if releases else (0.0, "")
     return LineSpent(
-        study=study.name,
+        study=version.study,
         line=line.name,
         releases=releases,
         rounds_left=rounds_left(line.privacy, releases),

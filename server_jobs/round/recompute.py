@@ -10,7 +10,7 @@ from msgspec.structs import fields
 
 from fedping.model_store.held import with_decision
 from fedping.model_store.rollback import repeated
-from fedping.model_store.store import ModelStore
+from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OtherCode
@@ -26,6 +26,7 @@ from fedping.server_jobs.round.release import again_event, next_private
 from fedping.server_jobs.round.run import aggregate_of, next_version
 from fedping.server_jobs.round.stage import stage_of, verdict
 from fedping.server_jobs.round.stopping import version_to_keep
+from fedping.server_jobs.warm_start import taken_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,14 @@ class Recomputed:
     """Whether a version came out the same to the last bit, and if not, a phrase for each thing that differs.
 
     ``noise`` tells of a private line whether its noise has the declared size; None where nobody can see that any more.
+    ``given`` says of a version 0 why the weights that it took over were taken as they are; empty if they were looked up
+    where they are from, or there are none.
     """
 
     identical: bool
     differences: tuple[str, ...]
     noise: bool | None = None
+    given: str = ""
 
 
 def recompute(
@@ -48,6 +52,7 @@ def recompute(
     iteration: int,
     engine: Engine,
     privacy_key: bytes | None = None,
+    taken_from: ModelStore | None = None,
 ) -> Recomputed:
     """Compute a version again and compare the whole document bit for bit: weights, state, aggregate, counts.
 
@@ -62,6 +67,9 @@ def recompute(
     A version of a private line comes from what was released. Where its pings were kept, it is also looked whether the
     noise has the size that it should have; that takes the line's key, if coins were tossed with one.
 
+    A version 0 that took weights over takes them again from the version that they are of, in the store ``taken_from``
+    or else the same one. Where that version is gone, they are taken as they are.
+
     Raises:
         FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or no longer the same.
         InvalidSettings: ``privacy_key`` is not the key of the round.
@@ -70,15 +78,19 @@ def recompute(
     version = store.version(study, line, iteration)
     _, the_study = store.settings(study, version.lineage.settings)
     settings = the_study.line(line)
+    given = ""
     try:
-        again = _again(store, landing, the_study, settings, version, engine)
+        if version.parent is None:
+            again, given = _first_again(taken_from or store, the_study, version)
+        else:
+            again = _again(store, landing, the_study, settings, version, engine)
         again = _judged_again(settings, with_decision(version, _in_the_format_of(version, again, settings)))
     except OtherCode as error:
         raise OtherCode(
             f"version {iteration} of line '{line}' of study '{study}' was computed otherwise: {error}"
         ) from error
     seen = noise_has_its_size(landing, the_study, settings, version, engine, privacy_key) if settings.privacy else None
-    return Recomputed(version.digest == again.digest, tuple(_differences(version, again)), seen)
+    return Recomputed(version.digest == again.digest, tuple(_differences(version, again)), seen, given)
 
 
 def _in_the_format_of(version: Version, again: Version, line: Line) -> Version:
@@ -99,11 +111,22 @@ def _judged_again(line: Line, again: Version) -> Version:
     return msgspec.structs.replace(again, lineage=msgspec.structs.replace(again.lineage, guard=judged))
 
 
+def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Version, str]:
+    """Return version 0 computed again, and why the weights that it took over were taken as they are, if they were."""
+    origin, given, weights = version.lineage.warm_start, "", version.weights
+    if origin is not None:
+        try:
+            weights = taken_again(store, study.line(version.line), origin)
+        except StoreError as error:
+            given = f"the weights that version 0 has from {origin.taken.told} were taken as they are ({error})"
+    warm = {} if origin is None else {version.line: (weights, origin)}
+    firsts = first_versions(study, created=version.created, code_version=version.lineage.code_version, warm=warm)
+    return next(first for first in firsts if first.line == version.line), given
+
+
 def _again(store: ModelStore, landing: Place, study: Study, line: Line, version: Version, engine: Engine) -> Version:
     created, code = version.created, version.lineage.code_version
-    if version.parent is None:
-        firsts = first_versions(study, created=created, code_version=code)
-        return next(first for first in firsts if first.line == line.name)
+    assert version.parent is not None
     parent = store.version(study.name, line.name, version.parent)
     if version.lineage.restored is not None:
         restored, stopped = version.lineage.restored, version.lineage.stopped

@@ -1,10 +1,16 @@
-"""The procedure for backups in `docs/operators.md`, followed command by command."""
+"""The procedures for backups and upgrades in `docs/operators.md`, followed command by command."""
 
+import contextlib
+import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +18,29 @@ import pytest
 from fedping.model_store import open_store
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
+from tests.support.ingest_app import landed_ids
+from tests.support.ingest_server import IngestServer, running_ingest
+from tests.support.older import Older, older_program
+from tests.support.pings import ping_json
+from tests.support.processes import wait_until
 from tests.support.rounds import FIRST_MS, WHEN, crowd, land, store_with
 from tests.support.versions import small_study
 
 ROOT = Path(__file__).parents[2]
 STUDY = "firefox-2018"
-SECTION = (ROOT / "docs/operators.md").read_text().partition("## 6. Back up and restore\n")[2].partition("\n## ")[0]
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+OLDER = "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a"
+GUIDE = (ROOT / "docs/operators.md").read_text()
+
+
+def blocks(section: str) -> list[str]:
+    """Return the blocks of commands in a section of the page, without what a list indents them by."""
+    text = GUIDE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^( *)```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(f"^{indented}", "", block, flags=re.MULTILINE) for indented, block in found]
+
+
+BACKUP, RESTORE, LOOK = blocks("6. Back up and restore")
+PAUSE, HEARTBEAT, GO_ON = blocks("7. Upgrade")
 
 
 class Machine:
@@ -26,21 +48,35 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.ingest: IngestServer | None = None
         self.store, self.landing = root / "srv/fedping/store", root / "srv/fedping/landing"
         for folder in (root / "bin", self.landing, root / "backup"):
             folder.mkdir(parents=True)
-        script = root / "bin/fedping"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m fedping "$@"\n')
+        self.install(ROOT)
+
+    def install(self, program: Path) -> None:
+        """Have `fedping` be the program of a folder from now on."""
+        script = self.root / "bin/fedping"
+        command = f'PYTHONPATH="{program}" exec "{sys.executable}" -P -m fedping "$@"'
+        script.write_text(f"#!/bin/sh\n{command}\n")
         script.chmod(0o755)
+
+    @contextlib.contextmanager
+    def running(self, program: Path = ROOT) -> Iterator[IngestServer]:
+        """Run the ingest of a program."""
+        with running_ingest(self.store, self.landing, "--workers", "1", cwd=program) as self.ingest:
+            yield self.ingest
+        self.ingest = None
 
     def type(self, commands: str) -> str:
         """Type a block of the page; every command has to end well."""
         for place in ("/srv/", "/backup/"):
             commands = re.sub(rf"(?<=\s){place}", f"{self.root}{place}", commands)
+        if self.ingest is not None:
+            commands = commands.replace("127.0.0.1:8082", f"127.0.0.1:{self.ingest.operations_port}")
         environment = {
             **os.environ,
             "PATH": f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "FEDPING_STORE": str(self.store),
             "FEDPING_LANDING": str(self.landing),
         }
@@ -59,6 +95,22 @@ class Machine:
             land(self.landing, pings, study=STUDY, iteration=head, at_ms=FIRST_MS + head)
             run_round(store, self.landing, STUDY, "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
 
+    def sent(self, number: int) -> list[str]:
+        """Send so many pings about the newest version, and return their documents once they are answered 200."""
+        assert self.ingest is not None
+        head, documents = open_store(self.store).head(STUDY, "main").iteration, []
+        for _ in range(number):
+            documents.append(str(uuid.uuid4()))
+            body = json.dumps({**ping_json(2, model_version=head), "clientId": str(uuid.uuid4())})
+            connection = http.client.HTTPConnection("127.0.0.1", self.ingest.port, timeout=240)
+            with contextlib.closing(connection):
+                connection.request(
+                    *("POST", f"/submit/{STUDY}/frecency-update/1/{documents[-1]}", body),
+                    {"Content-Type": "application/json"},
+                )
+                assert connection.getresponse().status == 200
+        return documents
+
     def fetched(self) -> dict[int, bytes]:
         """Return what clients can fetch by number."""
         folder = self.store / STUDY / "main/public"
@@ -68,14 +120,14 @@ class Machine:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("landing_is_lost", [False, True])
 def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: Path, landing_is_lost: bool) -> None:
-    backup, restore, look = BLOCKS
     machine = Machine(tmp_path)
     store_with(machine.store, small_study(STUDY))
-    machine.rounds(3, seed=0)
-    machine.type(backup)
-    machine.rounds(4, seed=10)
-    machine.type(backup)  # once more, in place of the first
-    machine.rounds(2, seed=20)
+    with machine.running():
+        machine.rounds(3, seed=0)
+        machine.type(BACKUP)
+        machine.rounds(4, seed=10)
+        machine.type(BACKUP)  # once more, in place of the first
+        machine.rounds(2, seed=20)
     before = machine.fetched()
     assert sorted(before) == list(range(10))
 
@@ -83,7 +135,7 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
         machine.type(
             f"rm -r {machine.store} {machine.landing}; cp -a {tmp_path}/backup/fedping/landing {machine.landing}"
         )
-    said = machine.type(restore)
+    said = machine.type(RESTORE)
     assert re.search(r"^ +7 ", said, re.MULTILINE)
     assert "published version 1000, which repeats version 7" in said
     machine.rounds(3, seed=30)
@@ -93,6 +145,83 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
     assert all(after[number] == before[number] for number in before.keys() & after.keys())
     latest = json.loads((machine.store / STUDY / "main/public/latest.json").read_bytes())
     assert (latest["iteration"], json.loads(after[1000])["parent"]) == (1003, 7)
-    assert "bit-identical" in machine.type(look)
+    assert "bit-identical" in machine.type(LOOK)
     for number in (1, 7, 1001, 1003):
+        assert "bit-identical" in machine.type(f"fedping store recompute {STUDY} main {number}")
+
+
+@pytest.mark.timeout(300)
+def test_a_backup_that_is_made_while_pings_come_is_restored_on_another_machine(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "one")
+    store_with(machine.store, small_study(STUDY))
+    over = threading.Event()
+    sent: list[str] = []
+
+    def send() -> None:
+        while not over.is_set():
+            sent.extend(machine.sent(1))
+
+    with machine.running():
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            machine.rounds(2, seed=0)
+            assert wait_until(lambda: len(sent) > 20)
+            answered = list(sent)
+            machine.type(BACKUP)
+        finally:
+            over.set()
+            sender.join()
+        machine.rounds(1, seed=5)
+
+    other = Machine(tmp_path / "two")
+    shutil.copytree(machine.root / "backup/fedping", other.root / "backup/fedping")
+    other.landing.rmdir()
+    other.type(RESTORE + "cp -a /backup/fedping/landing /srv/fedping/landing\n")
+    assert set(answered) <= set(landed_ids(other.landing)), "what was answered before the backup began is in it"
+    machine.root.rename(tmp_path / "gone")
+    assert "bit-identical" in other.type(LOOK)
+    with other.running():
+        documents = other.sent(5)
+    other.rounds(2, seed=9)
+    assert set(documents) <= set(landed_ids(other.landing))
+    for number in (2, 1002):
+        assert "bit-identical" in other.type(f"fedping store recompute {STUDY} main {number}")
+    assert open_store(other.store).version(STUDY, "main", 1001).lineage.counts["used"] == 4 + len(documents)
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Older:
+    return older_program(OLDER, tmp_path / "older")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_procedure_upgrades_a_study_of_an_older_fedping(tmp_path: Path, older: Older) -> None:
+    machine = Machine(tmp_path / "machine")
+    machine.install(older.folder)
+    file = tmp_path / "study.toml"
+    text = (ROOT / "tests/server_jobs/written_by_older/with_numbers/study.toml").read_text()
+    file.write_text(text.replace('name = "study"', f'name = "{STUDY}"', 1))
+    machine.type(f"fedping study create {file} --own-model mine")
+    round_ = f"fedping round {STUDY} --engine numpy"
+    with machine.running(older.folder):
+        for _ in range(3):
+            machine.sent(4)
+            assert machine.ingest is not None
+            machine.ingest.flush()
+            assert "published version" in machine.type(round_)
+        before = machine.sent(3)
+        machine.type(PAUSE)
+    machine.install(ROOT)
+    with machine.running():
+        assert '"ok"' in machine.type(HEARTBEAT)
+        before += machine.sent(3)
+        assert "is paused" in machine.type(f"{round_} 2>&1")
+        assert "version 3 of firefox-2018/main is bit-identical" in machine.type(GO_ON)
+        machine.ingest.flush()
+        assert "published version 4" in machine.type(round_)
+    assert set(before) <= set(landed_ids(machine.landing, 3))
+    assert open_store(machine.store).version(STUDY, "main", 4).lineage.counts["used"] == len(before)
+    for number in range(5):
         assert "bit-identical" in machine.type(f"fedping store recompute {STUDY} main {number}")

@@ -95,7 +95,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     assert asked(server, "POST", f"/submit/{CANARY}/x/1/{client}?{CANARY}", CANARY.encode(), {}) == 404
     os.kill(server.workers()[0], signal.SIGKILL)
     os.kill(server.compactor(), signal.SIGKILL)
-    assert wait_until(said("the compactor died and is started again"))
+    assert wait_until(said("the compactor died (SIGKILL) and is started again"))
     assert wait_until(server.is_well)
     for _ in range(4):
         assert asked(server, "POST", f"{PATH}/{uuid.uuid4()}", json.dumps(plain).encode(), {}) == 200
@@ -118,7 +118,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     assert out.read_text() == ""
     by_level = {level: [one["message"] for one in told if one["level"] == level] for level in ("info", "error")}
     assert any(message.startswith("Taking pings on http://127.0.0.1:") for message in by_level["info"])
-    assert any("died and is started again" in message for message in by_level["error"])
+    assert any("died (SIGKILL) and is started again" in message for message in by_level["error"])
     assert any("answered 200 and have not landed" in message for message in by_level["error"])
 
 

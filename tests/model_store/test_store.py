@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from fedping.model_store.blobs import LocalBlobs
 from fedping.model_store.rollback import difference, rollback
+from fedping.model_store.seal import sealed
 from fedping.model_store.store import ModelStore, StoreError, VersionConflict, open_store
-from fedping.model_store.version import Version
+from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.model import ModelDocument
 from tests.support.versions import WHEN, after, small_study, version_0
@@ -221,3 +222,38 @@ def test_an_unfinished_write_is_not_seen(tmp_path: Path) -> None:
     store.create_study(study, (version_0(study),))
     (tmp_path / "study" / "main" / "versions" / ".1.json.abc.tmp").write_bytes(b"{")
     assert store.iterations("study", "main") == [0]
+
+
+class LaterLineage(Lineage, frozen=True, kw_only=True):
+    """As a later version of the program may have it."""
+
+    later: int = 0
+
+
+def stored(store: ModelStore, version: Version) -> None:
+    """Put a version into a store as a later program would, which takes its digest with all that it knows."""
+    key = f"study/main/versions/{version.iteration}.json"
+    assert store.blobs.create(key, sealed(msgspec.json.encode(version)))
+
+
+def test_a_version_with_more_than_is_known_is_served_and_none_is_made_after_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path, create=True)
+    store.create_study(small_study(), (version_0(small_study()),))
+    first = after(version_0(small_study()))
+    later = LaterLineage(origin="round", code_version="9", config_digest="c", later=7)
+    first = msgspec.structs.replace(first, lineage=later)
+    stored(store, first)
+    store.refresh_public("study", "main")
+    here = open_store(tmp_path)
+    assert here.newest("study", "main") == here.newest_from("study", "main", 0) == 1
+    with pytest.raises(StoreError, match=r"versions/1\.json has 'lineage\.later', which fedping .* does not know: .*"):
+        here.head("study", "main")
+    with pytest.raises(StoreError, match="none can follow version 1 before fedping is upgraded here"):
+        here.publish(after(here.version("study", "main", 1)))
+    assert here.iterations("study", "main") == [0, 1]
+    assert here.trouble("study", "main") is not None
+
+    stored(store, after(first))  # by the later program; it has nothing more, and names the digest of all of version 1
+    again = open_store(tmp_path)
+    again.publish(after(again.head("study", "main")))
+    assert (again.newest("study", "main"), again.trouble("study", "main")) == (3, None)

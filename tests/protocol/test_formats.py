@@ -28,8 +28,9 @@ from fedping.experiments.simulate.progress import Progress, ProgressNote, read_s
 from fedping.model_store import StoreError, open_store
 from fedping.model_store.rollback import continue_at
 from fedping.model_store.seal import sealed, unsealed
+from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Version
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import NewerFormat, format_of, with_format, without_format
+from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, newest_noted, note_newest, partition
 from fedping.server_jobs.ingest.admission.rejection import Rejection
@@ -38,7 +39,7 @@ from fedping.server_jobs.ingest.counters import RejectionLog
 from tests.support.laboratory import small_file
 from tests.support.rounds import WHEN, crowd, land, store_with
 from tests.support.small_experiment import experiment_file
-from tests.support.versions import small_study
+from tests.support.versions import after, small_study, version_0
 
 KEPT = Path(__file__).parents[1] / "model_store" / "written_by_2"
 
@@ -88,7 +89,7 @@ def newer(file: Path, written: int = 1) -> None:
 
 
 def told(read: Callable[[], object], kind: type[FedpingError] = FedpingError) -> None:
-    with pytest.raises(kind, match=r"has format 99, and fedping .* reads up to format [12]: .*upgrade fedping"):
+    with pytest.raises(kind, match=r"has format 99, and fedping .* reads up to format [1-3]: .*upgrade fedping"):
         read()
 
 
@@ -208,3 +209,32 @@ def test_older_folders_have_no_formats_and_are_read(tmp_path: Path) -> None:
     assert len(documents) > 60
     assert not any(b'"format"' in file.read_bytes() for file in documents)
     assert len(read_units(kept / "laboratory" / "out") or ()) == 12
+
+
+def test_a_member_that_is_no_field_is_found_wherever_it_is() -> None:
+    version = after(version_0(small_study()))
+    lineage = msgspec.structs.replace(
+        version.lineage,
+        inputs=(InputFile(path="a", rows=1), InputFile(path="b", rows=2)),
+        arms={"x": ArmSummary(pings=1, examples=1, loss=None, rank_selected=None)},
+        aggregate=Aggregate(pings=1, clients=1, weight=1.0, mean=(1.0, 2.0), m2=(0.0, 0.0)),
+    )
+    version = msgspec.structs.replace(version, lineage=lineage)
+    whole = msgspec.json.encode(version)
+    assert unknown_member(whole, version) is None
+    for place in (
+        "later",
+        "lineage.later",
+        "lineage.inputs.1.later",
+        "lineage.arms.x.later",
+        "lineage.aggregate.later",
+    ):
+        document = msgspec.json.decode(whole)
+        *there, name = place.split(".")
+        at = document
+        for step in there:
+            at = at[int(step) if isinstance(at, list) else step]
+        at[name] = 7
+        data = msgspec.json.encode(document)
+        assert msgspec.json.decode(data, type=Version) == version
+        assert unknown_member(data, version) == place

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from fedping import __version__
 from fedping.server_jobs.ingest.edge import health, operations
 from fedping.server_jobs.listening import is_addressed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, make_store
 from tests.support.ingest_server import ROOT, IngestServer, children, free_port, running_ingest
 from tests.support.pings import ping_json
-from tests.support.processes import left_over, new_mark
+from tests.support.processes import left_over, new_mark, wait_until
 
 PRIVATE = [("GET", "/metrics"), ("GET", "/__status__"), ("POST", "/__flush__")]
 BODY = json.dumps(ping_json()).encode()
@@ -244,6 +245,35 @@ def test_silent_connections_do_not_keep_it_from_answering(server: IngestServer) 
             connection.close()
 
 
+def metrics_of(server: IngestServer) -> str:
+    return asked(server.operations_port, "GET", "/metrics")[1].decode()
+
+
+@pytest.mark.parametrize("process", ["worker", "compactor"])
+def test_a_process_that_dies_alone_is_told_and_counted(process: str, tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    says = tmp_path / "out", tmp_path / "err"
+    server = IngestServer(tmp_path / "store", tmp_path / "landing", "--workers", "2", says=says)
+    server.start()
+    died = f'fedping_ingest_processes_died_total{{process="{process}"}}'
+    assert f"{died} 0.0" in metrics_of(server)
+    os.kill(server.workers()[0] if process == "worker" else server.compactor(), signal.SIGKILL)
+    assert wait_until(lambda: f"{died} 1.0" in metrics_of(server))
+    assert wait_until(server.is_well)
+    assert server.stop() == 0
+    said = says[1].read_text()
+    assert said.count(f"fedping ingest: the {process} died (SIGKILL) and is started again") == 1
+    assert said.count("died") == 1, "and nobody else has"
+
+
+def test_it_tells_its_version(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPING_COMMIT", "abc123")
+    made = f'fedping_build_info{{commit="abc123",part="ingest",version="{__version__}"}} 1.0'
+    assert made in ingest.operator.get("/metrics").text
+    assert ingest.client.get("/__heartbeat__").json["version"] == __version__
+    assert ingest.operator.get("/__heartbeat__").json["version"] == __version__
+
+
 def test_it_is_started_again_and_ends_with_its_parent(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     server = IngestServer(tmp_path / "store", tmp_path / "landing", "--workers", "1")
@@ -252,6 +282,7 @@ def test_it_is_started_again_and_ends_with_its_parent(tmp_path: Path) -> None:
     os.kill(before, signal.SIGKILL)
     assert server.operator_asks("/__status__")["pending"] == 0  # the socket is the supervisor's: the question waits
     assert server.operations() != before
+    assert 'fedping_ingest_processes_died_total{process="other"} 1.0' in metrics_of(server)
     server.kill_supervisor()  # and asserts that nothing is left
 
 

@@ -222,6 +222,75 @@ tests:
             exp_annotations: {summary: One in a hundred answers of PING takes more than a second.}
   - interval: 1m
     input_series:
+      - {series: 'fedping_build_info{part="ingest",version="1",commit="a",instance="x"}', values: '1x300'}
+      - {series: 'fedping_build_info{part="ingest",version="1",commit="b",instance="y"}', values: '_x60 1x240'}
+      - {series: 'fedping_build_info{part="rounds",version="2",commit="b",instance="y"}', values: '1x300'}
+      - {series: 'fedping_ingest_processes_died_total{process="worker"}', values: '0x60 1x30 5x210'}
+      - {series: 'fedping_ingest_processes_died_total{process="server"}', values: '0x60 1x240'}
+      - {series: 'fedping_ingest_check{check="store"}', values: '1x60 0x240'}
+      - {series: 'fedping_ingest_check{check="balance"}', values: '1x300'}
+      - {series: 'fedping_ingest_pings_pending', values: '0x60 9x240'}
+      - {series: 'fedping_ingest_pings_landed_total', values: '0+10x60 600x240'}
+      - {series: 'fedping_study_rejected_total{study="a",reason="x"}', values: '0+20x300'}
+      - {series: 'fedping_study_accepted_total{study="a"}', values: '0+80x300'}
+      - {series: 'fedping_study_rejected_total{study="b",reason="x"}', values: '0+5x300'}
+      - {series: 'fedping_study_accepted_total{study="b"}', values: '0+95x300'}
+      - {series: 'fedping_study_finding{study="a",finding="arms"}', values: '2x300'}
+      - {series: 'fedping_study_finding{study="b",finding="arms"}', values: '1x300'}
+      - {series: 'fedping_round_last_outcome{study="a",line="main",outcome="held"}', values: '1x300'}
+      - {series: 'fedping_line_version_created_timestamp_seconds{study="a",line="main"}', values: '0x500'}
+      - {series: 'fedping_line_version_created_timestamp_seconds{study="b",line="main"}', values: '0x500'}
+      - {series: 'fedping_study_lines_over{study="b"}', values: '1x500'}
+    alert_rule_test:
+      - {eval_time: 170m, alertname: FedpingVersionsApart, exp_alerts: []}
+      - eval_time: 190m
+        alertname: FedpingVersionsApart
+        exp_alerts:
+          - exp_labels: {severity: warning, part: ingest}
+            exp_annotations: {summary: Hosts run 2 versions of fedping (ingest) for more than two hours.}
+      - {eval_time: 80m, alertname: FedpingProcessDies, exp_alerts: []}
+      - eval_time: 110m
+        alertname: FedpingProcessDies
+        exp_alerts:
+          - exp_labels: {severity: warning, process: worker}
+            exp_annotations:
+              summary: A worker of ingest has died several times within an hour; its log says how.
+      - {eval_time: 60m, alertname: FedpingCheckFails, exp_alerts: []}
+      - eval_time: 70m
+        alertname: FedpingCheckFails
+        exp_alerts:
+          - exp_labels: {severity: critical, check: store}
+            exp_annotations:
+              summary: Check store of the heartbeat fails; /__heartbeat__ of the operator port says why.
+      - {eval_time: 70m, alertname: FedpingNothingLands, exp_alerts: []}
+      - eval_time: 100m
+        alertname: FedpingNothingLands
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations: {summary: "Pings wait in the journal, and none has landed for half an hour."}
+      - eval_time: 100m
+        alertname: FedpingManyRefused
+        exp_alerts:
+          - exp_labels: {severity: warning, study: a}
+            exp_annotations: {summary: More than a tenth of what is sent to a is refused.}
+      - eval_time: 100m
+        alertname: FedpingStudyProblem
+        exp_alerts:
+          - exp_labels: {severity: warning, study: a, finding: arms}
+            exp_annotations: {summary: Study a has the problem arms; fedping study health says more.}
+      - eval_time: 10m
+        alertname: FedpingVersionHeld
+        exp_alerts:
+          - exp_labels: {severity: warning, study: a, line: main, outcome: held}
+            exp_annotations: {summary: A version of a/main is held back until somebody decides.}
+      - {eval_time: 359m, alertname: FedpingVersionOld, exp_alerts: []}
+      - eval_time: 361m
+        alertname: FedpingVersionOld
+        exp_alerts:
+          - exp_labels: {severity: warning, study: a, line: main}
+            exp_annotations: {summary: The newest version of a/main is older than six hours.}
+  - interval: 1m
+    input_series:
       - {series: 'up{job="fedping"}', values: '1x10 0x20'}
     alert_rule_test:
       - {eval_time: 12m, alertname: FedpingIngestDown, exp_alerts: []}

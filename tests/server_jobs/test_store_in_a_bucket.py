@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import requests
 
-from fedping.dashboard.live.history import LineHistory
+from fedping.dashboard.live.deciding import Choice, decide
+from fedping.dashboard.live.history import LineHistory, seen_as
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
@@ -377,6 +378,25 @@ def test_nothing_is_rolled_back_where_conditional_writes_are_not_obeyed(
     assert store.newest("study", "main") == ROUNDS
 
 
+@pytest.mark.parametrize("choice", ["release", "discard"])
+def test_nothing_is_decided_where_conditional_writes_are_not_obeyed(
+    choice: Choice, tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_with(place_of(bucket.url), small_study())
+    held = after(store.head("study", "main"))
+    store.hold(held)
+    bucket.faults("deaf", method="PUT")
+    asked = ["round", "study", "main", f"--{choice}", "--store", bucket.url, "--landing", str(tmp_path)]
+    assert main(asked) == 1
+    assert "has no conditional writes" in capsys.readouterr().err
+    with pytest.raises(FedpingError, match="has no conditional writes"):
+        decide(store, "study", "main", choice, seen_as(held), created=WHEN, code_version="t")
+    bucket.well()
+    assert store.newest("study", "main") == 0
+    assert main(asked) == 0
+    assert store.newest("study", "main") == 1
+
+
 def test_a_page_says_that_the_bucket_is_away(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PATIENCE_VARIABLE, "0.2")
     store_with(place_of(bucket.url), small_study())
@@ -419,8 +439,10 @@ def test_the_guide_can_be_typed(
                     assert main(["study", "create", "experiments/demo.toml"]) == 0
                 assert main(words) == 0, line
             ran.append(" ".join(words[:2]))
-    assert [each for each in ran if each.endswith(" copy")] == ["store copy"] * 2 + ["landing copy"] * 2
-    assert len(ran) == 11
+    moved, saved = ["store copy"] * 2 + ["landing copy"] * 2, ["store copy", "landing copy"] * 2
+    assert [each for each in ran if each.endswith(" copy")] == moved + saved
+    assert len(ran) == 17
+    assert open_store(place_of(f"{bucket.url}/restored")).newest("demo", "main") == 1000
     assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
     [kept] = all_landed(tmp_path / "backup-pings")
     assert kept.read_bytes() == all_landed(tmp_path / "landing")[0].read_bytes()

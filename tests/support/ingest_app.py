@@ -99,9 +99,10 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
     return IngestApp(made, services, app, Client(app), Client(Operations(services)))
 
 
-def landed_ids(landing: Place) -> list[str]:
-    """Return the document ids of every landed ping, sorted, duplicates included."""
-    batches = (batch for file in all_landed(landing) for batch in open_landed(file).batches(["document_id"]))
+def landed_ids(landing: Place, version: int | None = None) -> list[str]:
+    """Return the document ids of every landed ping, or of those about a version, sorted, duplicates included."""
+    files = [file for file in all_landed(landing) if version is None or f"/iteration={version}/" in str(file)]
+    batches = (batch for file in files for batch in open_landed(file).batches(["document_id"]))
     return sorted(str(uuid.UUID(bytes=i)) for batch in batches for i in batch.column(0).to_pylist())
 
 

@@ -49,14 +49,19 @@ class IngestServer:
         self._command += ["--compact-every", "0.5", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start ingest and return when its heartbeat is well."""
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._process is not None
+
+    def start(self, *, well: bool = True) -> None:
+        """Start ingest and return when its heartbeat is well, or at least that of load balancers."""
         assert self._process is None
         with contextlib.ExitStack() as streams:
             out, err = [streams.enter_context(open(each, "ab")) for each in self._says or ()] or (None, None)
             self._process = subprocess.Popen(self._command, cwd=self._cwd, stdout=out, stderr=err)
         deadline = time.monotonic() + 240
-        while not self.is_well():
+        while not (self.is_well() if well else self.answers()):
             assert self._process.poll() is None, "ingest ended at its start"
             assert time.monotonic() < deadline, "ingest did not become well"
             time.sleep(0.02)
@@ -66,6 +71,12 @@ class IngestServer:
         with contextlib.suppress(OSError):
             asked = (self.ask("/__heartbeat__"), self.operator_asks("/__heartbeat__"))
             return all(bool(answer["status"] == "ok") for answer in asked)
+        return False
+
+    def answers(self) -> bool:
+        """Return whether both ports answer."""
+        with contextlib.suppress(OSError):
+            return bool(self.ask("/__lbheartbeat__") and self.operator_asks("/__lbheartbeat__"))
         return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:

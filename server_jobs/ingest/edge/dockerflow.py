@@ -32,7 +32,7 @@ def blueprint(pulse: Pulse, notes: Callable[[], list[str]] | None = None) -> Blu
         checks = pulse()
         told = {name: (trouble if notes else "error") if trouble else "ok" for name, trouble in checks.items()}
         failed = any(checks.values())
-        answer: dict[str, object] = {"status": "error" if failed else "ok", "checks": told}
+        answer: dict[str, object] = {"status": "error" if failed else "ok", "version": __version__, "checks": told}
         if notes:  # which would have to wait as well for a store that does not answer
             answer["notes"] = [] if checks.get("store") or "answers" in checks else notes()
         return _json(answer, 503 if failed else 200)

@@ -21,9 +21,9 @@ from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.judging import FINDINGS
 from fedping.server_jobs.health.looking import Judgement, StudyWatch, ingest_of
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.health.rounds import LineRounds, round_families
+from fedping.server_jobs.health.rounds import LineRounds, build_family, round_families
 from fedping.server_jobs.ingest.compaction.uploads import Uploaded, uploaded
-from fedping.server_jobs.ingest.counters import OfStudy, of_studies, totals
+from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
 from fedping.server_jobs.ingest.edge import dockerflow
 from fedping.server_jobs.ingest.edge.application import tell_errors
 from fedping.server_jobs.ingest.edge.health import Pulse, store_notes
@@ -107,6 +107,7 @@ def exposition(
 
     class Sums(Collector):
         def collect(self) -> Iterator[Metric]:
+            yield build_family("ingest")
             yield from _families(sums, waiting, missing, checks, updates, unserved)
             yield from _of_studies(studies, came, private)
             yield from _of_budgets(budgets)
@@ -139,6 +140,11 @@ def _families(
         if key.startswith("rejected."):
             refused.add_metric([key.partition(".")[2]], count)
     yield refused
+    text = "Processes of ingest that died and were started again, by what they were."
+    died = CounterMetricFamily("fedping_ingest_processes_died", text, labels=["process"])
+    for process in PROCESSES:
+        died.add_metric([process], sums[f"died.{process}"])
+    yield died
     labels = list(Uploaded._fields)
     landed = CounterMetricFamily("fedping_ingest_updates_landed", "Updates written to Parquet.", labels=labels)
     size = CounterMetricFamily("fedping_ingest_update_bytes", "Bytes of those updates as encoded.", labels=labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,8 @@ from multiprocessing.context import ForkProcess
 from types import FrameType, MappingProxyType
 
 from fedping.protocol.log import tell
+from fedping.server_jobs.ending import how_it_ended
+from fedping.server_jobs.ingest.counters import PROCESSES, Counters
 from fedping.server_jobs.ingest.processes.bonds import die_with_parent
 from fedping.server_jobs.ingest.processes.compacting import run_compactor
 from fedping.server_jobs.ingest.processes.worker import MakeApplication, front, start_worker
@@ -37,8 +40,16 @@ def run_server(settings: IngestSettings, parent: int, make: MakeApplication = fr
         connections=CONNECTIONS,
         connection_bytes=CONNECTION_BYTES,
         kill_after=KILL_AFTER,
+        died=partial(tell_death, settings, "worker"),
     )
     server.serve(target_loader=partial(start_worker, settings, os.getpid(), make), wrap_loader=False)
+
+
+def tell_death(settings: IngestSettings, process: str, how: str) -> None:
+    """Log and count that a process died by itself, in whose place another one is started."""
+    tell(f"the {process} died ({how}) and is started again", before=LOGGED)
+    with contextlib.suppress(OSError):  # a full disk: it was logged, and the others go on
+        Counters(settings.counters).add(f"died.{process if process in PROCESSES else 'other'}", 1)
 
 
 LONGEST_PAUSE = 5.0
@@ -48,9 +59,10 @@ QUICK_DEATH = 2.0
 class Child:
     """One child process, restarted when it dies: immediately at first, and ever later if it keeps dying."""
 
-    def __init__(self, run: Callable[[], None], name: str) -> None:
+    def __init__(self, run: Callable[[], None], name: str, died: Callable[[str, str], None]) -> None:
         self._run = run
         self._name = name
+        self._died = died
         self._pause = 0.0
         self.start()
 
@@ -66,7 +78,7 @@ class Child:
             return
         quick = time.monotonic() - self._began < QUICK_DEATH
         self._pause = min(LONGEST_PAUSE, self._pause * 2 + 0.1) if quick else 0.0
-        tell(f"the {self._name} died and is started again", before=LOGGED)
+        self._died(self._name, how_it_ended(self.process.exitcode))
         time.sleep(self._pause)
         self.start()
 
@@ -110,9 +122,10 @@ def supervise(
     """
     wakeup = _asked_by_signals()
     here = os.getpid()
-    compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor")
-    server = Child(_in_child(lambda: run_server(settings, here, make)), "server")
-    others = [Child(_in_child(partial(run, here)), name) for name, run in beside.items()]
+    died = partial(tell_death, settings)
+    compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor", died)
+    server = Child(_in_child(lambda: run_server(settings, here, make)), "server", died)
+    others = [Child(_in_child(partial(run, here)), name, died) for name, run in beside.items()]
     children = [compactor, server, *others]
     while not wakeup.asked:
         wait([wakeup.reader, *(child.process.sentinel for child in children)])
