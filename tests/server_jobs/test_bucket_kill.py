@@ -79,7 +79,9 @@ class Fleet:
         self.models: dict[int, set[bytes]] = {}
         self._port = port
         self._over = threading.Event()
-XX        for thread in self._threads:
+        draws = [random.Random(f"{seed} {n}") for n in range(CLIENTS)]
+        self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in draws]
+        for thread in self._threads:
             thread.start()
 
     @property
