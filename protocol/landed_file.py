@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.place import Bucket, Place, place_of
+from fedping.protocol.place import Bucket, Place, is_address, place_of
 from fedping.protocol.storage import Bytes, NotAFile, Opened, storage_of
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def open_landed(path: str | Place) -> LandedFile:
 
     Raises:
         UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged; or
-            its name is no UTF-8, and so can be in no version's lineage.
+            its name is no UTF-8, or no part of an address, and so can be in no version's lineage.
         FileNotFoundError: there is nothing of that name.
         StorageAway: the bucket that it is in does not answer.
     """
@@ -227,6 +227,8 @@ def open_landed(path: str | Place) -> LandedFile:
 
     if printable(path) != str(path):
         raise UnreadableFile(path, "has a name that is not UTF-8")
+    if isinstance(path, Bucket) and not is_address(path):
+        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
     place = place_of(path)
     try:
         size, tail, footer_bytes = _tail(place)
