@@ -51,6 +51,9 @@ SHARES = (0.05, 0.15)
 MOST_REQUESTS = 80
 """Requests to the bucket before a kill, at most; a round makes some 80."""
 
+LONG = 900.0
+"""Seconds in which something has to go on, on a machine that does much else."""
+
 CLIENTS = 4
 AGAIN = 0.1
 """The share of pings that are sent once more, although they were answered."""
@@ -92,12 +95,12 @@ class Fleet:
     def has_sent_more(self) -> bool:
         """Return whether another ping has been answered within the time of a test."""
         before = len(self.answered)
-        return wait_until(lambda: len(self.answered) > before)
+        return wait_until(lambda: len(self.answered) > before, LONG)
 
     def has_fetched_another(self) -> bool:
         """Return whether a newer version has been fetched within the time of a test."""
         before = self.newest
-        return wait_until(lambda: self.newest > before)
+        return wait_until(lambda: self.newest > before, LONG)
 
     def stop(self) -> None:
         """Let each finish what it is at."""
@@ -147,7 +150,7 @@ class Work:
         self.logs = folder / "logs"
         self.logs.mkdir()
         self.store, self.landing = f"{bucket.url}/models", f"{bucket.url}/landing"
-        said = ("--workers", "2", "--journal", str(folder / "journal"), "--compact-every", "0.3")
+        said = ("--workers", "2", "--journal", str(folder / "journal"), "--compact-every", "1")
         says = (self.logs / "ingest.out", self.logs / "ingest.err")
         self.ingest = IngestServer(self.store, self.landing, *said, says=says)  # type: ignore[arg-type]
         self.ingest.start()
