@@ -18,14 +18,16 @@ import os
 import shlex
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.place import Bucket, Place, place_of
+from fedping.protocol.object_store import heeding
+from fedping.protocol.place import Bucket, Place, is_address, place_of
 from fedping.protocol.storage import Bytes, NotAFile, Opened, storage_of
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ class LandedFile:
         footer: its metadata.
         digest: 32 hexadecimal digits that stand for its content (of a file without a seal, for its footer).
         entries: those of the seal; None of a file without one.
+        whole: all of a small file in a bucket, which came with its footer: it takes no further request.
     """
 
     path: str
@@ -146,6 +149,7 @@ class LandedFile:
     footer: pq.FileMetaData
     digest: str
     entries: bytes | None
+    whole: bytes | None = field(default=None, repr=False)
 
     @contextmanager
     def opened(self, **options: object) -> Iterator[pq.ParquetFile]:
@@ -160,23 +164,32 @@ class LandedFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        storage = storage_of(place := place_of(self.path))
         try:
-            with storage.opened(place) as opened:
+            with self._bytes() as (opened, far):
                 source = _Source(opened, self.size, self.entries)
                 if self.entries is not None:
                     # one column chunk at a time; where each takes a request, those side by side in one, all verified
-                    options = {"pre_buffer": storage.far, **options}
+                    options = {"pre_buffer": far, **options}
                 else:
                     options = {**_UNSEALED, **options}
                     if any(length > MOST_AT_ONCE for _, length in _chunks(self.footer)):
                         options["buffer_size"] = 2**20
                 with pq.ParquetFile(pa.PythonFile(source, "r"), metadata=self.footer, **options) as file:
-                    yield file
+                    yield _Heeding(file) if far else file
         except MemoryError as error:  # which pa.ArrowMemoryError is too
             raise UnreadableFile(self.path, f"needs more memory than there is ({first_line(error)})") from error
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFile(self.path, f"is damaged ({first_line(error)})") from error
+
+    @contextmanager
+    def _bytes(self) -> Iterator[tuple[Opened, bool]]:
+        """Open what its bytes are read from; with it, whether each reading is a request."""
+        if self.whole is not None:
+            yield _Whole(self.whole), False
+            return
+        storage = storage_of(place := place_of(self.path))
+        with storage.opened(place) as opened:
+            yield opened, storage.far
 
     def batches(
         self, columns: Sequence[str], groups: Sequence[int] | None = None, rows: int = BATCH_ROWS, **options: object
@@ -199,9 +212,8 @@ class LandedFile:
             return
         ranges = list(_chunks(self.footer))
         names = [self.footer.schema.column(i).path.partition(".")[0] for i in range(self.footer.num_columns)]
-        place = place_of(self.path)
         try:
-            with storage_of(place).opened(place) as opened:
+            with self._bytes() as (opened, _):
                 source = _Source(opened, self.size, self.entries)
                 for number, (start, length) in enumerate(ranges):
                     if names[number % len(names)] in columns:
@@ -218,7 +230,7 @@ def open_landed(path: str | Place) -> LandedFile:
 
     Raises:
         UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged; or
-            its name is no UTF-8, and so can be in no version's lineage.
+            its name is no UTF-8, or no part of an address, and so can be in no version's lineage.
         FileNotFoundError: there is nothing of that name.
         StorageAway: the bucket that it is in does not answer.
     """
@@ -227,6 +239,8 @@ def open_landed(path: str | Place) -> LandedFile:
 
     if printable(path) != str(path):
         raise UnreadableFile(path, "has a name that is not UTF-8")
+    if isinstance(path, Bucket) and not is_address(path):
+        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
     place = place_of(path)
     try:
         size, tail, footer_bytes = _tail(place)
@@ -246,7 +260,8 @@ def open_landed(path: str | Place) -> LandedFile:
         )
     if entries is None and SEALED_KEY in (footer.metadata or {}):
         raise UnreadableFile(path, "is damaged (its seal is gone)")
-    return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries)
+    whole = tail if len(tail) == size and storage_of(place).far else None
+    return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole)
 
 
 def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
@@ -290,6 +305,43 @@ def _entries(before: bytes, footer: bytes) -> bytes | None:
     if digest != _digest(entries, footer):
         raise ValueError("its footer or its seal is damaged")
     return entries
+
+
+class _Whole:
+    """All bytes of a file, in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, start: int, size: int) -> Bytes:
+        if start + size > len(self._data):
+            raise OSError("it is shorter than its footer says")
+        return self._data[start : start + size]
+
+
+class _Heeding:
+    """An open file of a bucket: Ctrl-C is heeded while it is read, which Arrow would not do that waits for columns."""
+
+    def __init__(self, file: pq.ParquetFile) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._file, name)
+        return partial(_heeded, found) if name.startswith("read") else found
+
+    def iter_batches(self, *args: object, **options: object) -> Iterator[pa.RecordBatch]:
+        """See :meth:`pyarrow.parquet.ParquetFile.iter_batches`."""
+        batches = self._file.iter_batches(*args, **options)
+        while (batch := heeding(lambda: next(batches, None))) is not None:
+            yield batch
+
+
+def _heeded(read: Callable[..., Any], *args: object, **options: object) -> Any:
+    return heeding(lambda: read(*args, **options))
 
 
 class _Source:

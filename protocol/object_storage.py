@@ -23,6 +23,8 @@ A_LIST = 1000
 PART_BYTES = 2**24
 """A file of more than twice as many bytes is sent in parts of this size, for each has its own time to arrive."""
 
+_NO_SUCH_RANGE = ("InvalidRange", "416 Range Not Satisfiable", "non-partial response when range requested")
+
 _WITHOUT_SUFFIX = "az"
 """Azure knows no request for the last bytes of an object; its size is asked for first."""
 
@@ -119,6 +121,7 @@ class BucketStorage:
     def tail(self, file: Place, most: int) -> tuple[Bytes, int]:
         """See :meth:`fedping.protocol.storage.Storage.tail`."""
         import obstore
+        from obstore.exceptions import GenericError
 
         where = _bucket(file)
         if where.scheme == _WITHOUT_SUFFIX:
@@ -126,11 +129,20 @@ class BucketStorage:
             return self.read(where, max(0, size - most), min(most, size)), size
 
         def ask() -> tuple[Bytes, int]:
-            found = obstore.get(_objects(where), where.prefix, options={"range": {"suffix": most}})
+            try:
+                found = obstore.get(_objects(where), where.prefix, options={"range": {"suffix": most}})
+            except GenericError as error:
+                if self._is_empty(error, where):
+                    return b"", 0
+                raise
             return memoryview(found.bytes()), found.meta["size"]
 
         with _gone_or_away("read", where):
             return again(lambda: heeding(ask), BROKEN_ANSWERS)
+
+    def _is_empty(self, error: Exception, where: Bucket) -> bool:
+        """Return whether an object has no last bytes because it has none, which services answer in two ways."""
+        return any(words in str(error) for words in _NO_SUCH_RANGE) and self.size(where) == 0
 
     def read(self, where: Bucket, start: int, size: int) -> Bytes:
         """Return some bytes of an object; raises :class:`FileNotFoundError` if it is gone."""

@@ -46,6 +46,9 @@ BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
 
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_NAMELESS = "Encountered object with invalid path"
+"""What the library says of an object in a list that it could not ask for, with its name."""
+
 _CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
 """What S3, Azure and Google's issuer of tokens say if a request's time is not theirs, minutes apart."""
 
@@ -100,6 +103,8 @@ def _remedy(said: str, where: Bucket) -> str:
     """Return what a person is to do about an error of the library."""
     if any(code in said for code in _NO_BUCKET):
         return f"there is no '{where.name}': make it first, or correct the address"
+    if _NAMELESS in said:
+        return "remove that object, which is none of fedping's, with the tool of the object store"
     if any(words in said for words in _CLOCKS_APART):
         return "this machine's clock is wrong: set it, by NTP, say"
     if _NOT_ALLOWED.search(said):

@@ -97,6 +97,14 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     return Bucket(scheme, name, "/".join(parts))
 
 
+def is_address(place: Bucket) -> bool:
+    """Return whether :func:`place_of` gives the place again for its text; objects may have names that do not."""
+    try:
+        return place_of(str(place)) == place
+    except InvalidSettings:
+        return False
+
+
 def absolute(place: Place) -> str:
     """Return a place as another process has to be told it, whatever folder it works in."""
     return str(place.absolute() if isinstance(place, Path) else place)

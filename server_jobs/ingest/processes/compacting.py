@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.object_store import StorageAway
+from fedping.protocol.storage import storage_of
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
 from fedping.server_jobs.ingest.processes.bonds import Lock, die_with_parent
 from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
@@ -24,6 +25,7 @@ GATHER = 0.05
 """Seconds to wait after one worker has rolled its segment: the others roll at the same time, and share its file."""
 PAUSE_AFTER_FAILURE = 1.0
 LAST_ATTEMPTS = 3
+"""In a folder. What fails in a bucket was tried again for long enough already, and whoever stops ingest waits."""
 
 
 def run_compactor(settings: IngestSettings, parent: int) -> None:
@@ -47,7 +49,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
                 wakeup.wait(GATHER)
             found = attempt(compactor, note)
             wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
-        emptied = compact_the_rest(compactor, note)
+        emptied = compact_the_rest(compactor, note, 1 if storage_of(settings.landing).far else LAST_ATTEMPTS)
     except Exception:  # nor does the log quote a ping
         tell_defect(LOGGED)
         sys.exit(1)
@@ -69,10 +71,10 @@ def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
     return found
 
 
-def compact_the_rest(compactor: Compactor, note: FailureNote) -> bool:
-    """Compact until nothing is left; return False if it failed too often."""
+def compact_the_rest(compactor: Compactor, note: FailureNote, attempts: int = LAST_ATTEMPTS) -> bool:
+    """Compact until nothing is left; return False if so many attempts have failed."""
     failures = 0
-    while failures < LAST_ATTEMPTS:
+    while failures < attempts:
         match attempt(compactor, note):
             case False:
                 return True
