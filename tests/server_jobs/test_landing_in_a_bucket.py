@@ -282,6 +282,16 @@ def test_what_somebody_else_has_written_meanwhile_is_not_written_over(
     assert open_landed(file).footer.num_rows == 20
 
 
+def test_a_file_whose_answer_was_lost_as_it_was_written_again_is_written(bucket: Bucket) -> None:
+    landing = place_of(bucket.url)
+    file = write_landed(partition(landing, "s", "main", 0), landed_table(30, 3), 1)
+    with open_landed(file).opened() as opened:
+        table = opened.read()
+    bucket.faults("lost", method="PUT", most=1)
+    write_again(file, table.slice(0, 10))
+    assert open_landed(file).footer.num_rows == 10
+
+
 # --- rounds, commands and counts ---
 
 
