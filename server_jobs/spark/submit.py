@@ -119,11 +119,12 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
 def _on_cluster(options: list[str], command: list[str]) -> int:
     from fedping.server_jobs.spark import entry
-    from fedping.server_jobs.spark.shipping import code_archive_file
+    from fedping.server_jobs.spark.shipping import SIMULATING, code_archive_file
 
     ours = ["--name", "fedping", "--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
     theirs = [value for name, value in pairs(options) if name == "--py-files"]
-    code = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]])]
+    more = SIMULATING if command[0] in ("simulate", "sweep") else ()
+    code = ["--py-files", ",".join([str(code_archive_file(more)), *theirs[-1:]])]
     _become_spark_submit([*ours, *options, *code, str(entry.__file__), *command])
 
 
