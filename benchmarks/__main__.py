@@ -19,6 +19,7 @@ BENCHMARKS = (
     "spark_start",
     "command_line",
     "simulate",
+    "spread",
     "growth",
     "browser",
     "drawing",

@@ -11,7 +11,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -72,8 +72,8 @@ def run_units_on_spark(
     ]
     left = set(units)
     try:
-        with _looked_at(left, out, watch):
-            for number, outcome in spread(sessions, work, len(units), RUNS, modules):
+        with _looked_at(left, out, watch), closing(spread(sessions, work, len(units), RUNS, modules)) as done:
+            for number, outcome in done:
                 left.discard(units[number])
                 finished(units[number], outcome)
     finally:

@@ -12,6 +12,7 @@ import pickle
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -169,8 +170,9 @@ class OnSpark:
         from fedping.server_jobs.spark.spreading import spread
 
         work = partial(_landed, self._said, tuple(blocks), scene)
-        for _, pings in spread(self._sessions, work, len(blocks), SIMULATION):
-            yield pings
+        with closing(spread(self._sessions, work, len(blocks), SIMULATION)) as done:
+            for _, pings in done:
+                yield pings
 
 
 def _landed(said: bytes, blocks: Sequence[Block], scene: Scene, number: int) -> int:

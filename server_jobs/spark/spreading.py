@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -32,7 +32,7 @@ Said: TypeAlias = tuple[int, bytes]
 
 def spread(
     sessions: LivingSession, work: Callable[[int], T], count: int, job: Job, modules: Iterable[str] = ()
-) -> Iterator[tuple[int, T]]:
+) -> Generator[tuple[int, T], None, None]:
     """Do ``count`` pieces of work on the executors; yield the number of each, from 0, and its outcome as it ends.
 
     A piece is begun anew on another executor when its own is lost, so it must be one that may be done twice. When one
@@ -136,7 +136,17 @@ def _done(work: Callable[[int], Any], extensions: bytes, number: int) -> bytes:
     except Exception as error:
         if not isinstance(error, FedpingError):  # a defect, or a disk that is full: its traceback is of use
             error.add_note("on the executor:\n" + traceback.format_exc())
-        return pickle.dumps((None, error))
+        return _error(error)
+
+
+def _error(error: Exception) -> bytes:
+    """Return an error for :func:`_opened`; what it says, if it cannot travel as it is."""
+    try:
+        said = pickle.dumps((None, error))
+        pickle.loads(said)
+    except Exception:
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    return said
 
 
 def _opened(outcome: bytes) -> Any:
