@@ -79,6 +79,7 @@ class Seen:
     java: float = 0.0
 
     def look(self, root: int) -> None:
+        """Look at a process and all below it."""
         java = 0.0
         for pid in _tree(root):
             with suppress(OSError, ValueError, StopIteration):
@@ -141,7 +142,7 @@ def show(rows: list[Row]) -> None:
         "CPU s",
         "ratio",
         "driver GiB",
-        "executor GiB",
+        "worker GiB",
         "Java GiB",
     )
     for heading in headings:
