@@ -7,6 +7,7 @@ a lock on it, so that one who was taken for lost and lives does not write beside
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socket
 import threading
@@ -66,7 +67,7 @@ def run_units_on_spark(
     Raises:
         FedpingError: a run has failed, or Spark.
     """
-    work = partial(_run, tuple(units), out.resolve(), Path.cwd())
+    work = partial(_run, [pickle.dumps(unit) for unit in units], out.resolve(), Path.cwd())
     modules = [
         text.partition(":")[0] for unit in units for text in named_in_modules(unit.setup.model).values() if ":" in text
     ]
@@ -80,8 +81,9 @@ def run_units_on_spark(
         shutil.rmtree(out / LOCKS, ignore_errors=True)
 
 
-def _run(units: Sequence[Unit], out: Path, working: Path, number: int) -> Outcome:
-    """Run a unit on an executor."""
+def _run(units: Sequence[bytes], out: Path, working: Path, number: int) -> Outcome:
+    """Run a unit on an executor, which knows the extensions that its settings name only by now."""
+    unit: Unit = pickle.loads(units[number])
     if not out.is_dir():
         raise FedpingError(
             f"the executor on {socket.gethostname()} does not see the folder {out}: give --out in a folder that all "
@@ -91,7 +93,7 @@ def _run(units: Sequence[Unit], out: Path, working: Path, number: int) -> Outcom
         os.chdir(working)
     (out / LOCKS).mkdir(exist_ok=True)
     with alone(out / LOCKS / str(number)), one_thread():
-        return run_unit(units[number], out)
+        return run_unit(unit, out)
 
 
 @contextmanager
