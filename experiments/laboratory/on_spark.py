@@ -1,20 +1,18 @@
 """Runs spread over Spark's executors, a run a task; each leaves in its folder what it would leave here.
 
-A run whose executor is lost is tried again on another, where it goes on from its checkpoint. Whoever tries a run holds
-a lock on it, so that one who was taken for lost and lives does not write beside the next.
+A run whose executor is lost is tried again on another, where it goes on from its checkpoint.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fedping.experiments.laboratory.choices import named_in_modules
 from fedping.experiments.laboratory.one_run import run_unit
@@ -23,16 +21,13 @@ from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.results.progress import read_progress, rounds_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.units import Unit
-from fedping.experiments.run_process import alone
+from fedping.experiments.on_executors import forget_locks, one_at_a_time
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.living import LivingSession
 from fedping.server_jobs.spark.spreading import spread
 
 RUNS = Job("the runs", "those that are finished stay; run the same command again to go on")
-
-LOCKS = ".running"
-"""The folder of the locks in that of an experiment, while its runs are spread."""
 
 _LOOK_SECONDS = 0.5
 
@@ -67,7 +62,7 @@ def run_units_on_spark(
     Raises:
         FedpingError: a run has failed, or Spark.
     """
-    work = partial(_run, [pickle.dumps(unit) for unit in units], out.resolve(), Path.cwd())
+    work = partial(_run, [pickle.dumps(_from_anywhere(unit)) for unit in units], out.resolve())
     modules = [
         text.partition(":")[0] for unit in units for text in named_in_modules(unit.setup.model).values() if ":" in text
     ]
@@ -78,21 +73,20 @@ def run_units_on_spark(
                 left.discard(units[number])
                 finished(units[number], outcome)
     finally:
-        shutil.rmtree(out / LOCKS, ignore_errors=True)
+        forget_locks(out)
 
 
-def _run(units: Sequence[bytes], out: Path, working: Path, number: int) -> Outcome:
+def _from_anywhere(unit: Unit) -> Unit:
+    """Return a unit whose files are found from the folder in which an executor works."""
+    setup, here = unit.setup, Path.cwd()
+    setup = replace(setup, data=setup.data.at(here), gossip=setup.gossip.at(here) if setup.gossip else None)
+    return Unit(unit.name, unit.baseline, setup, unit.seed, unit.fold)
+
+
+def _run(units: Sequence[bytes], out: Path, number: int) -> Outcome:
     """Run a unit on an executor, which knows the extensions that its settings name only by now."""
     unit: Unit = pickle.loads(units[number])
-    if not out.is_dir():
-        raise FedpingError(
-            f"the executor on {socket.gethostname()} does not see the folder {out}: give --out in a folder that all "
-            "machines of the cluster share, by the same path"
-        )
-    with suppress(OSError):  # a data file's path may begin there
-        os.chdir(working)
-    (out / LOCKS).mkdir(exist_ok=True)
-    with alone(out / LOCKS / str(number)), one_thread():
+    with one_at_a_time(out, number), one_thread():
         return run_unit(unit, out)
 
 
@@ -108,7 +102,7 @@ def _looked_at(left: set[Unit], out: Path, watch: Watch) -> Iterator[None]:
                 told = None
                 with suppress(OSError, FedpingError):  # being written, or of a run that has just ended
                     told = read_progress(unit.folder(out).path)
-                if told and (rounds := rounds_of(told.rows)) != known.get(unit):
+                if told and unit in left and (rounds := rounds_of(told.rows)) != known.get(unit):
                     known[unit] = rounds
                     watch(Progress(unit, rounds))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.experiments.on_executors import forget_locks, one_at_a_time
 from fedping.experiments.simulate.people import Anybody, Hostile
 from fedping.experiments.simulate.settings import Experiment, Phase
 from fedping.experiments.simulate.ticks import Models, Part, TickMaker
-from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Study
 from fedping.server_jobs.spark.failures import Job
@@ -153,40 +152,46 @@ class OnSpark:
     Args:
         experiment, study: what is simulated.
         hostile: who is hostile.
-        landing: a folder that all executors see.
+        out: the folder of the run, which all executors see.
+        landing: that of its pings, within.
         sessions: where the executors are.
     """
 
     ticks_at_once = 16
 
     def __init__(
-        self, experiment: Experiment, study: Study, hostile: Hostile, landing: Path, sessions: LivingSession
+        self,
+        experiment: Experiment,
+        study: Study,
+        hostile: Hostile,
+        out: Path,
+        landing: Path,
+        sessions: LivingSession,
     ) -> None:
         self._said = pickle.dumps((experiment, study, hostile, landing.resolve()))
-        self._sessions = sessions
+        self._out, self._sessions = out.resolve(), sessions
 
     def land(self, blocks: Sequence[Block], scene: Scene) -> Iterator[int]:
         """See :meth:`Workers.land`."""
         from fedping.server_jobs.spark.spreading import spread
 
-        work = partial(_landed, self._said, tuple(blocks), scene)
-        with closing(spread(self._sessions, work, len(blocks), SIMULATION)) as done:
-            for _, pings in done:
-                yield pings
+        work = partial(_landed, self._said, self._out, tuple(blocks), scene)
+        try:
+            with closing(spread(self._sessions, work, len(blocks), SIMULATION)) as done:
+                for _, pings in done:
+                    yield pings
+        finally:
+            forget_locks(self._out)
 
 
-def _landed(said: bytes, blocks: Sequence[Block], scene: Scene, number: int) -> int:
+def _landed(said: bytes, out: Path, blocks: Sequence[Block], scene: Scene, number: int) -> int:
     """Land one of some blocks on an executor, and return the number of its pings."""
-    return _worker(said).land_one(blocks[number], scene)
+    with one_at_a_time(out, number):
+        return _worker(said).land_one(blocks[number], scene)
 
 
 @lru_cache(maxsize=1)
 def _worker(said: bytes) -> Here:
     """Return who does blocks in this executor's process, as long as it does those of one simulation."""
     experiment, study, hostile, landing = pickle.loads(said)
-    if not landing.is_dir():
-        raise FedpingError(
-            f"the executor on {socket.gethostname()} does not see the folder {landing}: give --out in a folder that "
-            "all machines of the cluster share, by the same path"
-        )
     return Here(experiment, study, Anybody(experiment, study, hostile), landing, ThreadPoolExecutor(1))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -38,10 +37,7 @@ from fedping.protocol.landing import landed_at, landed_files
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
-from fedping.server_jobs.round import Engine, NumpyEngine, delete_pings
-
-if TYPE_CHECKING:
-    from fedping.server_jobs.round.spark_engine import SparkEngine
+from fedping.server_jobs.round import Engine, NumpyEngine, SparkEngine, delete_pings
 
 WAITED_ENOUGH = 10_000
 """Ticks without a new version after which a simulation gives up."""
@@ -154,7 +150,8 @@ class Simulation:
         """Return who makes the pings, and lands them."""
         if self._spark is None:
             return Here(self.experiment, self.study, people, self.landing, pool)
-        return OnSpark(self.experiment, self.study, people.who_is_hostile, self.landing, self._spark.sessions)
+        hostile, sessions = people.who_is_hostile, self._spark.sessions
+        return OnSpark(self.experiment, self.study, hostile, self.out, self.landing, sessions)
 
     def _optimize(self, workers: Workers, clients: int, lines: list[LineRun]) -> int:
         """Run iterations until every line is done; return the tick after the last one."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedping.experiments.laboratory.results.paired import Band
     from fedping.experiments.laboratory.results.standing import Standing
     from fedping.experiments.laboratory.settings import Experiment
-    from fedping.server_jobs.round.spark_engine import SparkEngine
+    from fedping.server_jobs.round import SparkEngine
 
 jobs_option = click.option(
     "--jobs",

@@ -13,7 +13,7 @@ from fedping.protocol import log
 from fedping.protocol.errors import FedpingError
 
 if TYPE_CHECKING:
-    from fedping.server_jobs.round.spark_engine import SparkEngine
+    from fedping.server_jobs.round import SparkEngine
 
 spread_option = click.option(
     "--engine",
@@ -49,7 +49,7 @@ def spark_for(engine_name: str, master: str | None, command: str) -> Iterator[Sp
             'pip install "fedping[spark]", or leave --engine out'
         )
     from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
-    from fedping.server_jobs.round.spark_engine import SparkEngine
+    from fedping.server_jobs.round import SparkEngine
     from fedping.server_jobs.spark.session import spark_session
     from fedping.server_jobs.spark.settings import SparkSettings
     from fedping.server_jobs.spark.shipping import SIMULATING

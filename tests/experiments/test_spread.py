@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedping.experiments.laboratory.on_spark import LOCKS
+from fedping.experiments.on_executors import LOCKS
 from fedping.experiments.simulate import Summary, blocks, experiment_from_toml, simulate
 from fedping.experiments.simulate.blocks import CLIENTS_A_BLOCK, SEARCHES_A_BLOCK, blocks_of
 from fedping.experiments.simulate.people import Anybody, People

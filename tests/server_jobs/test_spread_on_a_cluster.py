@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.laboratory import small_file
-from tests.support.processes import PATIENCE, left_over, new_mark, wait_until
+from tests.support.processes import PATIENCE, new_mark, wait_until
 from tests.support.small_experiment import contents, experiment_file
 
 ROOT = Path(__file__).parents[2]
@@ -33,26 +32,14 @@ def executors(cluster: Cluster) -> dict[int, str]:
     return found
 
 
-def spread(cluster: Cluster, folder: Path, words: list[str], middle: Callable[[], bool]) -> str:
-    """Run a command on the cluster, kill all its executors once it is in its middle, and return what it said."""
-    mark, said = new_mark(), folder / "said"
+def start(cluster: Cluster, folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
+    """Start a command on the cluster; what it says is in the file ``said``."""
     options = [word for key, value in QUICK_EXECUTORS.items() for word in ("--conf", f"{key}='{value}'")]
-    made = os.environ | mark | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    made = os.environ | new_mark() | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     made |= {"PYSPARK_SUBMIT_ARGS": " ".join([*options, "pyspark-shell"]), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-m", "fedping", *words, "--engine", "spark", "--master", cluster.master]
-    with open(said, "w") as out, subprocess.Popen(command, cwd=folder, env=made, stdout=out, stderr=out) as process:
-        try:
-            assert wait_until(lambda: middle() or process.poll() is not None), said.read_text()
-            assert process.poll() is None, said.read_text()
-            killed = executors(cluster)
-            assert killed
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-            assert process.wait(PATIENCE) == 0, said.read_text()
-        finally:
-            process.kill()
-    assert not left_over(mark)
-    return said.read_text()
+    with open(folder / "said", "w") as out:
+        return subprocess.Popen(command, cwd=folder, env=made, stdout=out, stderr=out)
 
 
 def local(words: list[str], folder: Path) -> None:
@@ -65,32 +52,57 @@ def test_a_study_comes_to_the_same_bytes_though_its_executors_are_killed(cluster
     file = experiment_file(tmp_path, clients=6000, iterations=2, ticks=4)
     words = ["simulate", str(file), "--out"]
     landing = tmp_path / "there" / "landing"
-    spread(cluster, tmp_path, [*words, "there"], lambda: any(landing.rglob("[0-9]*.parquet")))
+    with start(cluster, tmp_path, [*words, "there"]) as process:
+        try:
+            assert wait_until(lambda: any(landing.rglob("[0-9]*.parquet")) or process.poll() is not None)
+            assert process.poll() is None, (tmp_path / "said").read_text()
+            killed = executors(cluster)
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            assert process.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
+        finally:
+            process.kill()
     local([*words, "here"], tmp_path)
     there = contents(tmp_path / "there")
     assert {name: data for name, data in there.items() if not name.endswith(".tmp")} == contents(tmp_path / "here")
 
 
 OWN = """
+import os, signal, sys
+from pathlib import Path
 from beside_it import half
+
+CALLS = 0
 
 def loss(weights, x, y):
     return half(((x @ weights - y) ** 2).mean())
 
 def predict(weights, x):
-    return x @ weights
+    global CALLS
+    CALLS += 1
+    killed = Path({killed!r})
+    if CALLS == 8 and "pyspark.worker" in sys.modules and not killed.exists():
+        killed.touch()
+        daemon = Path(f"/proc/{{os.getppid()}}/stat").read_text()
+        os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    return x[:, 0] * 0
 """
 
 
-def test_runs_go_on_from_their_checkpoints_when_their_executors_are_killed(cluster: Cluster, tmp_path: Path) -> None:
+def test_runs_go_on_when_one_of_them_kills_its_executor(cluster: Cluster, tmp_path: Path) -> None:
     file = small_file(tmp_path / "mine")
-    (file.parent / "cluster_loss.py").write_text(OWN)
+    (file.parent / "cluster_loss.py").write_text(OWN.format(killed=str(tmp_path / "killed")))
     (file.parent / "beside_it.py").write_text("def half(x):\n    return x / 2\n")
     names = 'function = "cluster_loss:loss", predict = "cluster_loss:predict"'
-    words = ["simulate", str(file), "--set", f'model={{ name = "own", weights = 30, {names} }}', "--set", "rounds=40"]
+    words = ["simulate", str(file), "--set", f'model={{ name = "own", weights = 30, {names} }}', "--set", "rounds=20"]
     words += ["--set", "evaluation.baselines=[]", "--set", "server.optimizer.rate=0.001", "--out"]
-    runs = tmp_path / "there" / "runs"
-    spread(cluster, tmp_path, [*words, "there"], lambda: any(runs.glob("*/*/checkpoint.npz")))
+    with start(cluster, tmp_path, [*words, "there"]) as process:
+        try:
+            assert process.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
+        finally:
+            process.kill()
+    assert (tmp_path / "killed").exists()
     local([*words, "here"], tmp_path)
     found = [contents(tmp_path / name) for name in ("here", "there")]
     for one in found:
