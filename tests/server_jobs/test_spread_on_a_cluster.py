@@ -60,7 +60,7 @@ def test_a_study_comes_to_the_same_bytes_though_its_executors_are_killed(cluster
             assert killed
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
-            assert process.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
+            assert process.wait(2 * PATIENCE) == 0, (tmp_path / "said").read_text()
         finally:
             process.kill()
     local([*words, "here"], tmp_path)
@@ -90,6 +90,7 @@ def predict(weights, x):
 """
 
 
+@pytest.mark.long
 def test_runs_go_on_when_one_of_them_kills_its_executor(cluster: Cluster, tmp_path: Path) -> None:
     file = small_file(tmp_path / "mine")
     (file.parent / "cluster_loss.py").write_text(OWN.format(killed=str(tmp_path / "killed")))
@@ -99,7 +100,7 @@ def test_runs_go_on_when_one_of_them_kills_its_executor(cluster: Cluster, tmp_pa
     words += ["--set", "evaluation.baselines=[]", "--set", "server.optimizer.rate=0.001", "--out"]
     with start(cluster, tmp_path, [*words, "there"]) as process:
         try:
-            assert process.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
+            assert process.wait(2 * PATIENCE) == 0, (tmp_path / "said").read_text()
         finally:
             process.kill()
     assert (tmp_path / "killed").exists()
