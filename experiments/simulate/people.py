@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,8 @@ class Anybody:
     search as everybody does.
 
     Attributes:
+        count: how many there are, N, with those whom an attack invents.
         who_is_hostile: who is hostile; those are in arms that submit updates.
-        hostile: which of them are, shape (N,).
         activity: when they search, and with which version.
     """
 
@@ -56,17 +57,22 @@ class Anybody:
         self._experiment, self._study = experiment, study
         self._users: dict[str, Users] = {}
         self.who_is_hostile = hostile
-        count = experiment.clients + len(hostile.ids)
-        self.hostile = np.zeros(count, np.bool_)
-        self.hostile[hostile.clients] = True
+        self.count = experiment.clients + len(hostile.ids)
         start = experiment.start
         self.activity = Activity(
-            count,
+            self.count,
             experiment.activity,
             experiment.seed,
             experiment.tick_minutes / 1440,
             start.hour + start.minute / 60 + start.second / 3600,
         )
+
+    @cached_property
+    def hostile(self) -> NDArray[np.bool_]:
+        """Which of the clients are hostile, shape (N,)."""
+        found = np.zeros(self.count, np.bool_)
+        found[self.who_is_hostile.clients] = True
+        return found
 
     def ids_of(self, clients: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the ids of these clients, shape (k, 16)."""

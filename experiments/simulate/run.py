@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from fedping.client_sim.learning.checking import check_clients
 from fedping.experiments.run_folder import claim, read_whole, write_document
@@ -131,14 +130,14 @@ class Simulation:
                 tick = self._optimize_private(people, pool, lines)
             else:
                 workers = self._workers(people, pool)
-                tick = self._optimize(workers, len(people.hostile), lines)
-                self._evaluate(workers, len(people.hostile), lines, tick)
+                tick = self._optimize(workers, people.count, lines)
+                self._evaluate(workers, people.count, lines, tick)
         self._tell("summary", 0, 1)
         summary: Summary | PrivateSummary
         if self.study.is_private:
             summary = private_summary(self.experiment, self.study, self.store)
         else:
-            hostile = people.ids_of(np.flatnonzero(people.hostile))
+            hostile = people.ids_of(people.who_is_hostile.clients)
             summary = summarised(self.experiment, self.study, self.store, self.landing, tick, hostile)
         write_document(self.out / "summary.json", summary)
         over = time_at(self.experiment.start_ms + tick * self.experiment.tick_ms)

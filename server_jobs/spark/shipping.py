@@ -104,7 +104,8 @@ def _own_sources(module: str) -> Iterator[tuple[str, Path]]:
 
 
 def _is_installed(file: Path) -> bool:
-    return any(file.is_relative_to(folder) for folder in sysconfig.get_paths().values())
+    places = sysconfig.get_paths()
+    return any(file.is_relative_to(places[each]) for each in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def _folders(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
