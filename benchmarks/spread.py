@@ -176,7 +176,7 @@ def main() -> None:
             rows.append(measured(clients, executors, arguments.seed))
             if rows[-1].weights != next(row for row in rows if row.clients == clients).weights:
                 raise SystemExit(f"{executors} executors came to another model for {clients:,} clients")
-            print(f"{clients:,} by {executors}: {rows[-1].seconds:.1f} s", file=sys.stderr)
+            print(rows[-1], file=sys.stderr)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
         return

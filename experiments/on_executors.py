@@ -33,5 +33,5 @@ def one_at_a_time(out: Path, number: int) -> Iterator[None]:
 
 
 def forget_locks(out: Path) -> None:
-    """Remove all locks, when no work goes on any more."""
+    """Remove all locks, when no work goes on any more; also those that a driver has left that was killed."""
     shutil.rmtree(out / LOCKS, ignore_errors=True)

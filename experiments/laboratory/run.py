@@ -17,6 +17,7 @@ from fedping.experiments.laboratory.results.folder import write_table
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
+from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import OtherRun, claim, take_over, write_document
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
@@ -75,6 +76,7 @@ def run_experiment(
         run_units_on_spark(left, out, spark, watch, finished)
     else:
         run_units(left, out, _jobs(experiment, jobs), watch, finished)
+    forget_locks(out)
     write_table(out / "metrics.parquet", _metrics(units, out))
     summary = _summary(experiment, units, outcomes)
     write_document(out / "summary.json", summary)

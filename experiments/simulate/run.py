@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.client_sim.learning.checking import check_clients
+from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import claim, read_whole, write_document
 from fedping.experiments.simulate.blocks import Here, OnSpark, Scene, Workers, blocks_of, land
 from fedping.experiments.simulate.line_run import LineRun
@@ -142,6 +143,7 @@ class Simulation:
         write_document(self.out / "summary.json", summary)
         over = time_at(self.experiment.start_ms + tick * self.experiment.tick_ms)
         self.store.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
+        forget_locks(self.out)
         self._progress.remove()
         return summary
 
