@@ -11,6 +11,7 @@ BENCHMARKS = (
     "ingest",
     "viewers",
     "aggregation",
+    "shards",
     "encodings",
     "private_rounds",
     "shared_rounds",

@@ -113,7 +113,7 @@ def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str
 def compare_sizes(where: Path, sizes: list[int], repeats: int, seed: int, engine: Engine) -> Iterator[Row]:
     for pings in sizes:
         files, rules = landed(where, pings, M, seed), _rules(M)
-        by_ping, clipped = _rules(M, "ping"), _clipped(measured(NumpyEngine(), files, pings))
+        by_ping, clipped = _rules(M, "ping"), clipped_rules(measured(NumpyEngine(), files, pings))
         ways: dict[str, Callable[[], object]] = {
             "spark": partial(aggregate, engine, files, pings, rules),
             "spark, clipped": partial(aggregate, engine, files, pings, clipped),
@@ -176,20 +176,20 @@ def _rules(m: int, weighting: Weighting = "client") -> Rules:
     return rules_for(study_of(m, weighting), "main", 0, key=b"")
 
 
-def _clipped(bound: float | None) -> Rules:
+def clipped_rules(bound: float | None) -> Rules:
     rules = rules_for(study_of(M, clip=ClipByQuantile(units="step", multiple=0.1)), "main", 0, key=b"", bound=bound)
     return replace(rules, sees=True, salt=bytes(16))
 
 
 def measured(engine: Engine, files: list[str], pings: int) -> float:
     """Return the norm at which a first round clips."""
-    rules = replace(_clipped(None), measures=True, sees=False, salt=b"")
+    rules = replace(clipped_rules(None), measures=True, sees=False, salt=b"")
     partials = sorted(engine.partials(Work(paths=tuple(files), rows=pings, rules=rules)), key=lambda each: each.shard)
     return first_bound(rules.line, (each.total for each in partials))
 
 
 def first_clipped(engine: Engine, files: list[str], pings: int) -> RoundAggregate:
-    return aggregate(engine, files, pings, _clipped(measured(engine, files, pings)))
+    return aggregate(engine, files, pings, clipped_rules(measured(engine, files, pings)))
 
 
 def _same(one: object, other: object) -> None:

@@ -63,6 +63,13 @@ def single_requests(seed: int) -> Iterator[bytes]:
             yield before + b"%08x-0000-4000-8000-%012x" % (seed, number) + after
 
 
+def distinct_requests(number: int, seed: int = 1) -> Iterator[bytes]:
+    """Yield requests of one ping, of as many clients, no two of which have anything in common."""
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        yield http_post(f"{PATH}/{_id(rng)}", json.dumps(_ping(rng)).encode())
+
+
 def batch_requests(seed: int, size: int, batches: int) -> list[bytes]:
     """Return requests of ``size`` pings each, gzipped."""
     rng = np.random.default_rng(seed)

@@ -141,10 +141,11 @@ class ObjectBlobs:
             heeding(lambda: obstore.delete(self._objects, key))
 
     def check_writing(self) -> None:
-        """Check that a conditional put is obeyed, on an object that is deleted again.
+        """Check that a conditional put is obeyed and an object may be replaced, on one that is deleted again.
 
         Raises:
-            FedpingError: nothing can be written here, or an object was created twice.
+            FedpingError: nothing can be written here, an object was created twice, or what is written is to stay as it
+                is (retention, immutability), where ``latest.json`` could not follow a version.
         """
         key = f".probe-{secrets.token_hex(8)}"
         try:
@@ -153,6 +154,7 @@ class ObjectBlobs:
                     f"the object store of {self.place} has no conditional writes (a put with 'If-None-Match: *'), by "
                     "which a version is published once; two rounds could each publish another: use one that has them"
                 )
+            self.replace(key, b"3")
         finally:
             with suppress(FedpingError):  # where writing fails, so does this; the write's own error is reported
                 self.delete(key)

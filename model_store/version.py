@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fedping.protocol.digest import digest_of
+from fedping.protocol.landing import SHARDS
 from fedping.protocol.model import Staged
 from fedping.protocol.spec import ModelSpec, published
 
@@ -245,6 +246,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     where the guard looks at how many are new. ``privacy`` is what a round of a private line released: then ``counts``
     and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing. ``settings`` is the entry of
     the study's history (`fedping.model_store.history`) whose settings the round had; 0 for those of its creation.
+    ``shards`` is into how many parts the round divided the clients, on which the last bits of the means depend.
     """
 
     origin: Literal["created", "round", "rollback", "continued"]
@@ -262,6 +264,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     known: Known | None = None
     privacy: PrivacyEvent | None = None
     settings: int = 0
+    shards: int = SHARDS
 
 
 class Version(Struct, frozen=True, kw_only=True, dict=True):

@@ -18,10 +18,18 @@ from fedping.protocol.enrolment import parts_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
-OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces")
+OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces", "shards")
 """Settings of a study that may change."""
 
-OF_LINE = ("guard", "length", "early_stopping", "limits", "pipeline.min_clients")
+OF_LINE = (
+    "guard",
+    "length",
+    "early_stopping",
+    "limits",
+    "participation",
+    "pipeline.min_clients",
+    "pipeline.most_votes",
+)
 """Settings of each line that may change."""
 
 _NOBODY = 2.0**-48
@@ -46,7 +54,12 @@ class Change:
 
 def changes(before: Study, after: Study) -> tuple[Change, ...]:
     """Return what a study says otherwise than another one of the same name, in the order of the settings."""
-    return tuple(_apart("", msgspec.to_builtins(before), msgspec.to_builtins(after)))
+    return tuple(differences(before, after))
+
+
+def differences(before: msgspec.Struct | None, after: msgspec.Struct | None) -> Iterator[Change]:
+    """Yield what a document says otherwise than another one of its kind, in the order of its fields."""
+    return _apart("", msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
 def check_change(before: Study, after: Study) -> tuple[Change, ...]:

@@ -5,7 +5,8 @@ fraction that a double holds exactly, and shares added from left to right in dou
 ends are given. So the server can compute it too,
 and need not believe a ping that names another arm (:class:`Dealt`).
 
-In the same way a client decides whether it gets a version before the others do (:func:`staged_for`).
+In the same way a client decides whether it gets a version before the others do (:func:`staged_for`), and whether it
+sends an update of one (:func:`takes_part`).
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ def staged_for(study: str, line: str, iteration: int, share: float, client_id: s
     others first, and who they are has nothing to do with their arm.
     """
     return _fraction(f"{study}\n{line}\n{iteration}\n{client_id}") < share
+
+
+def takes_part(study: str, line: str, iteration: int, share: float, client_id: str) -> bool:
+    """Return whether a client has drawn a version to send an update of: as a rule that share of them has.
+
+    By the first 48 bits of SHA-256("turn", newline, study, newline, line, newline, number, newline, client id). So it
+    is others with each version, nobody has to be asked, and the server can tell whose updates count.
+    """
+    return _fraction(f"turn\n{study}\n{line}\n{iteration}\n{client_id}") < share
 
 
 def _fraction(text: str) -> float:

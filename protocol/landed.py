@@ -90,7 +90,8 @@ def landed_table(
 
     Args:
         document: the type.
-        columns: every column but those of the update, each of length k, of its type or one that can be cast to it.
+        columns: every column but those of the update, each of length k, of its type or one that can be cast to it;
+            one that a client may leave out is null where it is not given.
         updates: shape (k, m), or k payloads in another encoding; None if the pings carry none.
     """
     schema = landed_schema(document)
@@ -100,6 +101,7 @@ def landed_table(
     else:
         encoding, payloads = DENSE, pa.nulls(k, pa.binary()) if updates is None else dense_payloads(updates)
     made = {
+        **{field.name: pa.nulls(k, field.type) for field in schema if field.nullable},
         UPDATE_ENCODING: text_column(np.zeros(k, np.int32), (encoding,), missing=updates is None),
         UPDATE: payloads,
         **columns,

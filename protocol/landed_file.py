@@ -51,7 +51,7 @@ TAIL = 2**16
 """Bytes read at once from the end of a file: footer and seal of all but files with very many row groups."""
 
 MOST_FOOTER = 2**26
-"""Bytes of the longest footer that is read; one of ours has 40 KB at most."""
+"""Bytes of the longest footer that is read; one of ours has 2 KB a row group, and 8 MB at most."""
 
 MOST_AT_ONCE = 2**27
 """Bytes of a column chunk that are read at once from a file without a seal; a longer one is read piece by piece."""

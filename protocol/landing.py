@@ -12,10 +12,12 @@ when it is whole and on disk. Names beginning with a dot are unfinished or forei
     <landing>/.attempts/<study>/<line>/<store>     how the last round of a line in a store ended, and how many ended how
     <landing>/.landing                             in a bucket, which has no folders: that this is a landing folder
 
-**Shards.** Within a file, rows are ordered by client into :data:`SHARDS` row groups: row group k holds the clients
-whose first id byte falls in the k-th part of its range. All pings of a client are therefore in the same shard of every
-file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is decided by one task
-without moving a row between machines. Client ids are random, so the shards are even.
+**Shards.** Within a file, rows are ordered by client into row groups, by default :data:`SHARDS`: row group k holds the
+clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
+shard of every file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is
+decided by one task without moving a row between machines. Client ids are random, so the shards are even. How many a
+round has is the study's to say (`fedping.protocol.study`); how many a file has says its footer, and a round takes any:
+both are powers of two, so that a shard is a part of one row group, or some of them.
 
 How a file is verified when it is read: `fedping.protocol.landed_file`. Everything that is done to the files and folders
 of a landing folder is done here, by `fedping.protocol.storage`; the others know addresses.
@@ -27,6 +29,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,15 +43,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHARDS = 16
+"""The shards of a study that does not say how many; a constant of what is published, since the bits depend on it."""
+
+MOST_SHARDS = 4096
+"""The shards of a study at most: four tasks for each of a thousand cores. Two bytes of an id would do for more, but the
+driver merges one after the other."""
+
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
 """A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
+
+GROUP_ROWS = 2048
+"""Rows that a row group has on average at least, where a file has more than :data:`SHARDS` of them: a reader opens
+each for itself."""
 
 MARK = ".landing"
 
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
+_ID_PARTS = 2**16
 _COPIED_AT_ONCE = 2**24
 _MOST_NOTED = 64
 _MOST_ATTEMPT = 10_000
@@ -175,19 +189,17 @@ def copy_landed(file: Place, to: Place) -> bool:
     """Copy a landed file to another place, byte for byte; return False if the same file is there.
 
     Raises:
-        UnreadableFile: it is damaged, or what is there already is.
+        UnreadableFile: it is damaged; nothing is copied.
         FileNotFoundError: it is gone.
     """
-    from fedping.protocol.landed_file import open_landed
+    from fedping.protocol.landed_file import UnreadableFile, open_landed
 
     mine = open_landed(file)
-    try:
+    with suppress(FileNotFoundError, UnreadableFile):
         there = open_landed(to)
-    except FileNotFoundError:
-        pass
-    else:
         if (there.digest, there.size) == (mine.digest, mine.size):
             return False
+    mine.verify(mine.footer.schema.to_arrow_schema().names)
     with storage_of(file).opened(file) as opened:
         starts = range(0, mine.size, _COPIED_AT_ONCE)
         parts = (opened.read(start, min(_COPIED_AT_ONCE, mine.size - start)) for start in starts)
@@ -210,9 +222,30 @@ def _is_integer(text: str) -> bool:
     return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
 
 
-def shard_of(client_ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the shard of each client from its id; ids have shape (k, 16), shards shape (k,) in [0, SHARDS)."""
-    return client_ids[:, 0] // (256 // SHARDS)
+def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.uint16]:
+    """Return the shard of each client from its id; ids have shape (k, 16), what is returned shape (k,).
+
+    ``shards``, how many there are, is a power of two.
+    """
+    import numpy as np
+
+    first = client_ids[:, 0].astype(np.uint16) << np.uint16(8)
+    return (first | client_ids[:, 1]) >> np.uint16(_ID_PARTS.bit_length() - shards.bit_length())
+
+
+def groups_for(rows: int, shards: int = SHARDS) -> int:
+    """Return how many row groups a file of so many rows has in a study of so many shards: a power of two."""
+    if rows < SINGLE_GROUP_ROWS:
+        return 1
+    most = max(SHARDS, rows // GROUP_ROWS)
+    return min(shards, 1 << (most.bit_length() - 1))
+
+
+def shards_in(metadata: Mapping[bytes, bytes] | None, groups: int) -> int:
+    """Return how many shards the row groups of a file are, from its footer; 1 where any row may be in any of them."""
+    said = (metadata or {}).get(SHARDS_KEY, b"")
+    is_theirs = said == str(groups).encode() and 1 < groups <= _ID_PARTS and groups.bit_count() == 1
+    return groups if is_theirs else 1
 
 
 def id_bytes(column: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
@@ -229,6 +262,7 @@ def write_landed(
     landed_ms: int,
     metadata: Mapping[bytes, bytes] | None = None,
     token: str | None = None,
+    shards: int = SHARDS,
 ) -> P:
     """Write pings as one new file of a partition, whole and durable, and return its place.
 
@@ -239,13 +273,14 @@ def write_landed(
         metadata: kept in the file's footer beside our own, for the writer's own use.
         token: the second half of the name, for a writer whose names are its own to choose, such as a simulation that
             has to give the same bits again; a file of the same name is replaced. Random if None.
+        shards: those of the study, by which a large file is laid out.
 
     Raises:
         OSError: the file cannot be written, and is not there.
         StorageAway: the bucket does not answer; the file may be there, or come to be.
     """
     file = below(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
-    storage_of(file).write(file, _sealed(table, metadata))
+    storage_of(file).write(file, _sealed(table, metadata, shards))
     return file
 
 
@@ -264,21 +299,26 @@ def write_again(file: Place, table: pa.Table) -> None:
     """
     from fedping.protocol.landed_file import SEALED_KEY
 
-    notes = {key: note for key, note in (table.schema.metadata or {}).items() if key not in (SHARDS_KEY, SEALED_KEY)}
-    storage_of(file).write_again(file, _sealed(table.replace_schema_metadata(notes)))
+    notes = dict(table.schema.metadata or {})
+    notes.pop(SEALED_KEY, None)
+    said = notes.pop(SHARDS_KEY, b"")
+    shards = shards_in({SHARDS_KEY: said}, int(said)) if said.isdigit() else 1
+    storage_of(file).write_again(file, _sealed(table.replace_schema_metadata(notes), shards=max(shards, SHARDS)))
 
 
-def _sealed(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -> Iterator[memoryview | bytes]:
+def _sealed(
+    table: pa.Table, metadata: Mapping[bytes, bytes] | None = None, shards: int = SHARDS
+) -> Iterator[memoryview | bytes]:
     """Return the bytes of pings as a landed file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from fedping.protocol.landed_file import FORMAT_KEY, SEALED_KEY, sealed
 
-    groups = list(_row_groups(table))
+    groups = list(_row_groups(table, groups_for(table.num_rows, shards)))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
-    if len(groups) == SHARDS:
-        notes[SHARDS_KEY] = str(SHARDS).encode()
+    if len(groups) > 1:
+        notes[SHARDS_KEY] = str(len(groups)).encode()
     notes.setdefault(FORMAT_KEY, b"1")
     notes[SEALED_KEY] = b"1"
     schema = table.schema.with_metadata(notes)
@@ -289,16 +329,16 @@ def _sealed(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -> I
     return sealed(made.getvalue())
 
 
-def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
+def _row_groups(table: pa.Table, groups: int) -> Iterator[pa.Table]:
     import numpy as np
 
-    if table.num_rows < SINGLE_GROUP_ROWS:
+    if groups == 1:
         yield table
         return
     column = table.column("client_id").combine_chunks()
-    shards = shard_of(id_bytes(column.chunk(0) if hasattr(column, "chunk") else column))
+    shards = shard_of(id_bytes(column.chunk(0) if hasattr(column, "chunk") else column), groups)
     order = np.argsort(shards, kind="stable")
-    bounds = np.searchsorted(shards[order], np.arange(SHARDS + 1))
+    bounds = np.searchsorted(shards[order], np.arange(groups + 1))
     for low, high in zip(bounds[:-1], bounds[1:], strict=True):
         yield table.take(order[low:high])
 

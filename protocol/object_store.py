@@ -49,8 +49,11 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does no
 _CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
 """What S3, Azure and Google's issuer of tokens say if a request's time is not theirs, minutes apart."""
 
-_NOT_ALLOWED = re.compile(r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant")
-"""Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens."""
+_NOT_ALLOWED = re.compile(
+    r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant|lacked valid authentication credentials"
+)
+"""Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens. The last is what
+the library says where a profile's credentials cannot be renewed."""
 
 _LONGEST_REASON = 300
 
@@ -86,7 +89,7 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
 
     try:
         yield
-    except (BaseError, OSError) as error:
+    except (BaseError, OSError, NotImplementedError) as error:
         if isinstance(error, let) and not any(code in str(error) for code in _NO_BUCKET):
             raise
         remedy = _remedy(str(error), where)
@@ -101,6 +104,8 @@ def _remedy(said: str, where: Bucket) -> str:
         return "this machine's clock is wrong: set it, by NTP, say"
     if _NOT_ALLOWED.search(said):
         return "give credentials that may, and have not expired, by the environment"
+    if "conditional put is disabled" in said:
+        return "nothing can be published once without such puts: unset AWS_CONDITIONAL_PUT"
     return "correct the endpoint, region or credentials in the environment if it stays so"
 
 

@@ -10,6 +10,7 @@ A payload below is the whole definition of a type of ping: the validator, the JS
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 from uuid import UUID
@@ -35,6 +36,11 @@ MillisecondsOrNone: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53 - 1)]
 ShortText: TypeAlias = Annotated[str, Meta(max_length=64)]
 Score: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30, extra={"arrow": "float32"})]
 
+
+MOST_CLASSES = 32
+"""Of a model, for a ping to say how many of each were taken for each."""
+
+MOST_CELLS = MOST_CLASSES**2
 
 _PAIR = ("num_suggestions_displayed", "rank_selected")
 _OF_HISTORY = "bookmark_and_history_"
@@ -86,10 +92,36 @@ class ModelPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only
     """What a client learned from its own examples, whatever the model.
 
     A client that had no example says so with ``examples`` 0, loss 0 and an update of zeros: it took part, and changes
-    nothing.
+    nothing. One that tells how a model of classes does on its examples, and sends no update, may add ``confusion``.
+
+    Raises:
+        ValueError: ``confusion`` comes with an update, is no square, or is not of as many examples as there were.
     """
 
     examples: Annotated[Count, Meta(description="how many examples loss and update were computed from; 0 for none")]
+    confusion: (
+        Annotated[
+            tuple[Count, ...],
+            Meta(
+                max_length=MOST_CELLS,
+                description="how many examples of each class (a row) were taken for each class (a column), row after "
+                "row; of pings without an update alone",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+    def __post_init__(self) -> None:
+        if self.confusion is not UNSET:
+            self._check_confusion(self.confusion)
+
+    def _check_confusion(self, cells: tuple[int, ...]) -> None:
+        if self.update is not None:
+            raise ValueError("`confusion` is of examples that nothing was learned from; leave out it, or the update")
+        if math.isqrt(len(cells)) ** 2 != len(cells):
+            raise ValueError(f"`confusion` has {len(cells)} numbers, which is no square")
+        if sum(cells) != self.examples:
+            raise ValueError(f"`confusion` counts {sum(cells)} examples, and `examples` is {self.examples}")
 
 
 class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -294,7 +294,8 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``weighting`` is what one vote is. With ``client`` every client counts once, however many pings it sent: its update
     is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping counts as often as
     the examples that it was computed from, which makes the mean of gradients that of the pooled data (thesis eq. 2); an
-    interaction is one example.
+    interaction is one example. ``most_votes`` is as how many votes all pings of a client together count at most, where
+    that is not one: each ping of a client that sends n of them counts as an n-th of that at most.
     ``clip`` is how long an update may be before it is shortened, ahead of everything else.
     ``bucketing`` is of how many clients, drawn by lot, updates are averaged before they are aggregated (Karimireddy, He
     and Jaggi 2022).
@@ -310,6 +311,7 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     min_clients: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 100
     clip: Clip | None = None
     bucketing: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
+    most_votes: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
     @property
     def clips(self) -> bool:
@@ -330,6 +332,11 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.min_clients < 1:
             raise InvalidSettings("min_clients must be at least 1; a round cannot step on nobody's update")
+        if self.most_votes is not None and self.weighting == "client":
+            raise InvalidSettings(
+                "every client has one vote, so 'most_votes' has nothing to bound; leave it out, or set weighting = "
+                '"examples" or "ping"'
+            )
         if self.staleness is not None and isinstance(self.aggregate, Recluster):
             raise InvalidSettings(
                 "reclustering needs the centroids that a movement began at, which late pings do not have; leave out "

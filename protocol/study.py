@@ -15,12 +15,12 @@ from msgspec.structs import force_setattr, replace
 
 from fedping.protocol.analysed import Segment, StudyMetric, check_analysed
 from fedping.protocol.digest import digest_of
-from fedping.protocol.documents import DOCUMENT_TYPES, PRIVATE_UPDATE, DocumentName, DocumentType
+from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
 from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import Guard, Guardrail
-from fedping.protocol.landing import NO_LINE
+from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
 from fedping.protocol.limits import Limits, UpdateLimits, check_limits, completed
 from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
 from fedping.protocol.personalization import Vector
@@ -75,6 +75,9 @@ class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     arm: Name | None = None
 
 
+Participation: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+
+
 class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it.
 
@@ -84,6 +87,8 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``length`` says when an iteration has lasted long enough for a round, and ``early_stopping`` when training is over
     (`fedping.protocol.ending`); without them, every round takes what there is, for as long as rounds are run.
     ``privacy`` makes it a private line (`fedping.protocol.privacy`), whose ``upload`` is the link of private vectors.
+    ``participation`` is which share of the clients sends updates of a version, drawn anew for each by their ids
+    (`fedping.protocol.enrolment.takes_part`): the others send nothing, and are not counted if they do.
 
     Raises:
         InvalidSettings: rounds recluster centroids, and the weights of the spec are none; nothing can come after a
@@ -100,6 +105,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     early_stopping: EarlyStop | None = None
     limits: UpdateLimits | None = None
     privacy: Privacy | None = None
+    participation: Participation = 1.0
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not self.upload:
@@ -154,6 +160,10 @@ def _check_private(line: Line) -> None:
             "what is released is never added to, so late pings cannot count: leave 'staleness' out",
         ),
         (line.guard is not None, "a guard looks at exact figures, which are not kept; leave 'guard' out"),
+        (
+            line.participation < 1,
+            "'contributions' of 'privacy' says how often a client sends; leave 'participation' out",
+        ),
         (line.limits is not None, "'contribution' of 'privacy' bounds an update; leave 'limits' out"),
         (
             isinstance(line.length, IterationByClients | IterationBySigns),
@@ -244,11 +254,14 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``pieces`` say where each arm lies once shares have changed while the study ran (`fedping.protocol.changing`), so
     that whoever is in an arm stays in it. Without any, the arms lie side by side.
 
+    ``shards`` is into how many parts a round divides the clients, each of which one task works on at most
+    (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage keeps it.
+
     Raises:
-        InvalidSettings: names repeat, shares exceed 1, pieces are not in order or not those of the shares, an arm
-            follows a line that is not there, a line has no arm that
-            submits and could never be trained, or stops early by an arm that does not apply its model, a metric or
-            segment is made of what its pings do not have, or a line is private and something would tell more.
+        InvalidSettings: names repeat, shares exceed 1, shards are no power of two from 16 to 4,096, pieces are not in
+            order or not those of the shares, an arm follows a line that is not there, a line has no arm that submits
+            and could never be trained, or stops early by an arm that does not apply its model, a metric or segment is
+            made of what its pings do not have, or a line is private and something would tell more.
     """
 
     name: Name
@@ -263,8 +276,14 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     limits: Limits | None = None
     tickets: Literal["required", "none"] = "none"
     pieces: tuple[Piece, ...] = ()
+    shards: int = SHARDS
 
     def __post_init__(self) -> None:
+        if not SHARDS <= self.shards <= MOST_SHARDS or self.shards.bit_count() != 1:
+            raise InvalidSettings(
+                f"study '{self.name}' has shards = {self.shards}, and it has to be a power of two from {SHARDS} to "
+                f"{MOST_SHARDS:,}; leave it out for {SHARDS}"
+            )
         _check_private_study(self)
         if self.limits is not None:
             check_limits(self.name, self.document, self.limits)
@@ -295,6 +314,11 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 "trained; set 'submits = true' on an arm that follows it"
             )
         for line in self.lines:
+            if line.participation < 1 and self.document is not MODEL_UPDATE:
+                raise InvalidSettings(
+                    f"line '{line.name}' of study '{self.name}' has a 'participation', and clients that send "
+                    f"{self.pings} pings do not draw who takes part; leave it out, or give arms smaller shares"
+                )
             _check_personal(line, [arm for arm in self.arms if arm.line == line.name])
             if line.early_stopping is not None:
                 _check_validates(self.arm(line.early_stopping.arm), line.name)
@@ -450,6 +474,7 @@ class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     upload: Upload = ()
     privacy: Privacy | None = None
     offer: Offer | UnsetType = UNSET
+    participation: Participation = 1.0
 
 
 class PublicStudy(Struct, frozen=True, kw_only=True):
@@ -486,6 +511,7 @@ def public_study(
             upload=line.upload,
             privacy=line.privacy,
             offer=(offers or {}).get(line.name, UNSET),
+            participation=line.participation,
         )
         for line in study.lines
     )

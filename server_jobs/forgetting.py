@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
-from fedping.protocol.landing import SHARDS, SHARDS_KEY, all_landed, shard_of, study_of, write_again
+from fedping.protocol.landing import all_landed, shard_of, shards_in, study_of, write_again
 from fedping.protocol.place import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 
@@ -53,10 +53,9 @@ def pings_of(landing: Place, client: UUID) -> Iterator[Found | UnreadableFile | 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
     """Return how many pings of a client a file has; only the shard of the client is read, where there are shards."""
-    metadata = landed.footer.metadata or {}
     groups = None
-    if SHARDS_KEY in metadata and landed.footer.num_row_groups == SHARDS:
-        groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16))[0])]
+    if (shards := shards_in(landed.footer.metadata, landed.footer.num_row_groups)) > 1:
+        groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16), shards)[0])]
     if "client_id" not in landed.footer.schema.to_arrow_schema().names:
         raise UnreadableFile(landed.path, "has no column 'client_id'")
     return sum(pc.sum(_is_of(batch.column(0), client)).as_py() or 0 for batch in landed.batches(["client_id"], groups))

@@ -136,12 +136,14 @@ def subsample_quality(
 def vote_weights(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
     """Return the weight of each drawn ping in its subsample's mean update, shape (draws, size); each row sums to 1.
 
-    With one vote per client, a ping weighs 1 / n, where n is the number of the client's pings in the same subsample.
+    With one vote per client, a ping weighs 1 / n, where n is the number of the client's pings in the same subsample. If
+    the votes of a client are bounded, a ping weighs an n-th of the bound at most.
     """
     weights = pings.examples[drawn].astype(np.float64) if pings.vote == "examples" else np.ones(drawn.shape)
-    if pings.vote == "client":
+    most = 1 if pings.vote == "client" else pings.most_votes
+    if most is not None:
         for row, clients in zip(weights, pings.clients[drawn], strict=True):
-            row /= np.bincount(clients)[clients]
+            np.minimum(row, most / np.bincount(clients)[clients], out=row)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 

@@ -33,6 +33,7 @@ class TrainingPings:
         clients: shape (k,), numbers from 0, equal for pings of the same client.
         examples: shape (k,), from how many examples each was computed, at least 1; an interaction is one.
         vote: the unit of one vote in the line's rounds.
+        most_votes: as how many votes those of a client count at most; None where nothing bounds them.
     """
 
     iteration: int
@@ -41,6 +42,7 @@ class TrainingPings:
     clients: NDArray[np.int64]
     examples: NDArray[np.int64]
     vote: Vote
+    most_votes: int | None = None
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -70,6 +72,7 @@ def training_pings(landing: Place, study: Study, version: Version) -> TrainingPi
         clients=clients.astype(np.int64),
         examples=examples_of(pings, study)[readable],
         vote=line.pipeline.weighting,
+        most_votes=line.pipeline.most_votes,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 from uuid import UUID
 
 import aiohttp
@@ -35,6 +37,7 @@ from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
 
 _TRY_AGAIN = {408, 425, 429}
+_REDIRECTS = {301, 302, 303, 307, 308}
 _JSON = {"Content-Type": "application/json"}
 _LINES = {"Content-Type": "application/x-ndjson"}
 _GZIP = {"Content-Encoding": "gzip"}
@@ -53,6 +56,8 @@ class HttpSettings:
     ``compress`` says which bodies are posted with ``Content-Encoding: gzip``: batches, as browsers cannot set it on a
     ping without asking the server before; every body, of a ping too, where it has over :data:`WORTH_COMPRESSING` bytes;
     or none.
+    ``redirects`` says where a server may send whoever fetches: anywhere, as to the caches of a CDN; or, if ``secure``,
+    to addresses of https alone, and to others at its own host. Pings are never taken to another address.
     """
 
     connections: int = 64
@@ -63,7 +68,11 @@ class HttpSettings:
     proxies: bool = False
     most_bytes: int = 2**29
     whole_timeout: float | None = None
+    redirects: Literal["anywhere", "secure"] = "anywhere"
 
+
+MOST_REDIRECTS = 5
+"""That are followed one after the other."""
 
 WORTH_COMPRESSING = 1024
 """Bytes of a body. Smaller ones, such as a ping of 22 weights, would shrink by less than their head has."""
@@ -108,7 +117,7 @@ class HttpTransport:
         """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_study`."""
         url = f"{self.address}/models/{study}/study.json"
         try:
-            async with self._open().get(url) as response:
+            async with self._got(url) as response:
                 body = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
             raise TransportError(
@@ -143,7 +152,7 @@ class HttpTransport:
         url = f"{self.address}/models/{study}/{line}/{name}.json"
         most = min(self._settings.most_bytes, self._largest.get((study, line), self._settings.most_bytes))
         try:
-            async with self._open().get(url, headers={"If-None-Match": etag} if etag else None) as response:
+            async with self._got(url, {"If-None-Match": etag} if etag else None) as response:
                 body = await _body(response, most)
         except _NETWORK_FAULTS as error:
             return Unavailable(_in_words(error))
@@ -157,6 +166,22 @@ class HttpTransport:
             return Unavailable(str(error))
         except _NOT_WHAT_WAS_ASKED as error:
             return Unavailable(f"not a model document: {error}")
+
+    @asynccontextmanager
+    async def _got(self, url: str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Fetch an address, or what it is redirected to as far as that may be followed."""
+        if self._settings.redirects == "anywhere":
+            async with self._open().get(url, headers=headers) as response:
+                yield response
+            return
+        asked = url
+        for _ in range(MOST_REDIRECTS + 1):
+            async with self._open().get(asked, headers=headers, allow_redirects=False) as response:
+                if response.status not in _REDIRECTS or "Location" not in response.headers:
+                    yield response
+                    return
+                asked = _redirected(asked, response.headers["Location"], self.address)
+        raise _Astray(f"it redirects more than {MOST_REDIRECTS} times")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
         """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
@@ -226,6 +251,21 @@ def _is_address(address: str) -> bool:
     return parts.scheme in ("http", "https") and bool(host) and plain
 
 
+class _Astray(aiohttp.ClientError):
+    """A server sends whoever asks to where it is not followed."""
+
+
+def _redirected(asked: str, location: str, server: str) -> str:
+    """Return where a redirect leads; raise :class:`_Astray` unless that is https, or the server's own host."""
+    to = urljoin(asked, location)
+    if not _is_address(to.partition("?")[0]):
+        raise _Astray("it redirects to what is no address")
+    secure, from_secure = (urlsplit(each).scheme == "https" for each in (to, asked))
+    if not secure and (from_secure or urlsplit(to).netloc != urlsplit(server).netloc):
+        raise _Astray("it redirects to another host without https, which is not followed")
+    return to
+
+
 class _TooLong(aiohttp.ClientPayloadError):
     """An answer is longer than whoever asked has reason to read."""
 
@@ -291,7 +331,7 @@ def _why(status: int, body: bytes) -> str:
 def _in_words(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
-    if isinstance(error, _TooLong):
+    if isinstance(error, _TooLong | _Astray):
         return str(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection ({error.os_error.strerror or error.os_error})"

@@ -30,6 +30,7 @@ from fedping.client_sim.learning.states import ClientStates, Kept
 from fedping.client_sim.learning.updates import personal_losses, updates_of_fleet
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed import ModelPings
 from fedping.protocol.ping import NO_VERSION
@@ -131,7 +132,7 @@ class LearningRound:
                 f"study '{study.name}' has no model line, so that nobody knows which loss its clients would compute; "
                 "post recorded pings again with --replay"
             )
-        self._roster, self._shelf, self._settings = roster, shelf, settings
+        self._study, self._roster, self._shelf, self._settings = study.name, roster, shelf, settings
         self._lines = {line.name: line for line in study.lines}
         self._models, self._states = models, states
         self._upload = {line.name: sending(line) for line in study.lines}
@@ -161,7 +162,18 @@ class LearningRound:
     def _all(self, clients: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
         groups = by_arm_and_version(self._roster.arm[clients], self._roster.version[clients])
         for position, version, members in groups:
-            yield from self._group(self._roster.arms[position], version, clients[members], iteration)
+            arm = self._roster.arms[position]
+            some = self._drawn(arm, version, clients[members])
+            if len(some):
+                yield from self._group(arm, version, some, iteration)
+
+    def _drawn(self, arm: Arm, version: int, members: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of an arm's clients that have drawn a version to send an update of."""
+        line = self._lines[arm.line] if arm.line is not None and arm.submits else None
+        if line is None or line.participation >= 1:
+            return members
+        ids = (str(self._roster.ids[client]) for client in members.tolist())
+        return members[[takes_part(self._study, line.name, version, line.participation, each) for each in ids]]
 
     def _group(self, arm: Arm, version: int, members: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
         line = self._lines[arm.line] if arm.line is not None else next(iter(self._lines.values()))
@@ -229,7 +241,7 @@ class LearningRound:
         )
         seen, who, keys = self._seen[arm.name], members[block.at], keys[block.at]
         seen.see(block.losses, block.examples)
-        documents = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        documents = private.randomness.documents(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
         versions, no_tops, forging = versions[chosen], np.zeros(len(who)), plot.forging(who) if plot else None
         drawing = child_keys(keys, _UPLOAD)
         vectors = private.vectors(arm.line, block.updates, block.losses, no_tops, drawing, forging)

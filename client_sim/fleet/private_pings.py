@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from msgspec import UnsetType
 from numpy.typing import NDArray
 
+from fedping.client_sim.fleet.roster import uuids
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, Sharer, has_turn, rotating_id
 from fedping.client_sim.privacy.sharing import unbounded
@@ -29,27 +31,72 @@ _SECRETS, _SEEDS = 16, 17
 _encoder = msgspec.json.Encoder()
 
 
+class Randomness(Protocol):
+    """Where clients of private lines have from what no server may know, or could work out."""
+
+    def secrets(self, roots: Keys) -> Sequence[bytes]:
+        """Return the secret of each of k clients, 32 bytes, from keys that are always the same, shape (k,)."""
+        ...
+
+    def chances(self, keys: Keys) -> Iterable[Chance]:
+        """Yield what each of k clients draws its noise by; there may be more."""
+        ...
+
+    def seeds(self, keys: Keys) -> Sequence[bytes]:
+        """Return the seed of the helper's share of each of k pings, 32 bytes."""
+        ...
+
+    def documents(self, keys: Keys) -> list[UUID]:
+        """Return the document ids of k pings."""
+        ...
+
+
+class Simulated:
+    """A :class:`Randomness` that follows from the keys of simulated clients, who need no protection.
+
+    So what they do can be done again, and the shares that they send made again, but not the bytes in which one of the
+    two is sealed.
+    """
+
+    def secrets(self, roots: Keys) -> Sequence[bytes]:
+        """See :meth:`Randomness.secrets`."""
+        return _bytes_of(roots, _SECRETS)
+
+    def chances(self, keys: Keys) -> Iterable[Chance]:
+        """See :meth:`Randomness.chances`."""
+        return (Chance(Random(key).randbytes) for key in keys.tolist())
+
+    def seeds(self, keys: Keys) -> Sequence[bytes]:
+        """See :meth:`Randomness.seeds`."""
+        return _bytes_of(keys, _SEEDS)
+
+    def documents(self, keys: Keys) -> list[UUID]:
+        """See :meth:`Randomness.documents`."""
+        return uuids(keys)
+
+
+SIMULATED = Simulated()
+
+
 class PrivatePings:
     """What the clients of a study with private lines send.
-
-    A simulated client's secret, and the randomness of its noise, follow from the seed of the fleet: nothing that is
-    simulated needs protection, and it can be done again. A client of a product takes both from its platform. So the
-    shares of simulated clients can be made again too, but not the bytes in which one of the two is sealed.
 
     Args:
         study: one whose lines are private.
         seed: part of the name under which clients keep how often they have contributed.
         states_of: where they keep it.
+        randomness: that of simulated clients, unless they are real.
 
     Raises:
         InvalidSettings: the offer of a line's helper does not fit the line.
 
     Attributes:
         waits: by line of shares whose clients send nothing, why.
+        randomness: as given.
     """
 
-    def __init__(self, study: PublicStudy, seed: int, states_of: StatesOf) -> None:
-        self._study = study
+    def __init__(self, study: PublicStudy, seed: int, states_of: StatesOf, randomness: Randomness = SIMULATED) -> None:
+        self._study, self.randomness = study, randomness
         self._sharers: dict[str, Sharer] = {}
         self.waits: dict[str, str] = {}
         self._shared = {line.name: line for line in study.lines if line.privacy and line.privacy.shared}
@@ -138,7 +185,7 @@ class PrivatePings:
         found = (versions >= 0) & np.array([one.may(version, self._most[line]) for one, version in pairs], np.bool_)
         if (share := self._turns[line]) < 1:
             rows = np.flatnonzero(found)
-            drawn = zip(_secrets_of(roots[rows]), versions[rows].tolist(), strict=True)
+            drawn = zip(self.randomness.secrets(roots[rows]), versions[rows].tolist(), strict=True)
             found[rows] = [has_turn(self._study.name, secret, line, version, share) for secret, version in drawn]
         return found
 
@@ -170,8 +217,7 @@ class PrivatePings:
         maker = self._makers[line]
         m = len(maker.frame.group)
         computed = np.zeros((len(losses), m)) if updates is None else updates
-        chances = (Chance(Random(key).randbytes) for key in keys.tolist())
-        made = maker.vectors(computed, losses, tops, chances)
+        made = maker.vectors(computed, losses, tops, self.randomness.chances(keys))
         if forging is not None and line in self._unproven:
             made[forging, :m] = unbounded(maker.frame, computed[forging])
         return made
@@ -196,12 +242,13 @@ class PrivatePings:
         assert arm.line is not None
         if (sharer := self._sharers.get(arm.line)) is None:
             return Payloads("private", vector_payloads(vectors))
-        return sharer.payloads(vectors, documents, versions.tolist(), arm.name, lambda _: _secrets_of(keys, _SEEDS))
+        seeds = self.randomness.seeds(keys)
+        return sharer.payloads(vectors, documents, versions.tolist(), arm.name, lambda _: seeds)
 
     def client_ids(self, arm: Arm, versions: NDArray[np.int64], roots: Keys) -> Iterator[UUID]:
         """Yield the ids under which k clients send; the arguments are those of :meth:`bodies`."""
         assert arm.line is not None
-        for secret, version in zip(_secrets_of(roots), versions.tolist(), strict=True):
+        for secret, version in zip(self.randomness.secrets(roots), versions.tolist(), strict=True):
             yield rotating_id(self._study, secret, arm.line, version, arm.name)
 
     def bodies(
@@ -229,7 +276,7 @@ def _proves(line: PublicLine) -> bool:
     return line.privacy is not None and line.privacy.shared is not None and line.privacy.shared.proofs
 
 
-def _secrets_of(keys: Keys, which: int = _SECRETS) -> list[bytes]:
+def _bytes_of(keys: Keys, which: int) -> list[bytes]:
     """Return 32 bytes for each of some keys: a client's secret from its root, or a seed from that of a ping."""
     return [secret.tobytes() for secret in bits(child_keys(keys, which), 4)]
 

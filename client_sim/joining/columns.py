@@ -16,6 +16,7 @@ from fedping.protocol.errors import UnfitTable
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.weights import Finite, Positive
 
+NonNegativeNumber = Annotated[float, Meta(ge=0, le=1e30)]
 Column = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -48,17 +49,21 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         features: in the order of the model's.
         label: the column to predict; None for a model that predicts none, or where each institution says its own.
         classes: its values in the order of the classes' numbers; None if it is a number.
+        class_weights: how much an example of each class counts when it is learned from; all the same if None.
         moments: for a study of scales (`fedping.client_sim.joining.scaling`): the model learns from each number and
             its square, and from no category.
+        counts: for such a study too: the model learns from which class each row is of, after ``moments`` if both.
 
     Raises:
-        InvalidSettings: a name or a class is there twice.
+        InvalidSettings: a name or a class is there twice, or there are no classes to count or to weigh.
     """
 
     features: Annotated[tuple[Feature, ...], Meta(min_length=1)]
     label: Column | None = None
     classes: Annotated[tuple[str, ...], Meta(min_length=2)] | None = None
     moments: bool = False
+    counts: bool = False
+    class_weights: tuple[NonNegativeNumber, ...] | None = None
 
     def __post_init__(self) -> None:
         names = tuple(feature.name for feature in self.features)
@@ -68,6 +73,19 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise UnfitTable(f"the label '{self.label}' is among the features; leave it out there")
         if self.moments and not self.numbers:
             raise UnfitTable("moments = true is for numbers, and all features have categories; leave it out")
+        if self.counts and (self.label is None or self.classes is None):
+            raise UnfitTable("counts = true is for the classes of a label; name both, or leave it out")
+        if self.class_weights is not None:
+            self._check_weights(self.class_weights)
+
+    def _check_weights(self, weights: tuple[float, ...]) -> None:
+        if self.moments or self.counts:
+            raise UnfitTable("class_weights are for learning, and moments and counts for before; leave one of them out")
+        if len(weights) != len(self.classes or ()) or not any(weights):
+            raise UnfitTable(
+                f"there are {len(weights)} class_weights and {len(self.classes or ())} classes; give each class a "
+                "weight, not all of them 0"
+            )
 
     @property
     def numbers(self) -> tuple[Feature, ...]:
@@ -75,9 +93,17 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return tuple(feature for feature in self.features if feature.categories is None)
 
     @property
+    def for_scales(self) -> bool:
+        """Whether they are for a study of scales."""
+        return self.moments or self.counts
+
+    @property
     def width(self) -> int:
         """How many features of the model they become."""
-        return 2 * len(self.numbers) if self.moments else sum(feature.width for feature in self.features)
+        if not self.for_scales:
+            return sum(feature.width for feature in self.features)
+        classes = len(self.classes or ()) if self.counts else 0
+        return classes + (2 * len(self.numbers) if self.moments else 0)
 
 
 def read_columns(path: Path) -> AgreedColumns:

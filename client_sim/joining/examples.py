@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,14 +51,23 @@ class Wanted:
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The rows of a table, the same in every round: a :class:`fedping.client_sim.fleet.examples.Source`."""
+    """The rows of a table, the same in every round: a :class:`fedping.client_sim.fleet.examples.Source`.
+
+    Attributes:
+        rows: the table.
+        class_weights: how much an example of each class counts; all the same if None.
+    """
 
     rows: Table
+    class_weights: tuple[float, ...] | None = None
     always_new: ClassVar[bool] = False
 
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
         """See :meth:`Source.of`; there is one client."""
-        return of_one(self.rows)
+        found = of_one(self.rows)
+        if self.class_weights is None or not self.rows.target.is_class:
+            return found
+        return replace(found, weight=np.array(self.class_weights)[self.rows.y])
 
 
 def _whole(model: Model[Any]) -> Model[Any]:
@@ -115,16 +124,20 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     if not read.num_rows:
         raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
     features = agreed.features if agreed is not None else _all_but(label, read.column_names, path)
-    if agreed is not None and agreed.moments:
-        features = agreed.numbers
-    named = [label] if label is not None and (wanted.predicts or agreed is None) else []
+    if agreed is not None and agreed.for_scales:
+        features = agreed.numbers if agreed.moments else ()
+    counts = agreed is not None and agreed.counts
+    named = [label] if label is not None and (wanted.predicts or agreed is None or counts) else []
     _check_there([*(each.name for each in features), *named], read.column_names, path)
     try:
         parts = [_feature(read[each.name], each) for each in features]
-        x = np.column_stack(parts)
         names = tuple(name for each in features for name in _names(each))
         if agreed is not None and agreed.moments:
-            x, names = np.column_stack([x, x**2]), (*names, *(f"{name}²" for name in names))
+            parts, names = [*parts, *(part**2 for part in parts)], (*names, *(f"{name}²" for name in names))
+        if agreed is not None and agreed.counts and agreed.classes is not None and label is not None:
+            there = Feature(name=label, categories=agreed.classes)
+            parts, names = [*parts, _feature(read[label], there)], (*names, *_names(there))
+        x = np.column_stack(parts)
         if x.shape[1] != wanted.features:
             raise FedpingError(
                 f"it has {x.shape[1]} columns{f' beside {label!r}' if label else ''}, and {wanted.model} has "

@@ -1,11 +1,12 @@
 """What an institution keeps on its disk: who it is, how far it has come, and a ping until somebody has taken it.
 
 identity.key     the seed of its id and of all that it draws, made once; nobody but the owner may read it
-joined.json      which study and model the folder is of
-progress.json    the newest version on which a ping was taken or refused
+joined.json      which study and model the folder is of, and what the study asked for when that was agreed to
+progress.json    the newest version on which a ping was taken or refused; what a private line was given
 waiting.json     a ping that is about to be posted, or was, and nobody has answered
 sent.ndjson      what has left this machine: a line a ping that was taken, without its update
 clients.sqlite   what the training leaves with its clients, where it does
+held-out/        such a folder of the client that tells how versions do on rows that are held out, where any are
 
 A ping is on disk before it is posted, and posted with the same bytes until it is answered, so that ingest counts it
 once however often this process is killed.
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hmac
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,19 +32,48 @@ from msgspec import Raw, Struct
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.formats import with_format, without_format
+from fedping.protocol.links import Upload
+from fedping.protocol.privacy import Privacy
 from fedping.protocol.secret_file import others_may_use, write_secret
+from fedping.protocol.spec import ModelSpec
+from fedping.protocol.study import Arm
+from fedping.protocol.training import Training
 
 SEED_BYTES = 16
 
 _T = TypeVar("_T", bound=Struct)
 
 
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a study asks of an institution, without what may change while it takes part: shares, and offers of a helper.
+
+    Attributes:
+        arm: its arm, as if that was everybody's.
+        spec, training, upload, privacy: of its line.
+    """
+
+    arm: Arm
+    spec: ModelSpec
+    training: Training
+    upload: Upload
+    privacy: Privacy | None
+
+
 class Joined(Struct, frozen=True, kw_only=True):
-    """Which study, line and model a folder is of."""
+    """Which study, line and model a folder is of, and what the study asked for when that was agreed to.
+
+    ``asked`` is None in folders that are older than it.
+    """
 
     study: str
     line: str
     spec_digest: str
+    asked: Asked | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The study and its line."""
+        return self.study, self.line
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -50,32 +81,35 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: the newest version of which the server has taken or refused its ping; -1 for none.
-        moved: the newest version on which its own state has moved, where the training keeps any: it does not train on
-            that again, whatever became of the ping.
+        moved: the newest version on which its own state has moved, where the training keeps any, or to which it has
+            contributed, where the line is private: it does not train on that again, whatever became of the ping.
         sent: how many pings were taken.
+        contributed: to how many versions of a private line it has contributed, whatever became of the pings.
     """
 
     version: int = -1
     moved: int = -1
     sent: int = 0
+    contributed: int = 0
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A ping that is to be posted: its document id, and its JSON as it is sent."""
+    """A ping that is to be posted: its document id, its JSON as it is sent, and before when it is not (Unix time)."""
 
     version: int
     document_id: UUID
     body: Raw
+    not_before: float = 0.0
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A line about a ping that was taken."""
+    """A line about a ping that was taken; one of a private line tells neither loss nor examples."""
 
     time: str
     version: int
     document_id: UUID
-    examples: int
-    loss: float
+    examples: int | None
+    loss: float | None
     bytes: int
     sha256: str
 
@@ -86,6 +120,11 @@ class StateFolder:
 
     path: Path
     seed: int
+
+    @property
+    def secret(self) -> bytes:
+        """32 bytes that nobody else can work out, and that are no part of what a training draws by."""
+        return hmac.digest(self.seed.to_bytes(SEED_BYTES, "big"), b"secret of a client of private lines", "sha256")
 
     @property
     def states(self) -> Path:
@@ -123,18 +162,31 @@ class StateFolder:
         (self.path / "waiting.json").unlink(missing_ok=True)
         sync_folder(self.path)
 
-    def belongs_to(self, joined: Joined) -> None:
-        """Have the folder be of a study; raise :class:`InvalidSettings` if it is of another one."""
+    def belongs_to(self, joined: Joined) -> Joined:
+        """Have the folder be of a study, and return what it was before, or is now if it was of none.
+
+        Raises:
+            InvalidSettings: it is of another study, line or model.
+        """
         before = self._read("joined.json", Joined)
         if before is None:
-            self._write("joined.json", joined)
-        elif before != joined:
+            self.agree(joined)
+            return joined
+        if before.place != joined.place or before.spec_digest != joined.spec_digest:
             what = (
                 f"study '{before.study}', line '{before.line}'"
-                if (before.study, before.line) != (joined.study, joined.line)
+                if before.place != joined.place
                 else f"another model spec of study '{before.study}'"
             )
             raise InvalidSettings(f"the folder {self.path} is of {what}; give another with --state")
+        if before.asked is None:
+            self.agree(joined)
+            return joined
+        return before
+
+    def agree(self, joined: Joined) -> None:
+        """Note what is agreed to."""
+        self._write("joined.json", joined)
 
     def _tell(self, sent: Sent) -> None:
         path = self.path / "sent.ndjson"
@@ -176,9 +228,18 @@ class StateFolder:
             sync_folder(self.path)
 
 
+def any_seed() -> int:
+    """Return the seed of a new client, from the operating system."""
+    return secrets.randbits(8 * SEED_BYTES)
+
+
 @contextmanager
-def open_folder(path: Path) -> Iterator[StateFolder]:
+def open_folder(path: Path, new_seed: Callable[[], int] = any_seed) -> Iterator[StateFolder]:
     """Open an institution's folder, which is made if need be, and hold it against other processes.
+
+    Args:
+        path: where it is.
+        new_seed: returns the seed of a client that is new.
 
     Raises:
         InvalidSettings: another process has it, others than its owner may read its key, or there is something else.
@@ -197,7 +258,7 @@ def open_folder(path: Path) -> Iterator[StateFolder]:
             raise InvalidSettings(
                 f"another 'fedping join' works with the folder {path}; end it, or give another with --state"
             ) from error
-        yield StateFolder(path, _seed(path / "identity.key"))
+        yield StateFolder(path, _seed(path / "identity.key", new_seed))
     finally:
         os.close(held)
 
@@ -217,13 +278,14 @@ def _others(path: Path) -> Iterator[str]:
     return (name for name in os.listdir(path) if not name.startswith("."))
 
 
-def _seed(path: Path) -> int:
+def _seed(path: Path, new_seed: Callable[[], int]) -> int:
     """Return the seed in a key's file, which is made if it is not there."""
     if not path.exists():
+        seed = new_seed()
         with _told(path.parent):
             made = path.with_name(".identity.key.unfinished")
             made.unlink(missing_ok=True)
-            write_secret(made, secrets.token_bytes(SEED_BYTES))
+            write_secret(made, seed.to_bytes(SEED_BYTES, "big"))
             os.replace(made, path)
             sync_folder(path.parent)
     try:

@@ -11,41 +11,51 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import time
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from fedping.client_sim.data.example_data import of_one
 from fedping.client_sim.data.table import Table
 from fedping.client_sim.fleet.fetching import Fetcher, Shelf
 from fedping.client_sim.fleet.fleet import states_in
 from fedping.client_sim.fleet.learning_round import LearningRound
 from fedping.client_sim.fleet.outbox import Letter, Outbox
+from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
 from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Transport, TransportError
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
 from fedping.client_sim.joining.checking import CheckedTransport
+from fedping.client_sim.joining.evaluating import confusion
 from fedping.client_sim.joining.examples import OF_TABLES, OwnTable, numbers_a_row
-from fedping.client_sim.joining.folder import Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.joining.folder import Asked, Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
 from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import learner_for
 from fedping.client_sim.learning.states import ClientStates, StatesOf
+from fedping.protocol.changing import Change, differences
 from fedping.protocol.clock import utc_now
-from fedping.protocol.documents import MODEL_UPDATE
+from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
+from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.ping import Ping
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.training import LocalSteps, Training
 from fedping.protocol.update import EncodedUpdate
+
+TAKEN = (MODEL_UPDATE.name, PRIVATE_UPDATE.name)
+"""The types of pings of the studies that an institution takes part in."""
 
 MOST_STEPS = 10_000_000
 """Local steps of a round that a server may ask for; more would keep a machine busy for hours."""
@@ -55,6 +65,9 @@ MOST_WORK = 1e14
 
 MOST_NUMBERS = 2**29
 """That a model may work out of all rows at once, 4 GiB; more may not fit into the memory of a machine."""
+
+MOST_CHANGES = 5
+"""Of what a study asks for that a sentence names."""
 
 NOT_ALLOWED = "403"
 """How the reason begins where ingest refuses the client, and not what it says."""
@@ -67,6 +80,33 @@ class StudyChanged(FedpingError):
     """The study is not the one that an institution has joined; somebody has to look at it. Exit code 6."""
 
     exit_code = 6
+
+
+def asked_of(member: Membership) -> Asked:
+    """Return what a study asks of an institution."""
+    line = member.line
+    return Asked(
+        arm=replace(member.arm, share=1.0),
+        spec=line.spec,
+        training=line.training,
+        upload=line.upload,
+        privacy=line.privacy,
+    )
+
+
+def _changes(before: Joined, now: Joined) -> tuple[Change, ...]:
+    return tuple(differences(before.asked, now.asked)) if before.asked != now.asked else ()
+
+
+def changed_in_words(study: str, changed: tuple[Change, ...]) -> str:
+    """Return in a sentence that a study asks for something else than what was agreed to."""
+    words = [change.in_words for change in changed[:MOST_CHANGES]]
+    words += [f"and {len(changed) - MOST_CHANGES:,} more"] if len(changed) > MOST_CHANGES else []
+    told = "".join(letter if letter.isprintable() else "?" for letter in "; ".join(words))
+    return (
+        f"study '{study}' asks for something else than when you joined ({told}); look at it with --show, and give "
+        "--agree if it is well"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,10 +133,10 @@ def membership(study: PublicStudy, seed: int) -> Membership:
         InvalidSettings: it is not enrolled, or the study asks for what an institution cannot do.
     """
     roster = Roster(study, 1, seed)
-    if study.pings != MODEL_UPDATE.name:
+    if study.pings not in TAKEN:
         raise InvalidSettings(
             f"study '{study.name}' takes {study.pings} pings, and 'fedping join' takes part in studies of "
-            f"{MODEL_UPDATE.name} pings alone; choose another study"
+            f"{' and '.join(TAKEN)} pings alone; choose another study"
         )
     if roster.arm[0] == NOT_ENROLLED:
         raise InvalidSettings(
@@ -119,8 +159,6 @@ def _model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
             f"line '{line.name}' of study '{study.name}' has the model '{line.spec.model}', and 'fedping join' trains "
             f"{', '.join(OF_TABLES)}; take part with a client of your own"
         )
-    if line.privacy is not None:
-        raise InvalidSettings(f"line '{line.name}' of study '{study.name}' is private, which 'fedping join' cannot be")
     try:
         model = learner_for(line.spec, line.training)
         check_training(model, line.training)
@@ -162,6 +200,7 @@ class Told:
     """What a ping says, in short.
 
     Attributes:
+        examples, loss: None where the line is private, whose pings tell no more than their vector.
         numbers: how many numbers its update has; 0 if it has none.
         norm: the Euclidean norm of the update; None where it is encoded, or there is none.
         encoding: how the update is encoded; None where it is numbers, or there is none.
@@ -172,18 +211,25 @@ class Told:
     document_id: UUID
     client_id: UUID
     arm: str
-    examples: int
-    loss: float
+    examples: int | None
+    loss: float | None
     numbers: int
     norm: float | None
     encoding: str | None
     bytes: int
 
 
+class _Typed(Struct):
+    """What a ping says of its type."""
+
+    type: Literal["model-update", "private-update"]
+
+
 def told(ping: Waiting) -> Told:
     """Return what a ping says; raise :class:`FedpingError` for what no ping can say, such as a loss of infinity."""
     try:
-        found: Ping = msgspec.json.decode(ping.body, type=MODEL_UPDATE.ping)
+        document = DOCUMENT_TYPES[msgspec.json.decode(ping.body, type=_Typed).type]
+        found: Ping = msgspec.json.decode(ping.body, type=document.ping)
     except msgspec.MsgspecError as error:
         raise FedpingError(
             f"the ping of version {ping.version} is none that ingest would take ({error}), so it is not sent; are the "
@@ -197,8 +243,8 @@ def told(ping: Waiting) -> Told:
         document_id=ping.document_id,
         client_id=found.client_id,
         arm=payload.study_variation,
-        examples=payload.examples,
-        loss=payload.loss,
+        examples=payload.examples if document.tells_loss else None,
+        loss=payload.loss if document.tells_loss else None,
         numbers=0 if update is None or encoded else len(update),
         norm=None if update is None or encoded else math.hypot(*update),
         encoding=update.encoding if encoded else None,
@@ -217,12 +263,18 @@ class Institution:
         rows: its table.
         states_of: where a training keeps state with its client.
         ticket: the product's word for the client, in a study that asks for it.
+        class_weights: how much a row of each class counts in the training; all the same if None.
+        evaluates: whether the rows are held out, so that it tells of classes which were taken for which.
         backoff: how to post again; the usual one if None.
         sleep: how to wait.
 
     Raises:
         InvalidSettings: the line has an upload link that clients do not have, or asks for too much work; or the folder
             is of another study.
+
+    Attributes:
+        changed: what the study asks for otherwise than when that was agreed to.
+        evaluates: as given.
     """
 
     def __init__(
@@ -235,17 +287,24 @@ class Institution:
         states_of: StatesOf,
         ticket: str | None = None,
         *,
+        class_weights: tuple[float, ...] | None = None,
+        evaluates: bool = False,
         backoff: Backoff | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         check_work(member.line.training, len(rows), member.model, member.line.spec.m)
-        folder.belongs_to(Joined(study=study.name, line=member.line.name, spec_digest=member.line.spec.digest))
+        self._joined = Joined(
+            study=study.name, line=member.line.name, spec_digest=member.line.spec.digest, asked=asked_of(member)
+        )
+        self.changed = _changes(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.rows = study, member, folder, rows
+        self._participation = member.line.participation  # which the operator may change meanwhile
         self._transport = CheckedTransport(transport, study.name, member.line)
         self._roster = Roster(study, 1, folder.seed)
-        # The others' lines are none of its business, and may have what it does not.
-        alone = replace(study, lines=(member.line,))
-        shelf = Shelf(alone)
+        # The others' lines are none of its business, and may have what it does not. Whether it takes part in a version
+        # is decided by `has_new`.
+        alone = replace(study, lines=(replace(member.line, participation=1.0),))
+        self.evaluates, self._shelf = evaluates, (shelf := Shelf(alone))
         random = Random(folder.seed)
         self._fetcher = Fetcher(
             self._transport, study.name, self._roster, shelf, at_once=1, sleep=sleep, random=random, together=True
@@ -254,15 +313,20 @@ class Institution:
             self._transport, study.name, backoff=backoff or Backoff(), at_once=1, sleep=sleep, random=random
         )
         states, self.keeps_state = states_in(study.name, member.line, member.arm, member.model, folder.seed, states_of)
-        self._states = _Held(states)
+        self._states, self._contributions = _Held(states), Contributions(folder)
+        self._private: PrivatePings | None = None
+        if member.line.privacy is not None:
+            counts, secret = self._contributions, folder.secret
+            self._private = PrivatePings(alone, folder.seed, lambda owner, first: counts, OfThisMachine(secret))
         self._round = LearningRound(
             alone,
             self._roster,
             shelf,
             {member.line.name: member.model},
-            lambda spec, model: OwnTable(rows),
+            lambda spec, model: OwnTable(rows, class_weights),
             FleetSettings(clients=1, seed=folder.seed, ticket_of=None if ticket is None else lambda client_id: ticket),
             {member.arm.name: self._states},
+            private=self._private,
         )
 
     @property
@@ -272,49 +336,108 @@ class Institution:
 
     @property
     def has_new(self) -> bool:
-        """Whether it holds a version on which it has not trained."""
-        progress = self.folder.progress
-        return self.version > max(progress.version, progress.moved if self.keeps_state else -1)
+        """Whether it holds a version on which it has not trained, and has something to send of it."""
+        progress, private = self.folder.progress, self._private
+        done = max(progress.version, progress.moved if self.keeps_state or private is not None else -1)
+        if self.version <= done or not self._has_drawn:
+            return False
+        if private is None:
+            return True
+        line = self.member.line.name
+        return line not in private.waits and bool(
+            private.willing(line, _ME, np.array([self.version]), self._roster.roots)[0]
+        )
+
+    @property
+    def _has_drawn(self) -> bool:
+        """Whether it is among those who send an update of the version that it holds, where clients draw who does."""
+        share = self._participation
+        if share >= 1 or not self.member.arm.submits:
+            return True
+        line, client = self.member.line.name, str(self.member.client_id)
+        return takes_part(self.study.name, line, self.version, share, client)
+
+    @property
+    def gave_all(self) -> bool:
+        """Whether it has contributed to a private line as often as it may, so that it sends nothing any more."""
+        most = self.member.line.privacy.contributions if self.member.line.privacy is not None else None
+        return most is not None and self.folder.progress.contributed >= most
+
+    def agree(self) -> None:
+        """Agree to what the study asks for now."""
+        self.folder.agree(self._joined)
+        self.changed = ()
 
     async def look(self) -> str | None:
         """Ask once for a newer version; return why none could be had, if so."""
+        if self._private is not None and self._private.needs_offers:
+            if isinstance(found := await self.study_as_it_was(), str):
+                return found
+            self._private.look_for_offers(found)
         before = self._fetcher.counts.copy()
         await self._fetcher.fetch([0])
-        return next(iter(self._fetcher.counts.unavailable - before.unavailable), None)
+        waits = self._private.waits if self._private is not None else {}
+        return next(iter(self._fetcher.counts.unavailable - before.unavailable), waits.get(self.member.line.name))
 
-    async def study_as_it_was(self) -> None:
-        """Look whether the study is still the one that was joined.
+    async def study_as_it_was(self) -> PublicStudy | str:
+        """Look whether the study asks for what it did when it was joined; return it, or why it could not be had.
 
         Raises:
             StudyEnded: it has ended.
-            StudyChanged: it is another one by now.
+            StudyChanged: it asks for something else by now.
         """
         try:
             found = await self._transport.fetch_study(self.study.name)
         except TransportError as error:
             if type(error) is TransportError:  # away for now, as models may be
-                return
+                return str(error)
             raise
-        if found != self.study:
-            raise StudyChanged(
-                f"study '{self.study.name}' is not what it was when this institution joined; see what it asks for "
-                "now, and run the same command again"
-            )
+        try:
+            now = asked_of(membership(found, self.folder.seed))
+        except InvalidSettings as error:
+            raise StudyChanged(f"study '{self.study.name}' is not what it was when you joined: {error}") from error
+        if changed := _changes(self._joined, replace(self._joined, asked=now)):
+            raise StudyChanged(changed_in_words(self.study.name, changed))
+        self._participation = next(line.participation for line in found.lines if line.name == self.member.line.name)
+        return found
 
     def make(self) -> Waiting:
         """Train on the version that is held, and return the ping; nothing is kept of it yet."""
         ((letter,),) = [letters for letters, _ in self._round.letters(_ME, self.version) if letters]
-        made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(letter.body))
+        body = self._with_confusion(letter.body) if self.evaluates else letter.body
+        made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(body))
         told(made)
         return made
 
-    def keep(self, ping: Waiting) -> None:
-        """Have on disk what :meth:`make` has made, ping and state, so that it can be posted."""
-        if self.keeps_state:
-            # First that the state has moved: who is killed here goes on with the next version, as in a fleet.
-            self.folder.advance(replace(self.folder.progress, moved=ping.version))
+    def _with_confusion(self, body: bytes) -> bytes:
+        weights = self._shelf.weights(self.member.line.name, self.version)
+        found = confusion(self.member.model, weights, of_one(self.rows).batch(_ME))
+        if found is None:
+            return body
+        ping: Ping = msgspec.json.decode(body, type=MODEL_UPDATE.ping)
+        payload: Any = ping.payload
+        return msgspec.json.encode(replace(ping, payload=replace(payload, confusion=found)))
+
+    def keep(self, ping: Waiting) -> Waiting:
+        """Have on disk what :meth:`make` has made, ping and state, and return it as it is to be posted."""
+        # First that the state has moved, or a contribution counts: who is killed here goes on with the next version, as
+        # in a fleet. Two pings of one version, with two draws of noise, would tell more than a private line may.
+        progress = self.folder.progress
+        if self._private is not None:
+            progress = self._contributions.counted(progress)
+        if self.keeps_state or self._private is not None:
+            self.folder.advance(replace(progress, moved=ping.version))
             self._states.move()
+        if (privacy := self.member.line.privacy) is not None:
+            ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
         self.folder.keep(ping)
+        return ping
+
+    def seconds_until(self, ping: Waiting) -> float:
+        """Return for how long a ping is kept before it may be sent; whatever the clock says, no longer than it may."""
+        privacy = self.member.line.privacy
+        longest = 60 * privacy.delay_minutes if privacy is not None else 0.0
+        return min(max(0.0, ping.not_before - time.time()), longest)
 
     async def post(self, ping: Waiting) -> Outcome:
         """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again."""

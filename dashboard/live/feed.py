@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.dashboard.feeds import Change
@@ -17,18 +18,31 @@ from fedping.dashboard.live.ingest import places
 from fedping.dashboard.live.now import Now, now_of
 from fedping.dashboard.live.paced import Paced
 from fedping.dashboard.settings import DashboardSettings
+from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.judging import Facts, Ingest
 from fedping.server_jobs.health.looking import StudyWatch, ingest_of
 from fedping.server_jobs.optimize.transformation import link_name
+from fedping.server_jobs.taking_part import Evaluation, Roll, evaluations, lists_clients, roll_of
+
+EVALUATIONS = 20
+"""Of the newest versions that a page shows."""
 
 
 @dataclass(frozen=True)
 class KeptLine:
-    """The cached data of a line: its rows, and the facts by which it is judged."""
+    """The cached data of a line: its rows, the facts by which it is judged, and who takes part."""
 
     history: LineHistory
     facts: Callable[[], Facts]
+    taking_part: Callable[[], TakingPart]
+
+
+class TakingPart(Struct, frozen=True, kw_only=True):
+    """Who takes part in a line, None where nothing can be listed, and how its newest versions do on held-out rows."""
+
+    roll: Roll | None = None
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 class Lines:
@@ -49,8 +63,16 @@ class Lines:
                 self._lines[key] = KeptLine(
                     LineHistory(self.settings.store, study, line),
                     lambda: self.watch.line(study, line, self.ingest()),
+                    Paced(lambda: self._taking_part(study, line)),
                 )
             return self._lines[key]
+
+    def _taking_part(self, study: str, line: str) -> TakingPart:
+        found, landing = open_store(self.settings.store).study(study), self.settings.landing
+        if not lists_clients(found):
+            return TakingPart()
+        told = evaluations(landing, found, line)[-EVALUATIONS:]
+        return TakingPart(roll=roll_of(landing, found, line), evaluations=tuple(told))
 
 
 @dataclass(frozen=True)

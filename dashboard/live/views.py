@@ -29,6 +29,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.spec import Name
 from fedping.server_jobs.privacy.card import Card, card_of
+from fedping.server_jobs.taking_part import lists_clients
 
 T = TypeVar("T", bound=Struct)
 
@@ -86,7 +87,13 @@ def blueprint(services: Services) -> Blueprint:
         found = store.study(study)
         others = len(store.studies()) > 1 or len(found.lines) > 1
         return render_template(
-            "live/line.html", study=study, line=line, reasons=WORDS, others=others, private=found.is_private
+            "live/line.html",
+            study=study,
+            line=line,
+            reasons=WORDS,
+            others=others,
+            private=found.is_private,
+            lists=lists_clients(found),
         )
 
     @views.get("/<study>/privacy")
@@ -126,6 +133,12 @@ def blueprint(services: Services) -> Blueprint:
         if store.study(study).is_private:  # when something was refused tells of who sent it
             return as_json({"newest": []})
         return as_json({"newest": newest_refusals(rejection_logs(services.settings), study)})
+
+    @views.get("/<study>/<line>/clients.json")
+    def clients(study: str, line: str) -> Response:
+        store = open_store(root)
+        _known(store, study, line)
+        return as_json(lines.of(study, line).taking_part())
 
     @views.get("/<study>/<line>/rollback.json")
     def rollback_plan(study: str, line: str) -> Response:

@@ -133,7 +133,7 @@ def land(landing: Path, experiment: Experiment, study: Study, parts: Iterable[Pa
     pings = 0
     for part in parts:
         folder = partition(landing, study.name, part.line, part.version)
-        write_landed(folder, part.table, landed_ms, token=token(tick, block))
+        write_landed(folder, part.table, landed_ms, token=token(tick, block), shards=study.shards)
         pings += part.table.num_rows
     return pings
 

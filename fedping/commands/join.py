@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -84,15 +84,27 @@ class Pace:
     type=LocalPath(file_okay=False),
     help="Folder that keeps who you are, how far you have come, and what is being sent.  [default: joined-STUDY]",
 )
+@click.option(
+    "--hold-out",
+    type=float,
+    metavar="SHARE",
+    help="Share of the rows, such as 0.2, that nothing is learned from; what versions are worth on them is sent.",
+)
 @click.option("--rounds", type=click.IntRange(1), help="End after so many versions.  [default: until stopped]")
 @click.option("--for", "duration", help="End after so long: 45s, 10m, 6h.  [default: until stopped]")
 @click.option("--every", default="60s", show_default=True, help="Time between two looks for a new version.")
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
+@click.option("--agree", is_flag=True, help="Agree to what the study asks for by now, which is not what it was.")
 @click.option(
     "--ticket",
     type=LocalPath(dir_okay=False),
     help="File with the ticket for your client id, if the study asks for one.",
+)
+@click.option(
+    "--held-out-ticket",
+    type=LocalPath(dir_okay=False),
+    help="The same for the client id that tells of the rows of --hold-out.",
 )
 @json_option
 def join(
@@ -102,12 +114,15 @@ def join(
     label: str | None,
     columns_file: Path | None,
     state: Path | None,
+    hold_out: float | None,
     rounds: int | None,
     duration: str | None,
     every: str,
     yes: bool,
     show: bool,
+    agree: bool,
     ticket: Path | None,
+    held_out_ticket: Path | None,
     as_json: bool,
 ) -> int:
     """Take part in STUDY, served by the ingest at URL, with a table of your own.
@@ -129,19 +144,27 @@ def join(
     )
     if show and yes:
         raise click.UsageError("--show sends nothing, and --yes sends without asking; give one of them")
+    if show and agree:
+        raise click.UsageError("--show is for looking, and --agree agrees to what was looked at; give one of them")
+    if held_out_ticket is not None and hold_out is None:
+        raise click.UsageError("--held-out-ticket is for rows of --hold-out; give both, or leave it out")
     try:
         with ended_by_signals(), asyncio.Runner() as runner, ExitStack() as files:
             transport = _transport(url)
             _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
-            institution = _joined(
-                runner, transport, files, study, state or Path(f"joined-{study}"), data, label, columns_file, ticket
-            )
-            log.tell(_introduction(institution, data), "info", before="")
-            _warn_of_few(len(institution.rows))
+            asked = _Asked(state or Path(f"joined-{study}"), data, label, columns_file, hold_out)
+            institutions = _joined(runner, transport, files, study, asked, ticket, held_out_ticket)
+            for institution in institutions:
+                log.tell(_introduction(institution, data), "info", before="")
+                _tell_promises(institution)
+                _look_at_changes(institution, show, agree)
+            _warn_of_few(len(institutions[-1].rows))
             if show:
-                return _show(runner, institution)
-            return _TakingPart(runner, institution, pace, _asking(as_json) if not yes else None, as_json).go_on()
+                for institution in institutions:
+                    _show(runner, institution)
+                return 0
+            return _TakingPart(runner, institutions, pace, _asking(as_json) if not yes else None, as_json).go_on()
     except StudyEnded as over:
         click.echo(f"fedping: {over}", err=True)
         return 0
@@ -160,6 +183,7 @@ def _transport(url: str) -> Transport:
         most_bytes=MOST_BYTES,
         whole_timeout=MOST_SECONDS,
         compress="none",
+        redirects="secure",
     )
     return HttpTransport(url, settings)
 
@@ -185,31 +209,87 @@ def _warn_of_few(rows: int) -> None:
         )
 
 
+def _tell_promises(institution: Institution) -> None:
+    """Say of a private line what is sent, and for whom its guarantee is."""
+    from fedping.client_sim.joining.secrecy import promises
+
+    if institution.member.line.privacy is not None:
+        for sentence in promises(institution.member.line):
+            log.tell(f"private: {sentence}", "info", before="")
+
+
+def _look_at_changes(institution: Institution, show: bool, agree: bool) -> None:
+    """Go on only if the study asks for what was agreed to; of what is only shown, it is said that it differs."""
+    from fedping.client_sim.joining.institution import StudyChanged, changed_in_words
+
+    if not institution.changed:
+        return
+    told = changed_in_words(institution.study.name, institution.changed)
+    if agree:
+        institution.agree()
+    elif show:
+        log.tell(f"warning: {told}", "warning")
+    else:
+        raise StudyChanged(told)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Where an institution keeps what it keeps, its table, and how that is read."""
+
+    state: Path
+    data: Path
+    label: str | None
+    columns: Path | None
+    hold_out: float | None
+
+
 def _joined(
     runner: asyncio.Runner,
     transport: Transport,
     files: ExitStack,
     name: str,
-    state: Path,
-    data: Path,
-    label: str | None,
-    columns_file: Path | None,
+    asked: _Asked,
     ticket: Path | None,
-) -> Institution:
+    held_out_ticket: Path | None,
+) -> tuple[Institution, ...]:
+    """Return the client that trains, after the one that tells of the rows that are held out, if any are."""
     from fedping.client_sim.joining.columns import read_columns
+    from fedping.client_sim.joining.evaluating import check_holding_out, divided, evaluates, in_arm
     from fedping.client_sim.joining.examples import read_examples, wanted_by
-    from fedping.client_sim.joining.folder import open_folder
+    from fedping.client_sim.joining.folder import any_seed, open_folder
     from fedping.client_sim.joining.institution import Institution, membership
 
-    agreed = None if columns_file is None else read_columns(columns_file)
-    word = None if ticket is None else _ticket_in(ticket)
+    agreed = None if asked.columns is None else read_columns(asked.columns)
+    words = [None if file is None else _ticket_in(file) for file in (ticket, held_out_ticket)]
     study = awaited(runner, transport.fetch_study(name))
-    folder = files.enter_context(open_folder(state))
+    if asked.hold_out is not None:
+        check_holding_out(study, asked.hold_out)
+    training = any_seed if asked.hold_out is None else in_arm(study, lambda arm: arm.submits)
+    folder = files.enter_context(open_folder(asked.state, training))
     member = membership(study, folder.seed)
-    words = f"the model '{member.line.spec.model}' of line '{member.line.name}'"
-    rows = read_examples(data, label, agreed, wanted_by(member.model, words))
-    states_of = _states_in(folder, files)
-    return Institution(transport, study, member, folder, rows, states_of, word)
+    wanted = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
+    rows = read_examples(asked.data, asked.label, agreed, wanted)
+    weights = None if agreed is None else agreed.class_weights
+    if asked.hold_out is None:
+        states = _states_in(folder, files)
+        return (Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights),)
+    if not member.arm.submits:
+        raise InvalidSettings(
+            f"the client in {asked.state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
+            "hold rows out from; give another folder with --state, which makes another client"
+        )
+    learned, held = divided(rows, asked.hold_out, folder.seed)
+    telling = in_arm(study, lambda arm: evaluates(arm) and arm.line == member.line.name)
+    beside = files.enter_context(open_folder(asked.state / "held-out", telling))
+    other = membership(study, beside.seed)
+    if not (evaluates(other.arm) and other.line.name == member.line.name):
+        raise InvalidSettings(f"the folder {beside.path} is of another arm by now; delete it, and it is made anew")
+    states, other_states = _states_in(folder, files), _states_in(beside, files)
+    return (
+        Institution(transport, study, other, beside, held, other_states, words[1], evaluates=True),
+        Institution(transport, study, member, folder, learned, states, words[0], class_weights=weights),
+    )
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
@@ -246,13 +326,14 @@ def _introduction(institution: Institution, data: Path) -> str:
     spec = member.line.spec
     so_far = f"; {progress.sent:,} pings so far, up to version {progress.version}" if progress.version >= 0 else ""
     sends = "" if member.arm.submits else ", which sends its loss and no update"
+    rows = f"{len(institution.rows):,} {'held-out rows' if institution.evaluates else 'rows'} of {data}"
     return (
         f"client {member.client_id} in arm '{member.arm.name}' of study '{institution.study.name}'{sends}: "
-        f"{spec.model} of {spec.m:,} weights, {len(institution.rows):,} rows of {data}{so_far}"
+        f"{spec.model} of {spec.m:,} weights, {rows}{so_far}"
     )
 
 
-def _show(runner: asyncio.Runner, institution: Institution) -> int:
+def _show(runner: asyncio.Runner, institution: Institution) -> None:
     """Print the ping that is waiting, or would be made now."""
     ping = institution.folder.waiting
     if ping is None:
@@ -260,12 +341,26 @@ def _show(runner: asyncio.Runner, institution: Institution) -> int:
         if institution.version < 0:
             raise FedpingError(f"there is no model to train on: {why or 'none was published'}; try again later")
         if not institution.has_new:
-            click.echo(f"nothing would be sent: version {institution.version} has had its ping", err=True)
-            return 0
+            click.echo(f"nothing would be sent: {why or _nothing_of(institution)}", err=True)
+            return
         ping = _made(institution)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
-    return 0
+
+
+def _nothing_of(institution: Institution) -> str:
+    """Return why nothing is sent of the version that an institution holds."""
+    if institution.gave_all:
+        return _gave_all(institution)
+    progress = institution.folder.progress
+    if institution.version > max(progress.version, progress.moved):
+        return f"version {institution.version} is none of those that this institution has drawn"
+    return f"version {institution.version} has had its ping"
+
+
+def _gave_all(institution: Institution) -> str:
+    given = institution.folder.progress.contributed
+    return f"this institution has contributed {given:,} times, as often as the study promises that it does at most"
 
 
 def _made(institution: Institution) -> Waiting:
@@ -277,6 +372,9 @@ def _summary(ping: Waiting) -> str:
     from fedping.client_sim.joining.institution import told
 
     says = told(ping)
+    if says.loss is None or says.examples is None:
+        shares = " in two shares" if says.encoding == "shared" else ""
+        return f"version {says.version}: a private vector{shares}; {says.bytes:,} bytes as client {says.client_id}"
     if says.encoding is not None:
         update = f"an update encoded as '{says.encoding}'"
     elif says.numbers:
@@ -316,49 +414,81 @@ def _asking(as_json: bool) -> Callable[[Waiting], str]:
     return ask
 
 
+class _Over(Exception):
+    """Taking part is over, with an exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
 class _TakingPart:
-    """Round after round, until it is enough."""
+    """Round after round, until it is enough; of several clients the last one trains."""
 
     def __init__(
         self,
         runner: asyncio.Runner,
-        institution: Institution,
+        institutions: tuple[Institution, ...],
         pace: Pace,
         ask: Callable[[Waiting], str] | None,
         as_json: bool,
     ) -> None:
         from fedping.client_sim.fleet.waiting import Backoff
 
-        self._runner, self._institution, self._pace, self._ask = runner, institution, pace, ask
+        self._runner, self._institutions, self._pace, self._ask = runner, institutions, pace, ask
         self._as_json, self._done, self._failures, self._quiet = as_json, 0, 0, 0
         self._said = ""
         self._backoff = Backoff(first=pace.every, longest=max(pace.every, LONGEST_WAIT))
-        self._random = Random(institution.folder.seed)
+        self._random = Random(institutions[-1].folder.seed)
 
     def go_on(self) -> int:
         """Take part until the end; return the exit code."""
-        while self._pace.rounds is None or self._done < self._pace.rounds:
-            answered = self._step()
-            if answered is not None:
-                return answered
+        try:
+            while self._pace.rounds is None or self._done < self._pace.rounds:
+                self._step()
+        except _Over as over:
+            return over.code
         return 0
 
-    def _step(self) -> int | None:
-        """Do what is next; return the exit code if that was all."""
-        folder = self._institution.folder
-        if (ping := folder.waiting) is None:
-            why = awaited(self._runner, self._institution.look())
-            if not self._institution.has_new:
-                next_one = f"a version after {max(self._institution.version, folder.progress.version)}"
-                self._explain(why, next_one)
-                return self._wait(f"waiting for {next_one}")
-            self._explain(why)
-            ping = _made(self._institution)
-            if not self._agreed(ping):
-                click.echo("nothing was sent", err=True)
-                return 0
-            self._institution.keep(ping)
-        return self._post(ping)
+    def _step(self) -> None:
+        """Do what is next for each client, and wait until it is time to look again.
+
+        Who trains does so once the others have told of the version that it holds, so that one round is all of it.
+        """
+        *others, trains = self._institutions
+        for one in others:
+            if (ping := self._next_of(one)[0]) is not None and not self._post(one, ping):
+                self._wait(f"waiting to post the ping of version {ping.version} again")
+                return
+        ping, why = self._next_of(trains)
+        if ping is None:
+            next_one = f"a version after {max(trains.version, trains.folder.progress.version)}"
+            self._explain(why, next_one)
+            self._wait(f"waiting for {next_one}")
+        elif not self._post(trains, ping):
+            self._wait(f"waiting to post the ping of version {ping.version} again")
+        else:
+            self._done += 1
+            if self._done != self._pace.rounds:
+                # A server that always has a newer version gets a ping each time we look, and no more.
+                self._wait(f"waiting for a version after {ping.version}")
+
+    def _next_of(self, institution: Institution) -> tuple[Waiting | None, str | None]:
+        """Return the ping that is to be posted, which is kept; else None, and why no version could be had, if so."""
+        if (ping := institution.folder.waiting) is not None:
+            return ping, None
+        if institution.gave_all:
+            click.echo(f"fedping: {_gave_all(institution)}", err=True)
+            raise _Over(0)
+        why = awaited(self._runner, institution.look())
+        if not institution.has_new:
+            return None, why
+        self._explain(why)
+        ping = _made(institution)
+        if not self._agreed(ping):
+            click.echo("nothing was sent", err=True)
+            raise _Over(0)
+        return institution.keep(ping), None
 
     def _agreed(self, ping: Waiting) -> bool:
         if self._ask is None:
@@ -368,31 +498,41 @@ class _TakingPart:
             self._ask = None
         return said != "n"
 
-    def _post(self, ping: Waiting) -> int | None:
+    def _keep_for_a_while(self, institution: Institution, ping: Waiting) -> None:
+        """Wait until a ping of a private line may be sent."""
+        rest = institution.seconds_until(ping)
+        if not rest:
+            return
+        doing = f"the moment, drawn by lot, at which the ping of version {ping.version} is sent"
+        self._explain(None, doing)
+        if rest >= self._pace.left:
+            self._rest(self._pace.left, f"waiting for {doing}")
+            self._out_of_time()
+        self._rest(rest, f"waiting for {doing}")
+
+    def _post(self, institution: Institution, ping: Waiting) -> bool:
+        """Post a ping; return whether it was taken, or is to be posted again."""
         from fedping.client_sim.fleet.transport import Delivery
 
+        self._keep_for_a_while(institution, ping)
         with status(f"posting the ping of version {ping.version}"):
-            outcome = awaited(self._runner, self._posted(ping))
+            outcome = awaited(self._runner, self._posted(institution, ping))
         if outcome is None or outcome.delivery is Delivery.RETRY:
             self._explain(outcome.reason if outcome else None)
-            return self._wait(f"waiting to post the ping of version {ping.version} again")
+            return False
         self._failures = self._quiet = 0
-        self._institution.settle(ping, outcome)
+        institution.settle(ping, outcome)
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
-            awaited(self._runner, self._institution.study_as_it_was())  # it may have ended, which is no fault
+            awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
             raise FedpingError(_refusal(ping, outcome))
-        self._done += 1
-        if self._done == self._pace.rounds:
-            return None
-        # A server that always has a newer version gets a ping each time we look, and no more.
-        return self._wait(f"waiting for a version after {ping.version}")
+        return True
 
-    async def _posted(self, ping: Waiting) -> Outcome | None:
+    async def _posted(self, institution: Institution, ping: Waiting) -> Outcome | None:
         """Try to post until it is answered, or time is over: then None."""
         try:
             async with asyncio.timeout(None if self._pace.seconds is None else max(self._pace.left, LEAST_EVERY)):
-                return await self._institution.post(ping)
+                return await institution.post(ping)
         except TimeoutError:
             return None
 
@@ -415,33 +555,33 @@ class _TakingPart:
             log.tell(says, "warning" if why else "info")
         self._said = says
 
-    def _wait(self, doing: str) -> int | None:
-        """Wait until it is time to look again; return the exit code if there is no time left for that."""
+    def _wait(self, doing: str) -> None:
+        """Wait until it is time to look again, if time is left for that."""
         wait = self._backoff.wait(self._failures + 1, self._random.random(), None)
         if wait >= self._pace.left:
             self._rest(self._pace.left, doing)
-            return self._out_of_time()
+            self._out_of_time()
         self._rest(wait, doing)
         self._quiet += 1
         if self._quiet % LOOKS_AT_STUDY == 0:
-            awaited(self._runner, self._institution.study_as_it_was())
-        return None
+            for institution in self._institutions:
+                awaited(self._runner, institution.study_as_it_was())
 
     def _rest(self, seconds: float, doing: str) -> None:
         if seconds > 0:
             with status(doing):
                 time.sleep(seconds)
 
-    def _out_of_time(self) -> int:
+    def _out_of_time(self) -> NoReturn:
         from fedping.server_jobs.ending import OutOfTime
 
-        if self._institution.folder.waiting is not None:
+        if any(institution.folder.waiting is not None for institution in self._institutions):
             raise OutOfTime("time is over, and the ping is not taken; run the same command to send it")
         if self._pace.rounds is not None:
             raise OutOfTime(
                 f"time is over after {self._done} of {self._pace.rounds} rounds; run the same command to go on"
             )
-        return 0
+        raise _Over(0)
 
 
 def _refusal(ping: Waiting, outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""`fedping landing`: remove landed pings that are no longer needed, or those of one client; copy them elsewhere."""
+"""`fedping landing`: what landed pings tell of institutions; remove old pings, or those of a client; copy them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def landing() -> None:
-    """Landed pings: remove old ones, or those of one client; copy them elsewhere."""
+    """Landed pings: what they tell of institutions; remove old ones, or those of one client; copy them elsewhere."""
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
@@ -223,3 +223,73 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
                 click.echo(msgspec.json.encode({"study": name, "files": len(files), "new": new}).decode())
             else:
                 click.echo(f"study '{name}': {len(files):,} landed files are in {to}, {new:,} of them new")
+
+
+@landing.command()
+@click.argument("study")
+@click.argument("lines", nargs=-1)
+@store_option
+@landing_option
+@json_option
+def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
+    """List who takes part in the LINES (default: all) of a STUDY of few clients, such as institutions.
+
+    Who was heard last comes first. Ids are shortened, rows are as many as a client says, up to the study's limit, and a
+    line of more than 100 clients is counted and not listed. Of private studies there is nothing to list.
+    """
+    from fedping.commands.round import lines_of
+    from fedping.model_store.store import open_store
+    from fedping.protocol.clock import time_at
+    from fedping.server_jobs.taking_part import roll_of
+
+    store = open_store(store_path)
+    for line in lines_of(store, study, lines):
+        roll = roll_of(landing, store.study(study), line)
+        if as_json:
+            click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(roll)}).decode())
+            continue
+        at_least = "" if roll.complete else "at least "
+        click.echo(f"{study}/{line}: {at_least}{roll.clients:,} clients have sent pings that count")
+        for one in roll.listed:
+            heard = time_at(one.heard_ms)[:19].replace("T", " ")
+            click.echo(
+                f"  {one.client}  {one.arm:<16} heard {heard} UTC   version {one.version:>5}   "
+                f"{one.examples:>10,} rows   {one.pings:>6,} pings"
+            )
+
+
+@landing.command()
+@click.argument("study")
+@click.argument("lines", nargs=-1)
+@store_option
+@landing_option
+@json_option
+def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
+    """Show how the versions of the LINES (default: all) of a STUDY do on rows that institutions have held out.
+
+    As their clients tell in arms that apply the versions and do not submit: 'fedping join --hold-out'. Each counts once
+    a version, with as many rows as the study's limit lets it have. The newest 20,000 pings are read.
+    """
+    from fedping.commands.round import lines_of
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.taking_part import evaluations
+
+    store = open_store(store_path)
+    for line in lines_of(store, study, lines):
+        found = evaluations(landing, store.study(study), line)
+        if not found and not as_json:
+            click.echo(f"{study}/{line}: nothing was told of rows that were held out")
+        for one in found:
+            if as_json:
+                click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(one)}).decode())
+                continue
+            classes = ""
+            if one.accuracy is not None and one.balanced_accuracy is not None and one.worst is not None:
+                classes = (
+                    f"   accuracy {one.accuracy:.4f}, balanced over classes {one.balanced_accuracy:.4f}, worst client "
+                    f"{one.worst:.4f}"
+                )
+            click.echo(
+                f"{study}/{line}: version {one.version:>5} on {one.examples:,} rows of {one.clients:,} clients in arm "
+                f"'{one.arm}'   loss {one.loss:.4f}{classes}"
+            )

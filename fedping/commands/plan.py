@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,11 +15,14 @@ from fedping.terminal import console, status
 if TYPE_CHECKING:
     from fedping.client_sim.planning import UploadPlan
     from fedping.protocol.study import Line
+    from fedping.server_jobs.fleet_plan import FleetPlan
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
 def plan() -> None:
-    """Plan a study: what updates cost under each encoding."""
+    """Plan a study: what updates cost under each encoding, and what a fleet of any size asks of its operator."""
 
 
 @plan.command()
@@ -45,6 +49,112 @@ def upload(file: Path | None, name: str | None, weights: int | None, seed: int, 
         click.echo(msgspec.json.encode(found).decode())
         return
     _print(found)
+
+
+def _fleet_option(name: str, default: float, what: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.FloatRange(0), default=default, show_default=True, help=what)
+
+
+def _price_option(name: str, what: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.FloatRange(0), help=f"Price of {what}, in any currency; none is assumed.")
+
+
+@plan.command()
+@click.option("--clients", type=click.FloatRange(1), required=True, help="How many take part.")
+@_fleet_option("--pings-a-day", 5.0, "Of each client, on average.")
+@_fleet_option("--fetches-a-day", 5.0, "How often each client asks for the newest model.")
+@_fleet_option("--peak", 3.0, "How many times the mean the busiest hour has.")
+@click.option("--every", default="30m", show_default=True, help="Time between rounds: 30m, 6h, ...")
+@click.option("--within", default="5m", show_default=True, help="Time that a round may take at the peak.")
+@_fleet_option("--busy", 0.5, "Share of an ingest machine's cores that may be busy at the peak.")
+@click.option("--machine-cores", type=click.IntRange(1), default=8, show_default=True, help="Of an ingest machine.")
+@_fleet_option("--keep-days", 30.0, "How long landed pings are kept.")
+@_fleet_option("--journal-hours", 4.0, "For how long journals have to hold the peak where nothing can land.")
+@click.option("--model", default="firefox-2018", show_default=True, help="Whose measured costs: firefox-2018, million.")
+@click.option(
+    "--costs",
+    type=LocalPath(dir_okay=False),
+    help="File of costs that you have measured: 'python -m benchmarks.unit_costs --json' in a checkout.",
+)
+@_price_option("--price-core-hour", "a core for an hour")
+@_price_option("--price-gb-month", "a gigabyte on disk for a month")
+@_price_option("--price-gb-out", "a gigabyte to clients")
+@_price_option("--price-million-requests", "a million requests for models")
+@json_option
+def fleet(
+    every: str,
+    within: str,
+    model: str,
+    costs: Path | None,
+    price_core_hour: float | None,
+    price_gb_month: float | None,
+    price_gb_out: float | None,
+    price_million_requests: float | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Show what a fleet of any size asks of its operator: machines, storage, rounds, and money by your own prices.
+
+    It follows from measured costs of one ping, those of the machine of the benchmarks unless you give your own; money
+    is of what you give a price for. docs/planning.md says where each number comes from.
+    """
+    import msgspec
+
+    from fedping.server_jobs.fleet_plan import MEASURED, Fleet, Prices, planned, read_costs
+    from fedping.server_jobs.schedule import parse_every
+
+    known = MEASURED if costs is None else read_costs(costs)
+    if model not in known:
+        raise InvalidSettings(f"there are no costs of '{model}'; there are those of {', '.join(known)}: give --model")
+    given = {**asked, "every_s": parse_every(every), "within_s": parse_every(within)}
+    try:
+        fleet = msgspec.convert(given, Fleet)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"no fleet can be planned so: {error}") from error
+    prices = Prices(
+        core_hour=price_core_hour,
+        gb_month=price_gb_month,
+        gb_out=price_gb_out,
+        million_requests=price_million_requests,
+    )
+    found = planned(fleet, known[model], prices)
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    for what, said in _told(found):
+        click.echo(f"{what:<36} {said}")
+
+
+def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
+    """Yield what a plan says, line by line."""
+    ingest, rounds, stored, fleet = found.ingest, found.rounds, found.stored, found.fleet
+    yield "pings a second", f"{ingest.mean_pings_s:,.0f} on average, {ingest.peak_pings_s:,.0f} at the peak"
+    yield "from clients", f"{ingest.peak_mbit_s:,.0f} Mbit/s at the peak"
+    yield (
+        "ingest",
+        f"{ingest.machines:,} machines of {fleet.machine_cores} cores, one of them to spare; {ingest.busy_cores:,.1f} "
+        "cores are busy at the peak",
+    )
+    yield (
+        "journal of each",
+        f"{ingest.journal_gb_a_machine:,.1f} GB, for {fleet.journal_hours:g} hours of the peak in which nothing lands",
+    )
+    yield (
+        "pings in Parquet",
+        f"{stored.landed_gb_a_day:,.1f} GB a day, {stored.landed_gb:,.0f} GB for {fleet.keep_days:g} days",
+    )
+    yield "a round at the peak", f"{rounds.pings:,.0f} pings in {rounds.seconds:,.0f} s; cores: {rounds.cores:,}"
+    yield "its shards and memory", f"{rounds.shards:,} shards, {rounds.memory_gb:,.1f} GB at a time on all cores"
+    yield "its reads", f"about {rounds.reads:,.0f}, each a request where pings lie in a bucket"
+    yield "all rounds", f"{rounds.a_day:,.0f} a day, {rounds.core_hours_a_day:,.1f} core hours"
+    yield (
+        "models to clients",
+        f"{stored.models_gb_a_day:,.1f} GB a day, {stored.fetches_peak_s:,.0f} requests a second at the peak",
+    )
+    for what, amount in found.money.items():
+        yield f"{what}, a month", f"{amount:,.2f}"
+    if found.money:
+        yield "in all, a month", f"{sum(found.money.values()):,.2f} by the prices given"
 
 
 def _line(file: Path | None, name: str | None, weights: int | None) -> Line:

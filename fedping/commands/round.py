@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedping.protocol.place import Place
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
+    from fedping.server_jobs.round.awaiting import Wait
 
 engine_option = click.option(
     "--engine",
@@ -68,6 +69,20 @@ metrics_file_option = click.option(
     "its name ends with .prom.",
 )
 
+wait_for_option = click.option(
+    "--wait-for",
+    type=click.IntRange(1),
+    metavar="CLIENTS",
+    help="Wait until so many clients have sent an update to each line's newest version.  [default with --wait-at-most: "
+    "the line's min_clients]",
+)
+wait_at_most_option = click.option(
+    "--wait-at-most",
+    metavar="TIME",
+    help="Longest time to wait for clients, such as 2h; then the round takes what there is.  [default with --wait-for: "
+    "a day]",
+)
+
 EXHAUSTED = 5
 """The exit code of a round of a private line that has spent what its guarantee allows."""
 
@@ -102,6 +117,8 @@ DOING = {
     help="File that the helper of LINE has answered with, where no --helper can be asked.",
 )
 @keep_option
+@wait_for_option
+@wait_at_most_option
 @click.option(
     "--time-limit",
     default="30m",
@@ -126,6 +143,8 @@ def round_(
     helpers: tuple[str, ...],
     answer: Path | None,
     keep: bool,
+    wait_for: int | None,
+    wait_at_most: str | None,
     time_limit: str,
     decision: str | None,
     metrics_file: Path | None,
@@ -140,6 +159,9 @@ def round_(
 
     A round of a private line is released and charged whoever has sent, and nothing can be taken back. One of a line
     with a second server asks this, and exits with 0 if there is no answer yet: the next round asks again.
+
+    With --wait-for, --wait-at-most or both, the round begins when enough clients have sent or time is over, whichever
+    is first. The wait is no part of the time limit.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
@@ -148,7 +170,10 @@ def round_(
 
     if answer is not None and (line is None or helpers):
         raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
+    wait = wait_of(wait_for, wait_at_most)
     if decision is not None:
+        if wait is not None:
+            raise click.UsageError(f"--{decision} waits for nobody; leave --wait-for and --wait-at-most out")
         return _decide(open_store(store_path), landing, study, line, decision, as_json)
     limit = parse_time_limit(time_limit)
     try:
@@ -160,6 +185,7 @@ def round_(
                 log.tell(rests, "info", study=study)
                 show_resting(store, study, lines, as_json)
                 return 0
+            wait_for_clients(store, landing, study, lines, wait)
             with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
                 try:
@@ -169,6 +195,54 @@ def round_(
     except EndedBySignal as ended:
         log.tell(ended.sentence, "info", study=study)
         return ended.exit_code
+
+
+def wait_of(clients: int | None, at_most: str | None, every: int | None = None) -> Wait | None:
+    """Return for what to wait before a round; None for nothing.
+
+    Args:
+        clients: how many.
+        at_most: for how long.
+        every: the interval of rounds in seconds, which a wait has to be shorter than.
+
+    Raises:
+        InvalidSettings: that is no time, or too long.
+    """
+    from fedping.server_jobs.round.awaiting import Wait
+    from fedping.server_jobs.schedule import DAY, parse_every
+
+    if clients is None and at_most is None:
+        return None
+    longest = DAY if every is None else every * 9 // 10
+    seconds = longest if at_most is None else parse_every(at_most)
+    if seconds > longest:
+        raise InvalidSettings(
+            f"--wait-at-most {at_most} is longer than nine tenths of the interval; rounds would come too late for the "
+            "next, so give less"
+        )
+    return Wait(clients, seconds)
+
+
+def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Sequence[str], wait: Wait | None) -> None:
+    """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
+    if wait is None:
+        return
+    from fedping.server_jobs.round.awaiting import awaited, check_wait
+
+    check_wait(store.study(study), lines)
+    with status(f"{study}: waiting for clients") as tell:
+        came = awaited(
+            store,
+            landing,
+            study,
+            lines,
+            wait,
+            clock=time.monotonic,
+            sleep=time.sleep,
+            tell=lambda came: tell(f"{study}: waiting: {'; '.join(each.in_words for each in came)}"),
+        )
+    if missing := [each.in_words for each in came if each.clients < each.wanted]:
+        log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
 
 
 def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:

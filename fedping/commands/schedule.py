@@ -25,6 +25,10 @@ from fedping.commands.round import (
     show,
     show_resting,
     subject,
+    wait_at_most_option,
+    wait_for_clients,
+    wait_for_option,
+    wait_of,
     write_metrics,
 )
 from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from fedping.protocol.place import Place
     from fedping.server_jobs.ending import Ending
     from fedping.server_jobs.round import Engine
+    from fedping.server_jobs.round.awaiting import Wait
 
 
 @click.command()
@@ -60,6 +65,8 @@ if TYPE_CHECKING:
     type=LocalPath(dir_okay=False),
     help="TOML file of several studies, each with times of its own, instead of STUDY, --every, --offset, --time-limit.",
 )
+@wait_for_option
+@wait_at_most_option
 @click.option("--for", "lasting", help="How long to go on: 45m, 8h, ...; without it, until a signal.")
 @click.option(
     "--until",
@@ -85,6 +92,8 @@ def schedule(
     now_first: bool,
     time_limit: str | None,
     plan: Path | None,
+    wait_for: int | None,
+    wait_at_most: str | None,
     lasting: str | None,
     ends_at: str | None,
     store_path: Place,
@@ -104,12 +113,16 @@ def schedule(
     A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
     SIGTERM ends the schedule at once, even in the middle of a round, which loses nothing; it then exits with 0.
 
+    With --wait-for, --wait-at-most or both, each round waits for clients first, as 'fedping round' does, for at most
+    nine tenths of the interval.
+
     With --plan, one process runs the rounds of several studies, one after the other: that which has waited longest is
     next, and each has a time limit.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
+    from fedping.server_jobs.round.awaiting import check_wait
     from fedping.server_jobs.schedule import Job, WallClock, full_utc, parse_every, parse_until, run_jobs
     from fedping.server_jobs.schedule_plan import Planned, read_plan
 
@@ -119,7 +132,7 @@ def schedule(
         raise click.UsageError("--plan says itself where helpers are, by helpers = [...]; leave --helper out")
     if plan is not None:
         context = click.get_current_context()
-        for name in ("every", "offset", "time_limit"):
+        for name in ("every", "offset", "time_limit", "wait_for", "wait_at_most"):
             if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
                 raise click.UsageError(f"--plan says itself when rounds are; leave --{name.replace('_', '-')} out")
         planned = read_plan(plan)
@@ -128,6 +141,7 @@ def schedule(
         planned = (
             Planned(name=study, lines=lines, every=every, offset=offset, time_limit=time_limit or "", helpers=helpers),
         )
+    wait = wait_of(wait_for, wait_at_most, None if plan is not None else parse_every(every))
     clock = WallClock()
     on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
     until = math.inf if lasting is None else clock.now() + parse_every(lasting)
@@ -142,6 +156,8 @@ def schedule(
             prepared = []
             for one in planned:
                 names = lines_of(store, one.name, one.lines)
+                if wait is not None:
+                    check_wait(store.study(one.name), names)
                 key = Path(one.privacy_key) if one.privacy_key else privacy_key
                 given = private_settings(store, one.name, store_path, landing, key, keep, one.helpers)
                 prepared.append((one, names, given))
@@ -150,7 +166,7 @@ def schedule(
                 def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
                     def run() -> None:
                         try:
-                            _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit)
+                            _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit, wait)
                         finally:
                             write_metrics(store, landing, metrics_file)
 
@@ -173,6 +189,7 @@ def _run_all(
     as_json: bool,
     ending: Ending,
     limit: int | None,
+    wait: Wait | None = None,
 ) -> None:
     """Run a round of each line within the time limit; report what fails and go on. None while the study rests."""
     try:
@@ -180,6 +197,7 @@ def _run_all(
             tell(rests, "info", study=study)
             show_resting(store, study, lines, as_json)
             return
+        wait_for_clients(store, landing, study, lines, wait)
     except FedpingError as error:
         tell(f"no round of {study}: {error}", study=study)
         return

@@ -75,7 +75,7 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
 @click.argument("columns", type=LocalPath(dir_okay=False))
 @store_option
 def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
-    """Print the file COLUMNS with the means and deviations that a study of scales has found in all tables."""
+    """Print the file COLUMNS with the means, deviations and class weights that a study of scales has found."""
     import numpy as np
 
     from fedping.client_sim.joining.columns import read_columns

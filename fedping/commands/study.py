@@ -28,6 +28,7 @@ from fedping.options import (
 from fedping.protocol.clock import utc_now
 from fedping.protocol.ending import IterationByClients, IterationByTime
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
 from fedping.protocol.log import Level, is_json, tell
 from fedping.protocol.pipeline import (
@@ -418,6 +419,8 @@ def _described(the_study: Study) -> str:
 
 def _believed(the_study: Study) -> Iterator[str]:
     """Yield in words whose pings a study takes and what it believes; nothing of what it does not say."""
+    if the_study.shards != SHARDS:
+        yield f"a round divides the clients into {the_study.shards:,} shards, for as many tasks at most"
     if the_study.enrolment == "hash":
         yield "a client's arm is that of its id's hash, and a ping of another is refused"
     if the_study.tickets == "required":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.landing import SHARDS
 from fedping.protocol.study import Study, study_from_toml
 
 if TYPE_CHECKING:
@@ -34,12 +35,23 @@ def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = 
         the_study = study_from_toml(file, new=True)
         warnings = check_study(the_study, own_models)
         the_study = _with_noise(the_study, store_path)
+        _check_room(the_study)
     except InvalidSettings as error:
         said = str(error)  # what a whole study judges of itself does not know in which file it stood
         raise InvalidSettings(said if str(file) in said else f"the study file {file}: {said}") from error
     for warning in warnings:
         click.echo(f"fedping: warning: the study file {file}: {warning}", err=True)
     return the_study
+
+
+def _check_room(the_study: Study) -> None:
+    """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no room for one in each shard."""
+    if the_study.shards == SHARDS:
+        return
+    from fedping.server_jobs.round.accumulator import accumulator_for, room_in
+
+    for line in the_study.lines:
+        room_in(accumulator_for(line), line, the_study.shards)
 
 
 def _with_noise(the_study: Study, store_path: Place | None) -> Study:

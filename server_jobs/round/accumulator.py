@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.ends import Sparse
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import extension_of
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.pipeline import (
@@ -79,7 +79,8 @@ class Accumulator(NamedTuple, Generic[A]):
             computed again: whatever is random has to follow from them.
         moments: returns what the lineage and the pages tell of the updates.
         room: how many updates of length m a shard may have, for one that keeps them all; None if it does not. Of more,
-            a round leaves some clients' out (`fedping.server_jobs.round.capacity`).
+            a round leaves some clients' out (`fedping.server_jobs.round.capacity`). That is one of :data:`SHARDS`
+            shards; more have less room each (:func:`room_in`).
         asks: what ``add`` is given besides, by keyword: ``clients``, the ids of who has sent each update, shape (k, 2);
             ``shares``, 1 / n of each, shape (k,), where n counts its client's used pings in the round; ``norms``, the
             Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``, the number of each
@@ -316,8 +317,29 @@ def of_all(finish: OfAll) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
 
 
 def room_for_all(m: int) -> int:
-    """Return how many updates of length m a shard has room for where all are kept."""
+    """Return how many updates of length m one of :data:`SHARDS` shards has room for where all are kept."""
     return max(1, MOST_KEPT_BYTES // SHARDS // (4 * m))
+
+
+def room_in(accumulator: Accumulator[Any], line: Line, shards: int) -> int | None:
+    """Return how many updates one of so many shards has room for; None if the accumulator keeps none.
+
+    More shards have less room each: what a round keeps in all stays the same.
+
+    Raises:
+        InvalidSettings: there is not room for one.
+    """
+    most = accumulator.room(line.spec.m)
+    if most is None or shards == SHARDS:
+        return most
+    if most * SHARDS < shards:
+        raise InvalidSettings(
+            f"the aggregation '{link_name(line.pipeline.aggregate)}' of line '{line.name}' keeps all the updates of a "
+            f"round, and has room for {most * SHARDS:,} of {line.spec.m:,} weights, which is not one in each of "
+            f"{shards:,} shards; set 'shards' to {max(SHARDS, 1 << ((most * SHARDS).bit_length() - 1))}, or leave it "
+            "out"
+        )
+    return most * SHARDS // shards
 
 
 class Sent(NamedTuple):

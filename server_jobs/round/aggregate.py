@@ -1,4 +1,4 @@
-"""What the pings of a round come to: a small partial of every shard, and the driver's merge of the sixteen."""
+"""What the pings of a round come to: a small partial of every shard, and the driver's merge of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.model_store.version import Aggregate, ArmSummary, Known
-from fedping.protocol.landing import SHARDS
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Moments, accumulator_for, merged, moments_of, no_moments
 from fedping.server_jobs.round.clipping import limit
@@ -19,7 +18,7 @@ from fedping.server_jobs.round.influence import Pulls, influence_of, merged_pull
 from fedping.server_jobs.round.new_clients import Registers
 from fedping.server_jobs.round.ping_file import Rows
 from fedping.server_jobs.round.screening import DONE, RARE, REASONS, UNTOLD, USED, Clients, examples_of, pings_a_client
-from fedping.server_jobs.round.winsorising import ArmValues, arm_values, winsorised
+from fedping.server_jobs.round.winsorising import ArmValues, arm_values, merged_arms, winsorised
 from fedping.server_jobs.round.work import Rules
 
 
@@ -58,6 +57,21 @@ class ShardPartial:
     pulls: Pulls | None = None
     registers: Registers | None = None
     update_bytes: int = 0
+
+
+FIXED_BYTES = 2**17
+"""What a partial has however few weights there are: counts of norms by bin, of losses, of clients."""
+
+WEIGHT_BYTES = 24
+"""What a partial has of each weight: its mean, its squared deviations, and its signs where somebody looks."""
+
+_AT_ONCE = 64
+"""Partials, without what grows with the weights, that wait until they are merged."""
+
+
+def partial_bytes(m: int) -> int:
+    """Return about how large a partial of m weights is, where no updates are kept."""
+    return FIXED_BYTES + WEIGHT_BYTES * m
 
 
 def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
@@ -127,8 +141,8 @@ class RoundAggregate:
 NOTHING_TOLD = Aggregate(pings=0, clients=0, weight=0.0, mean=(), m2=())
 
 
-def in_order(partials: Iterable[ShardPartial]) -> Iterator[ShardPartial]:
-    """Yield the partials in the order of their shards, each of which has to be there once, and keep none longer."""
+def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPartial]:
+    """Yield the partials of so many shards in their order, each of which has to be there once, and keep none longer."""
     waiting: dict[int, ShardPartial] = {}
     following = 0
     for partial in partials:
@@ -138,49 +152,91 @@ def in_order(partials: Iterable[ShardPartial]) -> Iterator[ShardPartial]:
         while following in waiting:
             yield waiting.pop(following)
             following += 1
-    assert following == SHARDS, "an engine lost a shard"
+    assert following == shards, "an engine lost a shard"
 
 
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     """Return the aggregate of all shards, each of which has to be there once, in any order.
 
-    What grows with the weights is merged as it comes, and kept only of those shards that come before their turn.
+    They are merged as they come, and kept only of those shards that come before their turn, and of a few others what
+    does not grow with the weights.
     """
     accumulator = accumulator_for(rules.line, rules.bound)
     total = accumulator.init(rules.line)
     pulls: Pulls | None = None
-    ordered: list[ShardPartial] = []
-    for partial in in_order(partials):
-        total = accumulator.merge(total, partial.total)
-        if partial.pulls is not None:
-            pulls = partial.pulls if pulls is None else merged_pulls(pulls, partial.pulls)
-        ordered.append(replace(partial, total=None, pulls=None))
+
+    def others() -> Iterator[ShardPartial]:
+        nonlocal total, pulls
+        for partial in in_order(partials, rules.shards):
+            total = accumulator.merge(total, partial.total)
+            if partial.pulls is not None:
+                pulls = partial.pulls if pulls is None else merged_pulls(pulls, partial.pulls)
+            yield replace(partial, total=None, pulls=None)
+
+    whole = joined(others())
     if rules.line.privacy is not None:  # of which nothing exact is told, but the sums to whoever adds the noise
         return RoundAggregate(counts={}, arms={}, updates=NOTHING_TOLD, total=total)
-    counts = _summed(partial.counts for partial in ordered)
     moments = accumulator.moments(total)
-    registers = [partial.registers for partial in ordered if partial.registers is not None]
     return RoundAggregate(
-        counts=_by_reason(counts),
-        ages=_summed(partial.ages for partial in ordered),
-        update_bytes=sum(partial.update_bytes for partial in ordered),
-        arms=arms_of(ordered, rules),
+        counts=_by_reason(whole.counts),
+        ages=whole.ages,
+        update_bytes=whole.update_bytes,
+        arms=arms_of(whole, rules),
         updates=Aggregate(
-            pings=counts[USED],
-            clients=sum(partial.clients for partial in ordered),
+            pings=whole.counts[USED],
+            clients=whole.clients,
             weight=moments.weight,
             mean=tuple(moments.mean.tolist()),
             m2=tuple(moments.m2.tolist()),
             influence=influence_of(pulls, limit(rules.line.pipeline.clip, rules.bound)) if pulls is not None else None,
         ),
         total=total,
-        registers=reduce(np.maximum, registers) if registers else None,
+        registers=whole.registers,
     )
 
 
-def arms_of(ordered: Sequence[ShardPartial], rules: Rules) -> dict[str, ArmSummary]:
-    """Return how each of the rules' arms fared, from the partials of all shards in their order."""
-    return {arm: _summary([partial.arms[i] for partial in ordered], rules) for i, arm in enumerate(rules.arms)}
+def joined(ordered: Iterable[ShardPartial]) -> ShardPartial:
+    """Return what partials, in the order of their shards, come to in all that does not grow with the weights.
+
+    It is exact, but for the means of arms, whose last bits depend on the order.
+    """
+    waiting: list[ShardPartial] = []
+    for partial in ordered:
+        waiting.append(partial)
+        if len(waiting) == _AT_ONCE:
+            waiting = [_joined(waiting)]
+    return _joined(waiting)
+
+
+def _joined(parts: Sequence[ShardPartial]) -> ShardPartial:
+    registers = [partial.registers for partial in parts if partial.registers is not None]
+    return ShardPartial(
+        shard=parts[0].shard,
+        counts=_summed(partial.counts for partial in parts),
+        ages=_summed(partial.ages for partial in parts),
+        clients=sum(partial.clients for partial in parts),
+        arms=tuple(_of_arm(each) for each in zip(*(partial.arms for partial in parts), strict=True)),
+        total=None,
+        registers=reduce(np.maximum, registers) if registers else None,
+        update_bytes=sum(partial.update_bytes for partial in parts),
+    )
+
+
+def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
+    values = [partial.values for partial in parts if partial.values is not None]
+    return ArmPartial(
+        pings=sum(partial.pings for partial in parts),
+        examples=sum(partial.examples for partial in parts),
+        loss=reduce(merged, (partial.loss for partial in parts)),
+        rank_selected=reduce(merged, (partial.rank_selected for partial in parts)),
+        values=merged_arms(values) if values else None,
+        clients=sum(partial.clients for partial in parts),
+    )
+
+
+def arms_of(whole: ShardPartial, rules: Rules) -> dict[str, ArmSummary]:
+    """Return how each of the rules' arms fared, from what all shards came to (:func:`joined`)."""
+    return {arm: _summary(each, rules) for arm, each in zip(rules.arms, whole.arms, strict=True)}
 
 
 def _by_reason(counts: tuple[int, ...]) -> dict[str, int]:
@@ -192,15 +248,12 @@ def _summed(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sum(column) for column in zip(*rows, strict=True))
 
 
-def _summary(partials: list[ArmPartial], rules: Rules) -> ArmSummary:
-    loss = reduce(merged, (partial.loss for partial in partials), no_moments(1))
-    rank = reduce(merged, (partial.rank_selected for partial in partials), no_moments(1))
-    values = [partial.values for partial in partials if partial.values is not None]
+def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
     tails = rules.limits.round_tails if rules.limits is not None else None
     return ArmSummary(
-        pings=sum(partial.pings for partial in partials),
-        examples=sum(partial.examples for partial in partials),
-        loss=float(loss.mean[0]) if loss.weight else None,
-        rank_selected=float(rank.mean[0]) if rank.weight else None,
-        winsorised=winsorised(values, tails) if tails else None,
+        pings=arm.pings,
+        examples=arm.examples,
+        loss=float(arm.loss.mean[0]) if arm.loss.weight else None,
+        rank_selected=float(arm.rank_selected.mean[0]) if arm.rank_selected.weight else None,
+        winsorised=winsorised(arm.values, tails) if tails and arm.values is not None else None,
     )

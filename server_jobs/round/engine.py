@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.round.aggregate import ShardPartial
-from fedping.server_jobs.round.shard import shard_partials
+from fedping.server_jobs.round.shard import shard_partials, together
 from fedping.server_jobs.round.work import Work, tasks_for
 
 ENGINES = ("spark", "numpy")
@@ -43,17 +44,26 @@ class NumpyEngine:
     def partials(self, work: Work) -> Iterator[ShardPartial]:
         """See :class:`Engine`."""
 
-        def run(shards: tuple[int, ...]) -> Iterator[ShardPartial]:
+        def run(shards: Sequence[int]) -> Iterator[ShardPartial]:
             return shard_partials(work.paths, shards, work.rules, work.late, work.digests)
 
-        tasks = tasks_for(work, self._threads)
+        tasks = [some for task in tasks_for(work, self._threads) for some in together(task, work.rules.m)]
         if self._threads == 1:
             for shards in tasks:
                 yield from run(shards)
             return
         with ThreadPoolExecutor(self._threads) as pool:
-            for done in pool.map(lambda shards: list(run(shards)), tasks):
-                yield from done
+            ahead: deque[Future[list[ShardPartial]]] = deque()
+            try:
+                for shards in tasks:  # no more of them ahead than are at work, for their partials take memory
+                    ahead.append(pool.submit(lambda shards: list(run(shards)), shards))
+                    if len(ahead) > self._threads:
+                        yield from ahead.popleft().result()
+                while ahead:
+                    yield from ahead.popleft().result()
+            finally:
+                for task in ahead:
+                    task.cancel()
 
     def close(self) -> None:
         """Nothing outlives a call."""

@@ -17,7 +17,7 @@ from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted, landed_sche
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_landed
-from fedping.protocol.landing import SHARDS, SHARDS_KEY, id_bytes
+from fedping.protocol.landing import id_bytes, shards_in
 from fedping.protocol.place import Place
 from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.work import Rules
@@ -103,10 +103,19 @@ class PingFile:
         return int(self.landed.footer.num_row_groups)
 
     @property
-    def in_shards(self) -> bool:
-        """Whether row group k holds the clients of shard k (`protocol.landing`); else the file is in any order."""
-        notes = self.landed.footer.metadata or {}
-        return notes.get(SHARDS_KEY) == str(SHARDS).encode() and self.groups == SHARDS
+    def shards(self) -> int:
+        """How many shards its row groups are (`protocol.landing`); 1 if any client may be in any of them."""
+        return shards_in(self.landed.footer.metadata, self.groups)
+
+    def groups_with(self, shards: Sequence[int], of: int) -> Sequence[int]:
+        """Return which row groups may have clients of some of ``of`` shards, ascending."""
+        own = self.shards
+        if own == 1:
+            return range(self.groups)
+        if own <= of:
+            return sorted({shard * own // of for shard in shards})
+        each = own // of
+        return [group for shard in sorted(shards) for group in range(shard * each, (shard + 1) * each)]
 
     @contextmanager
     def opened(self) -> Iterator[PingReader]:

@@ -149,6 +149,7 @@ def next_private(
             arms={name: _summary(each) for name, each in by_arm.items()},
             window_end_ms=parent.lineage.window_end_ms,
             privacy=replace(event, stepped=moved is not None),
+            shards=study.shards,
         ),
     )
 

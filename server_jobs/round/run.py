@@ -566,11 +566,12 @@ def aggregate_of(
     if published is not None:
         made = published.aggregate
         sees, knows = made is not None and made.influence is not None, published.known is not None
+        rules = replace(rules, shards=published.shards)
     known = parent.lineage.known
     looking = replace(rules, sees=sees, salt=_salt(known, key) if knows else b"")
 
     def partials(rules: Rules) -> Iterator[ShardPartial]:
-        return in_order(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)))
+        return in_order(engine.partials(work_on(landing, manifest.inputs, rules, manifest.before)), rules.shards)
 
     if has_to_measure(line, bound):
         measured = (partial.total for partial in partials(replace(rules, measures=True)))
@@ -645,6 +646,7 @@ def next_version(
             guard=watched(line.guard, study, parent, aggregate.updates, aggregate.arms, there),
             known=aggregate.known,
             settings=entry,
+            shards=study.shards,
         ),
     )
 

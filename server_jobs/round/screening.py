@@ -72,8 +72,8 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     client had no data; its zeros would dilute the mean and the loss.
     ``no_update``: none was sent.
     ``bad_update``: an encoding that is not known here; payloads are judged when they are read. ``over_capacity`` is
-    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). Private lines have
-    reasons of their own.
+    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). ``not_sampled``: the
+    client has not drawn the version. Private lines have reasons of their own.
     """
     if rules.line.privacy is not None:
         return _private_reasons(rows, clients, rules)
@@ -95,6 +95,10 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
     found[_repeated(rows.document)] = DUPLICATE
     found[rows.done] = DONE
+    if rules.turns is not None:
+        mine = np.flatnonzero(found == USED)
+        ids = np.ascontiguousarray(rows.client[mine]).view(np.uint8).reshape(-1, 16)
+        found[mine[~rules.turns.of(ids, rows.version[mine])]] = NOT_SAMPLED
     return found
 
 
@@ -190,8 +194,8 @@ def votes_of(
     """Return the weight of each used ping, shape (k,).
 
     With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
-    with one vote an example it is the ping's number of examples. A vote of an older version weighs less by its age,
-    where it is votes that are weighted so.
+    with one vote an example it is the ping's number of examples. All votes of a client come to ``most_votes`` at most.
+    A vote of an older version weighs less by its age, where it is votes that are weighted so.
 
     Args:
         pipeline: says which.
@@ -206,6 +210,8 @@ def votes_of(
             votes = np.ones(len(pings))
         case "examples":
             votes = examples.astype(np.float64)
+    if pipeline.most_votes is not None:
+        votes = np.minimum(votes, pipeline.most_votes / np.maximum(pings, 1))
     staleness = pipeline.staleness
     return votes if staleness is None or staleness.on == "step" else votes * age_weights(staleness)[ages]
 

@@ -26,8 +26,8 @@ from fedping.protocol.landing import SHARDS, shard_of
 from fedping.protocol.study import Line
 from fedping.protocol.upload import Receiving
 from fedping.server_jobs.optimize.transformation import broken_if_failed
-from fedping.server_jobs.round.accumulator import Updates, accumulator_for
-from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted
+from fedping.server_jobs.round.accumulator import Updates, accumulator_for, room_in
+from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted, partial_bytes
 from fedping.server_jobs.round.capacity import ONE, thinned
 from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units_of
 from fedping.server_jobs.round.influence import Pulls, pulls_of, signs_of, signs_of_few, units
@@ -65,12 +65,8 @@ MOST_ROWS = ROWS_PER_TASK
 Versions that left pings out are recomputed with it, so it may not change, nor may `accumulator.MOST_KEPT_BYTES`.
 """
 
-TOO_MANY_PRIVATE = (
-    f"there are pings of more than {SHARDS * MOST_ROWS:,} clients, which is more than a round has room for, and of a "
-    "private line no client is left out for how many others there are; somebody floods the study: move their pings "
-    "away, or let fewer clients take part; nothing was published"
-)
-"""Why a round of a private line leaves off where others leave out clients by lot."""
+TOTALS_BYTES = 2**28
+"""What the shards that a task works on at a time come to at most, unless :data:`SHARDS` of them are more."""
 
 MOST_ROWS_A_TASK = 2 * ROWS_PER_TASK
 """Rows of several shards that a task keeps at most; of more, it reads one half of its shards after the other."""
@@ -120,7 +116,7 @@ def shard_partials(
 
     Args:
         paths: the landed files in the order of their names.
-        shards: which shards, numbers below :data:`fedping.protocol.landing.SHARDS`.
+        shards: which shards, numbers below that of the rules.
         rules: how to judge the pings.
         late: files of older versions that count too, those first that are done.
         digests: those of the files that were listed, by path.
@@ -132,7 +128,24 @@ def shard_partials(
     files = [*older, *(open_ping_file(path, rules.document) for path in paths)]
     for file in files:
         _refuse_replaced(file, (digests or {}).get(file.path))
-    yield from _partials(files, sorted(shards), rules)
+    for some in together(sorted(shards), rules.m):
+        yield from _partials(files, some, rules)
+
+
+def together(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
+    """Yield the shards of a task, so many at a time as there is memory for where there are m weights."""
+    size = max(SHARDS, TOTALS_BYTES // partial_bytes(m))
+    for low in range(0, len(shards), size):
+        yield shards[low : low + size]
+
+
+def too_many_private(shards: int) -> str:
+    """Return why a round of a private line leaves off where others leave out clients by lot."""
+    return (
+        f"there are pings of more than {shards * MOST_ROWS:,} clients, which is more than a round has room for, and of "
+        "a private line no client is left out for how many others there are; somebody floods the study: move their "
+        "pings away, or let fewer clients take part; nothing was published"
+    )
 
 
 def _refuse_replaced(file: PingFile, listed: str | None) -> None:
@@ -142,7 +155,7 @@ def _refuse_replaced(file: PingFile, listed: str | None) -> None:
         )
 
 
-def _partials(files: list[PingFile], shards: list[int], rules: Rules) -> Iterator[ShardPartial]:
+def _partials(files: list[PingFile], shards: Sequence[int], rules: Rules) -> Iterator[ShardPartial]:
     read = _screened(files, shards, rules)
     if read is None:  # client ids can be chosen, so that shards are not even: these one after the other
         half = len(shards) // 2
@@ -167,6 +180,7 @@ class _Shard:
     def __init__(self, shard: int, read: _Read, rules: Rules) -> None:
         self._shard, self._rules, self._left_out = shard, rules, read.left_out
         self._accumulator = measuring() if rules.measures else accumulator_for(rules.line, rules.bound)
+        self._room = room_in(self._accumulator, rules.line, rules.shards)
         self._parts = read.taken()  # one after the other they are wanted for a moment only, shard after shard
         self._over: NDArray[np.intp] | None = None
         self.unreadable: list[NDArray[np.intp]] = []
@@ -180,7 +194,7 @@ class _Shard:
         if self.unreadable:
             found[np.concatenate(self.unreadable)] = BAD_UPDATE
         if self._over is None:  # once: what comes in for the unreadable would have to be read, and could be so too
-            self._over = _over_capacity(rows, found, self._accumulator.room(self._rules.m), self._rules.key)
+            self._over = _over_capacity(rows, found, self._room, self._rules.key)
         found[self._over] = OVER_CAPACITY
         self.weights, pings, counts = vote_weights(rows, clients, found, self._rules)
         there = np.flatnonzero(counts)
@@ -303,7 +317,7 @@ class _Read:
 
     def __init__(self, rules: Rules) -> None:
         self._most = MOST_ROWS if rules.bounded else None
-        self._key, self._level = rules.key, 0
+        self._key, self._level, self._shards = rules.key, 0, rules.shards
         self._least = ONE if rules.line.privacy is not None else 0
         self._parts: list[_Part] = []
         self.left_out = self.size = 0
@@ -326,7 +340,7 @@ class _Read:
         clients = np.concatenate([part.rows.client for part in self._parts])
         self._level, kept = thinned(clients, most, self._key, max(self._level, self._least))
         if self._least and self._level > self._least:
-            raise FedpingError(TOO_MANY_PRIVATE)
+            raise FedpingError(too_many_private(self._shards))
         edges = np.cumsum([len(part.rows.counted) for part in self._parts])[:-1]
         masks = np.split(kept, edges)
         self.left_out += sum(int((~mask & ~part.rows.done).sum()) for part, mask in self._with(masks))
@@ -353,15 +367,15 @@ class _Read:
             start += count
 
 
-def _screened(files: list[PingFile], shards: list[int], rules: Rules) -> dict[int, _Read] | None:
+def _screened(files: list[PingFile], shards: Sequence[int], rules: Rules) -> dict[int, _Read] | None:
     """Read all but the updates of some shards; None if they have more rows than a task may keep."""
     found = {shard: _Read(rules) for shard in shards}
     for number, file in enumerate(files):
         with file.opened() as reader:
-            for group in shards if file.in_shards else range(file.groups):
+            for group in file.groups_with(shards, rules.shards):
                 low = 0
                 for rows in reader.rows(group, rules):
-                    for shard, part in _by_shard(file, (number, group), low, rows, shards):
+                    for shard, part in _by_shard(file, (number, group), low, rows, shards, rules.shards):
                         found[shard].add(part)
                     low += len(rows.counted)
                     if len(shards) > 1 and sum(read.size for read in found.values()) > MOST_ROWS_A_TASK:
@@ -372,22 +386,24 @@ def _screened(files: list[PingFile], shards: list[int], rules: Rules) -> dict[in
 
 
 def _by_shard(
-    file: PingFile, order: tuple[int, int], low: int, rows: Rows, shards: list[int]
+    file: PingFile, order: tuple[int, int], low: int, rows: Rows, shards: Sequence[int], of_all: int
 ) -> Iterator[tuple[int, _Part]]:
-    """Yield the wanted shards of a batch of rows that begins at row ``low`` of a row group."""
-    group = order[1]
-    of = shard_of(rows.client.view(np.uint8))
-    if file.in_shards:
-        if (of != group).any():
-            raise UnreadableFile(file.path, f"has clients of other shards in row group {group}")
-        whole = low == 0 and len(of) == file.landed.footer.row_group(group).num_rows
-        yield group, _Part(file, order, None if whole else low + np.arange(len(of)), rows)
+    """Yield the wanted ones, of ``of_all`` shards, of a batch of rows that begins at row ``low`` of a row group."""
+    group, own = order[1], file.shards
+    ids = rows.client.view(np.uint8)
+    if own > 1 and (shard_of(ids, own) != group).any():
+        raise UnreadableFile(file.path, f"has clients of other shards in row group {group}")
+    if own >= of_all > 1:
+        whole = low == 0 and len(ids) == file.landed.footer.row_group(group).num_rows
+        yield group * of_all // own, _Part(file, order, None if whole else low + np.arange(len(ids)), rows)
         return
+    of = shard_of(ids, of_all)
     positions = np.argsort(of, kind="stable")
-    edges = np.searchsorted(of[positions], np.arange(SHARDS + 1))
+    wanted = np.array(shards)
+    firsts, lasts = (np.searchsorted(of[positions], wanted, side) for side in ("left", "right"))
     ordered = rows.at(positions)
-    for shard in shards:
-        mine = slice(edges[shard], edges[shard + 1])
+    for shard, first, last in zip(shards, firsts.tolist(), lasts.tolist(), strict=True):
+        mine = slice(first, last)
         if mine.start < mine.stop:  # copied, for what one shard leaves out would otherwise be held by the others
             yield shard, _Part(file, order, positions[mine] + low, ordered.copied(mine))
 

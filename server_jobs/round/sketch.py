@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.protocol.landing import SHARDS
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import (
@@ -63,7 +64,11 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
 
     def merge(a: Sketch, b: Sketch) -> Sketch:
         if a.counts is None and b.counts is None:
-            return Sketch(a.sent + b.sent, a.rows + b.rows)
+            both = Sketch(a.sent + b.sent, a.rows + b.rows)
+            m = both.sent[0].updates.shape[1] if both.sent else 0
+            # as many as SHARDS shards have room for; more shards, each of which has room, are not kept together
+            fits = not m or bits_for(m) is None or both.rows <= SHARDS * room_for_all(m)
+            return both if fits else folded(both, m)
         m = (a.counts if a.counts is not None else b.counts).shape[0]  # type: ignore[union-attr]
         one, other = folded(a, m).counts, folded(b, m).counts
         assert one is not None

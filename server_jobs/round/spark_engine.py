@@ -1,9 +1,9 @@
-"""The round on Spark: Spark hands out shards, Python workers read Parquet, the driver merges sixteen partials.
+"""The round on Spark: Spark hands out shards, Python workers read Parquet, the driver merges their partials.
 
 No ping goes through the JVM or from one machine to another: all the pings of a client are in one shard. What comes back
 is a partial a shard, so the driver needs the same memory whatever the number of pings. A partial grows with the
-weights. Large ones come in pieces by way of Spark's shuffle files, in the order of the shards, so that no JVM holds
-more than a few pieces at a time, nor the driver more than a partial or two.
+weights. Where they are large, or many, they come by way of Spark's shuffle files, in the order of the shards, the large
+ones in pieces, so that no JVM holds more than a few pieces at a time, nor the driver more than a partial or two.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
-from fedping.protocol.landing import SHARDS
 from fedping.server_jobs.optimize.transformation import BrokenLink
-from fedping.server_jobs.round.aggregate import ShardPartial
-from fedping.server_jobs.round.work import Work, tasks_for
+from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
+from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from fedping.server_jobs.spark.living import LivingSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 PIECE_BYTES = 2**22
 """Of a partial that is larger, so much is in one row at most: a JVM copies a row several times on its way."""
 
-WEIGHT_BYTES = 24
-"""What a partial has of each weight: its mean, its squared deviations, and its signs where somebody looks."""
+FETCHED_BYTES = 2**24
+"""Of rows that wait on disk, so much is fetched at a time."""
+
+COLLECTED_BYTES = 16 * partial_bytes(PIECE_BYTES // WEIGHT_BYTES)
+"""Partials of so much in all come at once, if none is in pieces: others wait on disk until it is their turn."""
 
 
 class SparkEngine:
@@ -54,23 +57,24 @@ class SparkEngine:
         """
         pieces = pieces_of(work.rules.m)
         found: dict[int, bytes] = {}
+        following = range(pieces)
         for place, outcome in self._rows(work, pieces):
             found[place] = outcome
-            shard = range(place - place % pieces, place - place % pieces + pieces)
-            if found.keys() >= set(shard):
-                yield _unpacked(b"".join(found.pop(each) for each in shard))
+            while found.keys() >= set(following):
+                yield _unpacked(b"".join(found.pop(each) for each in following))
+                following = range(following.stop, following.stop + pieces)
 
     def _rows(self, work: Work, pieces: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows of all tasks: at once where they are small, else in the order of their places."""
+        """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
             run = _runner(work, tasks, pieces)
-            if pieces == 1:
+            if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
                 numbers = session.range(0, len(tasks), 1, len(tasks))
                 yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
             else:  # tasks leave rows on disk, side by side; then they are fetched one by one, as they are
                 rows = session.sparkContext.parallelize(range(len(tasks)), len(tasks)).flatMap(run)
-                yield from rows.partitionBy(SHARDS * pieces, int).toLocalIterator()
+                yield from _partitioned(rows, work.rules, pieces).toLocalIterator()
 
     def close(self) -> None:
         """Stop the session, dead or alive."""
@@ -80,6 +84,13 @@ class SparkEngine:
 def pieces_of(m: int) -> int:
     """Return into how many pieces the partials of m weights are cut."""
     return max(1, -(-m * WEIGHT_BYTES // PIECE_BYTES))
+
+
+def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD[tuple[int, bytes]]:
+    """Return rows in partitions, which are in the order of their places; each is fetched by a job of its own."""
+    places = rules.shards * pieces
+    each = max(1, FETCHED_BYTES // min(PIECE_BYTES, partial_bytes(rules.m)))
+    return rows.partitionBy(-(-places // each), lambda place: int(place) // each)
 
 
 def _runner(work: Work, tasks: list[tuple[int, ...]], pieces: int) -> Callable[[int], Iterator[tuple[int, bytes]]]:

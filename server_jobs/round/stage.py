@@ -16,7 +16,7 @@ from fedping.model_store.version import Heard, InputFile, Level, StageSeen, Vers
 from fedping.protocol.guard import Stage
 from fedping.protocol.place import Place
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.round.aggregate import arms_of, in_order
+from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
 from fedping.server_jobs.round.capacity import key_of_lots
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.guard import mean_of_arms
@@ -80,11 +80,11 @@ def _heard(
     rules = rules_for(study, side.line, iteration, key=key_of_lots(digest, inputs))
     applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # others' losses are of their own
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
-    ordered = list(in_order(engine.partials(work_on(landing, inputs, rules))))
+    whole = joined(in_order(engine.partials(work_on(landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]
     return Heard(
-        clients=sum(partial.arms[place].clients for partial in ordered for place in places),
-        arms={name: told for name, told in arms_of(ordered, rules).items() if name in applying},
+        clients=sum(whole.arms[place].clients for place in places),
+        arms={name: told for name, told in arms_of(whole, rules).items() if name in applying},
     )
 
 

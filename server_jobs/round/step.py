@@ -14,12 +14,19 @@ from numpy.typing import NDArray
 
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import SHARDS, SINGLE_GROUP_ROWS
+from fedping.protocol.landing import SHARDS, groups_for
 from fedping.protocol.study import Line
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import first_state, state_from_document, step_arrays
 from fedping.server_jobs.optimize.transformation import States, Vector, broken_if_failed, link_name
-from fedping.server_jobs.round.accumulator import Accumulator, Updates, accumulator_for, key_for, without_spread
+from fedping.server_jobs.round.accumulator import (
+    Accumulator,
+    Updates,
+    accumulator_for,
+    key_for,
+    room_in,
+    without_spread,
+)
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
 from fedping.server_jobs.round.screening import step_weights, votes_of
 from fedping.server_jobs.round.shard import batch_rows
@@ -90,25 +97,26 @@ class ArrayRound:
     Args:
         line: says how.
         state: what the rounds before have left, as :func:`stepped` returned it.
+        shards: into how many the clients are divided (`fedping.protocol.landing`).
     """
 
-    def __init__(self, line: Line, state: States | None = None) -> None:
-        self._line = line
+    def __init__(self, line: Line, state: States | None = None, shards: int = SHARDS) -> None:
+        self._line, self._count = line, shards
         self._held: list[_Batch] = []
         bound = carried_bound(line, state or {})
         self._measures = has_to_measure(line, bound)
         accumulator = accumulator_for(line, bound)
         self._begin(measuring() if self._measures else accumulator)
-        self._room, self._asks = accumulator.room(line.spec.m), accumulator.asks
+        self._room, self._asks = room_in(accumulator, line, shards), accumulator.asks
 
     def _begin(self, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
-        self._shards: list[Any] = [None] * SHARDS  # of which nothing has come
-        self._sizes = np.zeros(SHARDS, np.int64)
+        self._shards: list[Any] = [None] * self._count  # of which nothing has come
+        self._sizes = np.zeros(self._count, np.int64)
 
     def add(
         self,
-        shards: NDArray[np.uint8],
+        shards: NDArray[np.uint16],
         updates: NDArray[np.float32],
         *,
         examples: NDArray[np.int64],
@@ -132,7 +140,7 @@ class ArrayRound:
         staleness = self._line.pipeline.staleness
         if age > (staleness.most if staleness else 0):
             return
-        order, pieces = pieces_of(shards, examples > 0, batch_rows(self._line.spec.m))
+        order, pieces = pieces_of(shards, examples > 0, batch_rows(self._line.spec.m), self._count)
         updates, examples, pings = updates[order], examples[order], pings[order]
         ages = np.full(len(order), age)
         votes = votes_of(self._line.pipeline, pings=pings, examples=examples, ages=ages)
@@ -189,23 +197,27 @@ class ArrayRound:
             name = link_name(self._line.pipeline.aggregate)
             raise FedpingError(
                 f"the aggregation '{name}' keeps all the updates of a round in memory, which has room for about "
-                f"{SHARDS * self._room:,} of {m:,} weights, and there are more; let fewer clients take part in a "
+                f"{self._count * self._room:,} of {m:,} weights, and there are more; let fewer clients take part in a "
                 'round, or set aggregate = { by = "mean" }'
             )
 
 
 def pieces_of(
-    shards: NDArray[np.uint8], used: NDArray[np.bool_], size: int
+    shards: NDArray[np.uint16], used: NDArray[np.bool_], size: int, count: int = SHARDS
 ) -> tuple[NDArray[np.intp], list[tuple[int, int, int]]]:
     """Return the used rows of a block by shard, and their batches: the shard, the first and one past the last of them.
 
-    They are as in a landed file of the block. A small file is one row group, in whose batches all shards are; of a
-    larger one each shard is a row group.
+    They are as in a landed file of the block, of ``count`` shards. A small file is one row group, in whose batches all
+    shards are; of a larger one each shard is a row group, or some of them are one.
     """
     order = np.argsort(shards, kind="stable")
     of = shards[order]
-    if len(shards) >= SINGLE_GROUP_ROWS:
-        batch = (np.arange(len(of)) - np.searchsorted(of, np.arange(SHARDS))[of]) // size
+    if (groups := groups_for(len(shards), count)) > 1:
+        group = shards // (count // groups)
+        laid = order if groups == count else np.argsort(group, kind="stable")
+        at = np.empty(len(shards), np.intp)
+        at[laid] = np.arange(len(shards)) - np.searchsorted(group[laid], np.arange(groups))[group[laid]]
+        batch = at[order] // size
     elif len(shards) > size:
         batch = order // size
     else:

@@ -137,17 +137,25 @@ def arm_values(of: NDArray[np.int64], pings: Vector, loss: Vector, examples: Vec
     )
 
 
-def winsorised(parts: Iterable[ArmValues], tails: float) -> Winsorised | None:
-    """Return what a lineage tells of an arm, from all of its shards; None without a client that had an example."""
+def merged_arms(parts: Iterable[ArmValues]) -> ArmValues:
+    """Return the clients of an arm in several shards together; exact, in any order."""
     each = list(parts)
-    losses = merged_values(part.loss for part in each)
-    clients = round(float(losses.clients.sum()))
+    ranks = [part.rank_selected for part in each if part.rank_selected is not None]
+    return ArmValues(
+        merged_values(part.loss for part in each),
+        merged_values(part.examples for part in each),
+        merged_values(ranks) if ranks else None,
+    )
+
+
+def winsorised(arm: ArmValues, tails: float) -> Winsorised | None:
+    """Return what a lineage tells of an arm, from all of its shards; None without a client that had an example."""
+    clients = round(float(arm.loss.clients.sum()))
     if not clients:
         return None
-    loss, loss_error = winsorised_mean(losses, tails)
-    examples, _ = winsorised_mean(merged_values(part.examples for part in each), tails)
-    ranks = [part.rank_selected for part in each if part.rank_selected is not None]
-    rank, rank_error = winsorised_mean(merged_values(ranks), tails) if ranks else (None, None)
+    loss, loss_error = winsorised_mean(arm.loss, tails)
+    examples, _ = winsorised_mean(arm.examples, tails)
+    rank, rank_error = (None, None) if arm.rank_selected is None else winsorised_mean(arm.rank_selected, tails)
     return Winsorised(
         clients=clients,
         examples=round(examples * clients),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
-from fedping.protocol.enrolment import Dealt, dealt_by_hash, staged_for, uuid_texts
+from fedping.protocol.enrolment import Dealt, dealt_by_hash, staged_for, takes_part, uuid_texts
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Line, Study
@@ -45,6 +45,21 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Which clients have drawn a version to send updates of, by `fedping.protocol.enrolment.takes_part`."""
+
+    study: str
+    line: str
+    share: float
+
+    def of(self, ids: NDArray[np.uint8], versions: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Return which of k clients have drawn the version that each has sent of; ids are bytes, shape (k, 16)."""
+        pairs = zip(uuid_texts(ids), versions.tolist(), strict=True)
+        drawn = [takes_part(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
+        return np.array(drawn, np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How the pings of one version are judged.
 
@@ -57,7 +72,8 @@ class Rules:
     ``sees`` tells whether it is looked at who moves the model, and ``salt``, 16 bytes, by what clients are known again;
     empty if they are not. ``side`` is which clients of a stage count; all of the line's where None. ``coins`` say which
     clients of a private line count; None if all do. ``among`` are the document ids, 16 bytes each, of the only pings of
-    such a line that count; None if all may.
+    such a line that count; None if all may. ``shards`` is into how many the clients are divided, a power of two.
+    ``turns`` say whose updates count where clients draw who takes part.
     """
 
     line: Line
@@ -76,6 +92,8 @@ class Rules:
     side: Side | None = None
     coins: Coins | None = None
     among: bytes | None = None
+    shards: int = SHARDS
+    turns: Turns | None = None
 
     @property
     def m(self) -> int:
@@ -119,7 +137,14 @@ def rules_for(
         limits=study.limits,
         coins=coins,
         among=among,
+        shards=study.shards,
+        turns=_turns(study, line),
     )
+
+
+def _turns(study: Study, line: str) -> Turns | None:
+    share = study.line(line).participation
+    return None if share >= 1 else Turns(study=study.name, line=line, share=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,5 +179,5 @@ def tasks_for(work: Work, workers: int) -> list[tuple[int, ...]]:
 
     Not more than that, because every task reads the files that are not laid out in shards.
     """
-    wanted = max(workers, -(-work.rows // ROWS_PER_TASK))
-    return [tuple(part.tolist()) for part in np.array_split(np.arange(SHARDS), min(wanted, SHARDS))]
+    shards, wanted = work.rules.shards, max(workers, -(-work.rows // ROWS_PER_TASK))
+    return [tuple(part.tolist()) for part in np.array_split(np.arange(shards), min(wanted, shards))]

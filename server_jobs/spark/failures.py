@@ -47,11 +47,15 @@ class Complaints:
         """Wait until the JVM's last word has been read, but not for a process that may have inherited the pipe."""
         self._reader.join(LAST_WORD_SECONDS)
 
+    def said(self) -> str:
+        """Return the output that is held back so far."""
+        with self._lock:
+            return b"".join(self._held or []).decode(errors="replace").strip()
+
     def cause(self) -> str:
         """Wait for the JVM's end and return in one line why Spark did not start: its error, or else its last word."""
         self.end()
-        with self._lock:
-            said = b"".join(self._held or []).decode(errors="replace").strip()
+        said = self.said()
         found = UNCAUGHT.search(said) or ERROR.search(said)
         return found[1] if found else (said.splitlines() or ["its JVM said nothing"])[-1]
 
@@ -86,6 +90,9 @@ NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 LOST_EXECUTOR = re.compile(r"ExecutorLostFailure \([^)]*\) *(?:Reason: )?([^\n]*)")
 ENDED = re.compile(r"SparkContext was shut down|stopped SparkContext|Master removed our application|has been killed")
+REFUSED = re.compile(
+    r"Expected SaslMessage|Exception while bootstrapping client|[Aa]uthentication failed|SaslException"
+)
 NOT_ANSWERING = re.compile(r"All masters are unresponsive|stopped SparkContext|Connection refused|Failed to connect")
 
 
@@ -148,12 +155,28 @@ def executors_lost(master: str, seconds: float, job: Job) -> TemporaryFailure:
     )
 
 
-def not_started(error_line: str, master: str) -> FedpingError:
-    """Return the sentence for a Spark that does not start; it is temporary if only the master's answer is missing."""
+def not_started(error_line: str, master: str, said: str = "") -> FedpingError:
+    """Return the sentence for a Spark that does not start; it is temporary if only the master's answer is missing.
+
+    Args:
+        error_line: the error that it ended with.
+        master: its master.
+        said: what its JVM has written until then.
+    """
     if is_local(master) or not NOT_ANSWERING.search(error_line):
         return FedpingError(f"Spark did not start on master {master}: {error_line}")
+    if REFUSED.search(said):
+        return secret_refused(master)
     return TemporaryFailure(
         f"Spark did not start on master {master}: it does not answer; does it run, and can this machine reach it?"
+    )
+
+
+def secret_refused(master: str) -> FedpingError:
+    """Return the sentence for a master with which a connection came about, and no agreement on the secret."""
+    return FedpingError(
+        f"the master {master} and this machine do not agree on their secret: give both the same "
+        "spark.authenticate, spark.authenticate.secret and spark.network.crypto.enabled, in the properties file of each"
     )
 
 

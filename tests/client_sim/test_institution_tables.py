@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pyarrow import parquet
 
 from fedping.client_sim.joining.columns import AgreedColumns, Feature, read_columns
-from fedping.client_sim.joining.examples import Wanted, read_examples, wanted_by
+from fedping.client_sim.joining.examples import OwnTable, Wanted, read_examples, wanted_by
 from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.registry import learner_for, model_spec
@@ -212,3 +212,58 @@ def test_scaling_is_what_was_agreed_on_and_not_the_tables_own(tmp_path: Path) ->
     lines = "".join(f"{a},{b},sick\n" for a, b in rng.normal(50, 9, (20, 2)).tolist())
     rows = read_examples(csv(tmp_path, f"a,b,y\n{lines}"), None, AGREED, TWO)
     assert rows.x.mean() > 10
+
+
+# --- classes ---
+
+SICK = 'label = "y"\nclasses = ["sick", "well", "else"]\n[[features]]\nname = "a"\n'
+
+
+def columns_in(tmp_path: Path, text: str) -> AgreedColumns:
+    (tmp_path / "columns.toml").write_text(text)
+    return read_columns(tmp_path / "columns.toml")
+
+
+def test_classes_are_counted_as_shares_and_weigh_so_that_each_has_as_much(tmp_path: Path) -> None:
+    agreed = columns_in(tmp_path, "counts = true\n" + SICK)
+    (tmp_path / "rows.csv").write_text("a,y\n1,sick\n2,well\n3,well\n4,well\n")
+    wanted = Wanted("k-means", agreed.width, predicts=False)
+    rows = read_examples(tmp_path / "rows.csv", None, agreed, wanted)
+    assert rows.x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]]
+    assert rows.features == ("y=sick", "y=well", "y=else")
+    found = scaled(agreed, rows.x.mean(axis=0))
+    assert found.class_weights == (2.0, pytest.approx(2 / 3), 0.0)
+    assert columns_in(tmp_path, as_toml(found)) == found
+
+
+def test_scales_and_classes_take_one_round(tmp_path: Path) -> None:
+    agreed = columns_in(tmp_path, "moments = true\ncounts = true\n" + SICK)
+    (tmp_path / "rows.csv").write_text("a,y\n1,sick\n3,well\n")
+    rows = read_examples(tmp_path / "rows.csv", None, agreed, Wanted("k-means", agreed.width, predicts=False))
+    found = scaled(agreed, rows.x.mean(axis=0))
+    assert (found.features[0].mean, found.features[0].deviation) == (2.0, 1.0)
+    assert found.class_weights == (1.0, 1.0, 0.0)
+
+
+def test_an_example_counts_as_its_class_does_in_training(tmp_path: Path) -> None:
+    agreed = columns_in(tmp_path, "class_weights = [3.0, 1.0, 0.5]\n" + SICK)
+    (tmp_path / "rows.csv").write_text("a,y\n1,sick\n2,well\n3,else\n")
+    rows = read_examples(tmp_path / "rows.csv", None, agreed, Wanted("m", 1, predicts=True, classes=3))
+    batch = OwnTable(rows, agreed.class_weights).of(np.zeros(1, np.int64), 0).batch(np.zeros(1, np.intp))
+    assert batch.weight.tolist() == [[3.0, 1.0, 0.5]]
+    assert OwnTable(rows).of(np.zeros(1, np.int64), 0).batch(np.zeros(1, np.intp)).weight.tolist() == [[1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('counts = true\n[[features]]\nname = "a"\n', "counts = true is for the classes of a label"),
+        ("class_weights = [1.0]\n" + SICK, "there are 1 class_weights and 3 classes"),
+        ("class_weights = [0.0, 0.0, 0.0]\n" + SICK, "not all of them 0"),
+        ("class_weights = [-1.0, 1.0, 1.0]\n" + SICK, ">= 0"),
+        ("counts = true\nclass_weights = [1.0, 1.0, 1.0]\n" + SICK, "leave one of them out"),
+    ],
+)
+def test_classes_that_cannot_be_counted_or_weighed_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InvalidSettings, match=says):
+        columns_in(tmp_path, text)

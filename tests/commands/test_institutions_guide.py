@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedping.client_sim.data import load
@@ -21,7 +22,8 @@ GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
 ROUNDS = 3
 
 
-TRAINING, SCALES = GUIDE.split("## Scales from everybody's tables")
+TRAINING, REST = GUIDE.split("## Scales from everybody's tables")
+SCALES, HELD_OUT = REST.split("## Rows that are held out")
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -92,6 +94,54 @@ def test_three_institutions_train_a_model_by_the_guide(
     assert accuracy(store, ROUNDS) > 0.93
 
 
+def test_rows_are_held_out_by_the_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (arms,) = re.findall(r"^# in tumours.toml\n(.*?)^```$", HELD_OUT, re.MULTILINE | re.DOTALL)
+    study = re.sub(r"^arms = .*\n", arms, files()["tumours.toml"], flags=re.MULTILINE)
+    Path("tumours.toml").write_text(study.replace('tickets = "required"', ""), encoding="utf-8")
+    agreed(Path("columns.toml"))
+    run(capfd, "study", "create", "tumours.toml")
+    once, round_, evaluation, clients = commands(HELD_OUT)
+    with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "1") as server:
+        for version in range(2):
+            for number, table in enumerate(tables(tmp_path)):
+                typed = {"https://pings.example": server.url, "patients.csv": str(table)}
+                run(capfd, *[typed.get(word, word) for word in once], "--state", f"state-{number}", "--every", "0.2s")
+            server.flush()
+            assert f"published version {version + 1} from 3 pings of 3 clients" in run(capfd, *round_)
+    told = [json.loads(line) for line in run(capfd, *evaluation, "--json").splitlines()]
+    assert [(one["version"], one["clients"]) for one in told] == [(0, 3), (1, 3)]
+    assert told[1]["accuracy"] > 0.9 > told[0]["accuracy"]
+    assert all(0.15 < one["examples"] / 569 < 0.25 for one in told)
+    assert "tumours/main: 6 clients have sent pings that count" in run(capfd, *clients)
+
+
+def test_class_weights_are_found_by_the_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A feature more for each class, after the moments; and a table is then trained on by these weights."""
+    monkeypatch.chdir(tmp_path)
+    create, tell, round_, print_ = commands(SCALES)
+    assert "`features = 62` above" in SCALES
+    text = files()["scales.toml"].replace("features = 60", "features = 62").replace("[1, 60]", "[1, 62]")
+    Path("scales.toml").write_text(text, encoding="utf-8")
+    Path("raw.toml").write_text("counts = true\n" + agreed(Path("raw.toml"), raw=True).read_text(), encoding="utf-8")
+    run(capfd, *create)
+    with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "1") as server:
+        for number, table in enumerate(tables(tmp_path)):
+            typed = {"https://pings.example": server.url, "patients.csv": str(table)}
+            run(capfd, *[typed.get(word, word) for word in tell], "--state", f"scales-{number}")
+        server.flush()
+        run(capfd, *round_)
+    Path("columns.toml").write_text(run(capfd, *print_[:-2]), encoding="utf-8")
+    check_scales(Path("columns.toml"))
+    counts = np.bincount(load("breast-cancer").y)
+    found = read_columns(Path("columns.toml")).class_weights
+    assert found == pytest.approx((counts.sum() / (2 * counts)).tolist(), rel=1e-5)
+
+
 def check_scales(path: Path) -> None:
     """Check that scales are those of all rows together, which lie in no one table."""
     everybody, found = load("breast-cancer").x, read_columns(path).features
@@ -107,5 +157,5 @@ def test_the_file_of_columns_in_the_guide_is_one(tmp_path: Path) -> None:
 
 def test_the_guide_names_every_option_and_no_other() -> None:
     table = GUIDE.split("| option | meaning |")[1].split("\n\n")[0]
-    named = {name for row in table.splitlines() if row for name in re.findall(r"`(--[a-z]+)`", row.split("|")[1])}
+    named = {name for row in table.splitlines() if row for name in re.findall(r"`(--[a-z-]+)`", row.split("|")[1])}
     assert named == {name for option in join.params for name in option.opts if name.startswith("--")}

@@ -322,7 +322,7 @@ def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
     join.rows = [*join.rows[:2], "--label", LABEL]
     for steps, says in ((1, "is no number within ±1e30"), (50, "has diverged")):
         with faulty_server(tumours(training=LocalSteps(steps=steps, rate=1e30), spec=penalised)) as server:
-            assert says in join.once(server.url, code=1)[1]
+            assert says in join.once(server.url, "--agree", code=1)[1]
             assert server.attempts == []
 
 
@@ -369,7 +369,75 @@ def test_a_study_that_changes_while_it_waits_is_not_followed(server: FaultyServe
         return LANDED
 
     server.plan = replaced
-    assert "is not what it was when this institution joined" in join(server.url, "--yes", "--every", "0.1s", code=6)[1]
+    said = join(server.url, "--yes", "--every", "0.1s", code=6)[1]
+    assert "study 'tumours' asks for something else than when you joined (training.epochs: 3 -> nothing" in said
+
+
+def moved(server: FaultyServer, location: str) -> None:
+    server.model = Answer(302, b"", {"Location": location})
+
+
+def test_a_model_is_fetched_from_where_the_same_server_says(server: FaultyServer, join: Typed) -> None:
+    """`study.json` is no model, but it is what the server says that it has there, so the redirect was followed."""
+    moved(server, f"/models/{STUDY}/study.json")
+    assert "not a model document" in join(server.url, "--show", code=1)[1]
+    assert [path for path, _ in server.fetches][-1] == f"/models/{STUDY}/study.json"
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("http://127.0.0.1:9/model.json", "it redirects to another host without https, which is not followed"),
+        ("http://internal/model.json", "it redirects to another host without https, which is not followed"),
+        ("file:///etc/passwd", "it redirects to what is no address"),
+        (LATEST, "it redirects more than 5 times"),
+    ],
+)
+def test_redirects_lead_nowhere_that_is_not_safe(server: FaultyServer, join: Typed, location: str, says: str) -> None:
+    moved(server, location)
+    assert says in join(server.url, "--show", code=1)[1]
+    assert server.attempts == []
+
+
+def test_what_a_study_asks_for_between_two_runs_has_to_be_agreed_to(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    server.publish(1)
+    other = tumours(training=LocalSteps(epochs=5, batch=16, rate=0.1))
+    server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(other))
+    says = "asks for something else than when you joined (training.epochs: 3 -> 5); look at it with --show"
+    assert says in join.once(server.url, code=6)[1]
+    out, said = join(server.url, "--show")
+    assert f"warning: study '{STUDY}' {says}" in said
+    assert '"clientId"' in out
+    assert says in join.once(server.url, code=6)[1]
+    assert len(server.attempts) == 1
+    join.once(server.url, "--agree")
+    server.publish(2)
+    join.once(server.url)
+    assert len(server.attempts) == 3
+    assert "--show is for looking" in join(server.url, "--show", "--agree", code=2)[1]
+
+
+def test_what_may_change_for_those_who_take_part_ends_nothing(server: FaultyServer, join: Typed) -> None:
+    two = (
+        Arm(name="hospitals", share=1 - 1e-12, line="main", applies=True, submits=True),
+        Arm(name="few", share=1e-12, line="main", applies=True),
+    )
+    join.once(server.url)
+    server.publish(1)
+    server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(tumours(arms=two)))
+    join.once(server.url)
+    assert len(server.attempts) == 2
+
+
+def test_of_a_study_that_changes_much_a_few_settings_are_named(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    steps = LocalSteps(steps=2, rate=0.2, batch=3, sign=True)
+    other = tumours(training=steps, upload=(Levels(bits=4),), arms=(replace(tumours().arms[0], decays=True),))
+    server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(other))
+    said = join.once(server.url, code=6)[1]
+    assert said.count(" -> ") == 5
+    assert "more); look at it" in said
 
 
 # --- what is refused at the start ---
@@ -431,7 +499,7 @@ def test_more_work_or_memory_than_anybody_can_mean_is_refused(
 def test_studies_of_interactions_are_refused(join: Typed) -> None:
     with faulty_server(fleet_study()) as server:
         said = join(server.url, "--yes", study=server.study.name, code=2)[1]
-        assert "takes frecency-update pings, and 'fedping join' takes part in studies of model-update pings" in said
+        assert "takes frecency-update pings, and 'fedping join' takes part in studies of model-update and" in said
 
 
 def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Path) -> None:

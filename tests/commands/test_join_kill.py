@@ -10,21 +10,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+from msgspec.structs import replace
+
 from fedping.main import main
 from fedping.model_store.store import open_store
+from tests.support.effort import few_or_all
 from tests.support.ingest_server import running_ingest
-from tests.support.institutions import STUDY, agreed, joining, tables, tumours
+from tests.support.institutions import ARMS, STUDY, agreed, joining, tables, tumours
 from tests.support.rounds import store_with
 
 
 class Between:
-    """A proxy before ingest, which kills who posts a ping, before it goes on or after it has landed."""
+    """A proxy before ingest, which kills who posts a ping, before it goes on or after it has landed; some may pass."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.url = ""
         self.victims: SimpleQueue[int] = SimpleQueue()
         self.goes_on = False
+        self.passes = 0
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -35,6 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.between.passes:
+            self.between.passes -= 1
+            self._answer(*self._asked("POST", body))
+            return
         if self.between.goes_on:
             assert self._asked("POST", body)[0] == 200
         os.kill(self.between.victims.get(timeout=60), signal.SIGKILL)
@@ -92,3 +101,32 @@ def test_killed_before_and_after_its_ping_landed_it_counts_once(tmp_path: Path) 
             assert lineage is not None
             assert (lineage.counts["used"], lineage.arms["hospitals"].examples) == (1, 190)
     assert len((tmp_path / "state" / "sent.ndjson").read_text().splitlines()) == 2
+
+
+KILLS = [(True, 0), (False, 1), (False, 0), (True, 1)][: few_or_all(2, 4)]
+"""Whether the ping at which it is killed has landed, and how many went before."""
+
+
+@pytest.mark.thorough
+def test_killed_at_either_of_its_two_pings_each_counts_once(tmp_path: Path) -> None:
+    """That of rows that are held out goes first; whichever it is killed at, before or after that has landed."""
+    store, landing = tmp_path / "store", tmp_path / "landing"
+    store_with(store, replace(tumours(arms=ARMS, min_clients=1), enrolment="hash"))
+    options = ["--data", tables(tmp_path)[0], "--columns", agreed(tmp_path / "columns.toml"), "--yes", "--rounds", "1"]
+    options += ["--state", tmp_path / "state", "--every", "0.1s", "--hold-out", "0.2"]
+    with running_ingest(store, landing, "--workers", "1") as server, proxy(server.port) as between:
+        for version, (landed, passes) in enumerate(KILLS):
+            between.goes_on, between.passes = landed, passes
+            process = joining(between.url, *options)
+            between.victims.put(process.pid)
+            process.communicate(timeout=60)
+            assert process.returncode == -signal.SIGKILL
+            assert main(["join", server.url, STUDY, *map(str, options)]) == 0
+            server.flush()
+            assert main(["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing)]) == 0
+            lineage = open_store(store).version(STUDY, "main", version + 1).lineage
+            assert lineage is not None
+            assert (lineage.counts["used"], lineage.counts["duplicate"]) == (1, 0)
+            assert {name: arm.pings for name, arm in lineage.arms.items()} == {"hospitals": 1, "held-out": 1}
+    for folder in (tmp_path / "state", tmp_path / "state" / "held-out"):
+        assert len((folder / "sent.ndjson").read_text().splitlines()) == len(KILLS)

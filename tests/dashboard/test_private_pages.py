@@ -57,7 +57,10 @@ def told_by(folder: Path, operator: IngestApp) -> dict[str, str]:
         "/live/studies",
         "/live/private/privacy",
         "/live/private/privacy.json",
-        *(f"{live}/{name}" for name in ("", "history.json", "history.csv", "versions/1.json", "refused.json")),
+        *(
+            f"{live}/{name}"
+            for name in ("", "history.json", "history.csv", "versions/1.json", "refused.json", "clients.json")
+        ),
         "/results/private/",
     ]
     told = {address: visitor.get(address).get_data(as_text=True) for address in addresses}

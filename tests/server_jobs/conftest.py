@@ -1,5 +1,6 @@
 """What tests of the operator's jobs share."""
 
+from tests.server_jobs.commands import hold, place
 from tests.server_jobs.standalone import cluster
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "hold", "place"]

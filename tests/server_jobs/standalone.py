@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import java_home
 from fedping.server_jobs.spark.settings import QUICK_START
 from tests.support.effort import few_or_all
-from tests.support.processes import left_over, new_mark, wait_until
+from tests.support.processes import left_over, marked, new_mark, wait_until
 
 START_SECONDS = 120
 
@@ -37,14 +37,14 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all that run something on one: two cores, in one executor or, by `make test-long`, in two."""
+    """One cluster for all that run something on one: a worker or, by `make test-long`, two, with room for a driver."""
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=few_or_all(1, 2)) as running:
         yield running
 
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Start a master and workers of two cores in all; leave no process behind.
+    """Start a master and workers of four cores in all; leave no process behind.
 
     Their working folder is empty and their environment knows nothing of this checkout, so that executors can import our
     packages only if those were shipped to them.
@@ -52,41 +52,51 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
     with machines(folder) as made:
         url = made.start_master()
         for _ in range(workers):
-            made.start_worker(cores=2 // workers)
+            made.start_worker(cores=4 // workers)
         made.wait_for_workers()
         yield Cluster(url, folder)
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator["Machines"]:
-    """Yield the machines of a cluster, none of which runs yet; leave no process behind."""
+def machines(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator["Machines"]:
+    """Yield the machines of a cluster with some settings, none of which runs yet; leave no process behind."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_settings(folder / "conf", settings or {})
     mark = new_mark()
     try:
         with ExitStack() as running:
-            yield Machines(folder, _clean_environment(folder) | mark, running)
+            yield Machines(folder, _clean_environment(folder), mark, running)
     finally:
         left = left_over(mark)
     assert not left, f"processes of the cluster are left: {left}"
 
 
+def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
+    """Write a folder of Spark's settings, which its owner alone can read, for SPARK_CONF_DIR."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "spark-defaults.conf"
+    path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    path.chmod(0o600)
+    return folder
+
+
 class Machines:
     """The master and the workers of a cluster, each of which can be lost and started again."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], running: ExitStack) -> None:
-        self.folder, self.master = folder, ""
-        self._environment, self._running = environment, running
+    def __init__(self, folder: Path, environment: dict[str, str], mark: dict[str, str], running: ExitStack) -> None:
+        self.folder, self.master, self.conf = folder, "", folder / "conf"
+        self._environment, self._mark, self._running = environment | mark, mark, running
         self._masters: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
 
-    def start_master(self) -> str:
-        """Start a master, where the last one was if there was one, and return its URL."""
+    def start_master(self, elected: str = "ALIVE") -> str:
+        """Start a master, where the last one was if there was one, and return its URL once it is elected as so."""
         log = self.folder / f"master-{len(self._masters)}.log"
         port = self.master.rpartition(":")[2] or "0"
         process = self._start("master.Master", ["--port", port], log)
         self._masters.append((process, log))
         self.master = _said(process, log, r"Starting Spark master at (spark://\S+)")[0]
-        _said(process, log, r"I have been elected leader! New state: (\w+)")
+        _said(process, log, rf"I have been elected leader! New state: ({elected})")
         return self.master
 
     def kill_master(self) -> None:
@@ -95,10 +105,10 @@ class Machines:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def start_worker(self, cores: int = 2) -> None:
+    def start_worker(self, cores: int = 2, memory: str = "1g") -> None:
         """Start a worker, which looks for the master by itself."""
         number = len(self._workers)
-        arguments = ["--cores", str(cores), "--memory", "1g", "--work-dir", str(self.folder / f"work-{number}")]
+        arguments = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self.folder / f"work-{number}")]
         log = self.folder / f"worker-{number}.log"
         self._workers.append(self._start("worker.Worker", [*arguments, self.master], log))
 
@@ -106,6 +116,14 @@ class Machines:
         """Wait until the master of today knows the workers."""
         process, log = self._masters[-1]
         _said(process, log, r"Registering worker (\S+)", times=len(self._workers) if times is None else times)
+
+    def running(self, word: str) -> list[int]:
+        """Return the processes of the cluster that have a word in their command line, such as executors' JVMs."""
+        return [pid for pid, command in marked(self._mark).items() if word in command]
+
+    def executors(self) -> list[int]:
+        """Return the JVMs of executors."""
+        return self.running("CoarseGrainedExecutorBackend --driver-url")
 
     def master_log(self) -> str:
         """Return what the master of today has written."""
@@ -154,6 +172,7 @@ def _clean_environment(folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(spark_home()),
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",

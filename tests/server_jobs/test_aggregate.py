@@ -285,7 +285,7 @@ def test_groups_are_those_of_a_dictionary(words: list[tuple[int, int]]) -> None:
 def test_a_file_whose_rows_are_in_the_wrong_shard_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trusting the footer would let one client vote in two shards, and its duplicates pass."""
     monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", 1)
-    monkeypatch.setattr(fedping.protocol.landing, "shard_of", lambda ids: np.arange(len(ids), dtype=np.uint8) % SHARDS)
+    monkeypatch.setattr(fedping.protocol.landing, "shard_of", lambda ids, _: np.arange(len(ids)) % SHARDS)
     path = write_landed(tmp_path, table_of([Ping(i, i) for i in range(64)]), 0)
     with pytest.raises(UnreadableFile, match=path.name):
         aggregate([path])
@@ -337,9 +337,11 @@ def test_spark_and_numpy_agree_to_the_last_bit(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("weighting", ["client", "examples"])
+@pytest.mark.parametrize("votes", [{"weighting": "client"}, {"weighting": "examples", "most_votes": 5}])
 @pytest.mark.parametrize("rows", [2000, 8000], ids=["one row group", "sixteen shards"])
-def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, engine: SparkEngine, weighting: str, rows: int) -> None:
+def test_spark_and_numpy_agree_on_model_updates(
+    tmp_path: Path, engine: SparkEngine, votes: dict[str, object], rows: int
+) -> None:
     rng = np.random.default_rng(rows)
     examples = rng.integers(0, 5, rows)
     people = rng.integers(0, 256, (rows // 3, 16), np.uint8)
@@ -353,7 +355,7 @@ def test_spark_and_numpy_agree_on_model_updates(tmp_path: Path, engine: SparkEng
         examples=examples,
     )
     paths = [write_landed(tmp_path, landed_model_updates(pings, 0), n) for n in range(2)]  # the second of duplicates
-    rules = dataclasses.replace(RULES, line=line_of(8, weighting=weighting), pings="model-update")
+    rules = dataclasses.replace(RULES, line=line_of(8, **votes), pings="model-update")
     found = aggregate(paths, rules, engine)
     assert found == aggregate(paths, rules)
     assert (found.counts["duplicate"], found.counts["used"]) == (rows, int((examples > 0).sum()))

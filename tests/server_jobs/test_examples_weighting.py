@@ -4,10 +4,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed import ModelPings, landed_model_updates
 from fedping.protocol.landing import write_landed
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
@@ -18,8 +20,8 @@ from tests.support.rounds import Ping, line_of, table_of, work_of
 FloatArray = NDArray[np.float64]
 
 
-def rules(weighting: str, pings: str = "model-update", m: int = 3) -> Rules:
-    line = line_of(m, weighting=weighting)
+def rules(weighting: str, pings: str = "model-update", m: int = 3, most_votes: int | None = None) -> Rules:
+    line = line_of(m, weighting=weighting, most_votes=most_votes)
     return Rules(line=line, iteration=0, arms=("a", "b"), submits=(True, True), pings=pings)
 
 
@@ -29,8 +31,8 @@ def squares(weights: FloatArray, x: FloatArray, y: FloatArray) -> tuple[float, F
     return float((apart**2).sum() / max(len(y), 1)), 2 * x.T @ apart / max(len(y), 1)
 
 
-def aggregate(made: list[ModelPings], weighting: str) -> RoundAggregate:
-    judged = rules(weighting)
+def aggregate(made: list[ModelPings], weighting: str, most_votes: int | None = None) -> RoundAggregate:
+    judged = rules(weighting, most_votes=most_votes)
     with tempfile.TemporaryDirectory() as folder:
         paths = [write_landed(Path(folder), landed_model_updates(one, 0), n) for n, one in enumerate(made)]
         return combined(NumpyEngine().partials(work_of(paths, judged)), judged)
@@ -88,6 +90,55 @@ def test_each_weighting_counts_what_it_says() -> None:
     assert {name: one.mean[0] for name, one in means.items()} == {"client": 6.0, "ping": 5.0, "examples": 6.8}
     assert {name: one.weight for name, one in means.items()} == {"client": 2.0, "ping": 3.0, "examples": 10.0}
     assert {one.clients for one in means.values()} == {2}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=12),
+    most=st.integers(1, 1000),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_no_client_has_more_votes_than_the_line_allows(sizes: list[int], most: int, seed: int) -> None:
+    """However many examples it claims, and however many pings it sends; who has less than that has what it has."""
+    rng = np.random.default_rng(seed)
+    ids = np.arange(16 * len(sizes), dtype=np.uint16).astype(np.uint8).reshape(-1, 16)
+    of = rng.integers(0, len(sizes), len(sizes))
+    alone = np.bincount(of, minlength=len(sizes))[of] == 1
+    for client in np.unique(of):
+        mine = np.flatnonzero(of == client)
+        pings = ModelPings(
+            document_ids=ids[mine],
+            client_ids=ids[of[mine]],
+            arm="a",
+            version=0,
+            updates=rng.normal(size=(len(mine), 3)),
+            losses=np.zeros(len(mine)),
+            examples=np.array(sizes)[mine],
+        )
+        weight = aggregate([pings], "examples", most).updates.weight
+        assert 0 < weight <= most * (1 + 1e-12)
+        if alone[mine[0]]:
+            assert weight == min(most, sizes[mine[0]])
+
+
+def test_bounded_votes_are_those_of_the_mean() -> None:
+    ids = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    pings = ModelPings(
+        document_ids=ids,
+        client_ids=ids,
+        arm="a",
+        version=0,
+        updates=np.array([[1.0, 0, 0], [2, 0, 0], [100, 0, 0]]),
+        losses=np.zeros(3),
+        examples=np.array([10, 30, 10**9]),
+    )
+    found = aggregate([pings], "examples", 20).updates
+    assert (found.weight, found.mean[0]) == (50.0, (10 * 1 + 20 * 2 + 20 * 100) / 50)
+
+
+def test_votes_of_one_a_client_have_nothing_to_bound() -> None:
+    with pytest.raises(InvalidSettings, match="'most_votes' has nothing to bound"):
+        line_of(3, weighting="client", most_votes=2)
 
 
 def test_an_interaction_is_one_example(tmp_path: Path) -> None:

@@ -201,11 +201,11 @@ def test_a_pass_that_stopped_anywhere_is_completed_without_a_duplicate(
     real_write = compactor_module.write_landed
     calls: list[Path] = []
 
-    def write(folder: Path, *args: Any) -> Path:
+    def write(folder: Path, *args: Any, **named: Any) -> Path:
         if len(calls) == written:
             raise Stopped
         calls.append(folder)
-        return real_write(folder, *args)
+        return real_write(folder, *args, **named)
 
     compactor = Compactor(ingest.settings, Counters(ingest.settings.counters))
     with monkeypatch.context() as patch:
@@ -239,7 +239,7 @@ def test_a_landing_folder_that_fails_for_a_while_loses_nothing(
 ) -> None:
     ids = fill(ingest, 12)
 
-    def fail(*_: Any) -> Path:
+    def fail(*_: Any, **__: Any) -> Path:
         raise OSError(28, "No space left on device")
 
     compactor = Compactor(ingest.settings, Counters(ingest.settings.counters))

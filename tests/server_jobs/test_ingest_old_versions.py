@@ -112,11 +112,11 @@ def test_a_pass_that_is_repeated_with_another_window_loses_nothing(
     real_write = compactor_module.write_landed
     calls: list[Path] = []
 
-    def write(folder: Path, *args: Any) -> Path:
+    def write(folder: Path, *args: Any, **named: Any) -> Path:
         if len(calls) == written:
             raise Stopped
         calls.append(folder)
-        return real_write(folder, *args)
+        return real_write(folder, *args, **named)
 
     compactor = Compactor(ingest.settings, Counters(ingest.settings.counters))
     with monkeypatch.context() as patch:

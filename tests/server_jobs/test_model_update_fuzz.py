@@ -27,6 +27,7 @@ QUICK = settings(
 
 VALID_TOGETHER = [
     {"study_variation": "control", "update": None},
+    {"study_variation": "control", "update": None, "confusion": [4, 0, 1, 2]},
     {"examples": 0},
     {"examples": 0, "loss": 0, "update": [0, 0, 0]},
 ]
@@ -62,6 +63,7 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestApp]:
 
 def check_row(row: dict[str, Any], payload: dict[str, Any]) -> None:
     assert (row["examples"], row["loss"]) == (payload["examples"], payload["loss"])
+    assert row["confusion"] == payload.get("confusion")
     if payload["update"] is None:
         assert (row["update"], row["update_encoding"]) == (None, None)
     else:

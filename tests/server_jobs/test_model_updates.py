@@ -28,6 +28,9 @@ from tests.support.model_updates import PATH, STUDY, model_lines, model_ping_jso
 from tests.support.pings import ping_json
 from tests.support.versions import WHEN
 
+TELLS = {"study_variation": "control", "update": None}
+"""What an arm sends that applies versions and does not submit."""
+
 
 @pytest.fixture
 def ingest(tmp_path: Path) -> IngestApp:
@@ -54,7 +57,14 @@ def test_a_ping_lands_as_it_was_sent(ingest: IngestApp) -> None:
     assert str(uuid.UUID(bytes=row.pop("document_id"))) == document
     del row["client_id"], row["received_at"]
     expected = {"model_version": 0, "study_variation": "treatment", "update_encoding": "dense", "loss": 1.5}
-    assert row == {**expected, "examples": 7}
+    assert row == {**expected, "examples": 7, "confusion": None}
+
+
+def test_what_was_taken_for_what_lands_beside_pings_that_do_not_tell(ingest: IngestApp) -> None:
+    told = model_ping_json(study_variation="control", update=None, confusion=[3, 1, 0, 3])
+    assert post(ingest, told) == (200, "")
+    assert post(ingest, model_ping_json()) == (200, "")
+    assert sorted((row["confusion"] or [] for row in rows_of(ingest)), key=len) == [[], [3, 1, 0, 3]]
 
 
 def test_files_have_the_schema_of_their_type(ingest: IngestApp) -> None:
@@ -97,6 +107,12 @@ def test_what_an_arm_may_send_is_taken(ingest: IngestApp, payload: dict[str, Any
         ({"update": [1, 2, 1e31]}, "not_a_ping", "$.payload.update"),
         ({"loss": 1e31}, "not_a_ping", "$.payload.loss"),
         ({"model_version": 1}, "model_version", "has not been published"),
+        ({"confusion": [7]}, "not_a_ping", "leave out it, or the update"),
+        ({**TELLS, "confusion": [3, 4]}, "not_a_ping", "has 2 numbers, which is no square"),
+        ({**TELLS, "confusion": [3, 1, 0, 4]}, "not_a_ping", "counts 8 examples, and `examples` is 7"),
+        ({**TELLS, "confusion": [8, 0, 0, -1]}, "not_a_ping", "$.payload.confusion"),
+        ({**TELLS, "confusion": [1] * 1089}, "not_a_ping", "$.payload.confusion"),
+        ({**TELLS, "confusion": None}, "not_a_ping", "$.payload.confusion"),
     ],
 )
 def test_what_an_arm_may_not_send_is_refused(

@@ -6,122 +6,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from fedping.main import main
-from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.schedule import limit_for, parse_time_limit
 from fedping.server_jobs.spark.failures import told
 from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import java_home
 from fedping.server_jobs.spark.settings import QUICK_START
-from tests.server_jobs.standalone import QUICK_EXECUTORS, Machines, machines
-from tests.support.processes import left_over, marked, new_mark, wait_until
-from tests.support.rounds import FIRST_MS, Ping, land, store_with
-from tests.support.versions import small_study
+from tests.server_jobs.commands import EVENT_SECONDS, ROOT, Hold, Place, script
+from tests.server_jobs.standalone import Machines, machines
+from tests.support.processes import left_over, new_mark
 
-ROOT = Path(__file__).parents[2]
 BOTH = [signal.SIGTERM, signal.SIGINT]
-EVENT_SECONDS = 200
-"""How long to wait for something to happen, before the test fails; nothing is asserted of how long it takes."""
-
-
-@dataclass
-class Place:
-    """A store with a study, a landing folder with a ping of version 0, and what is run on them."""
-
-    folder: Path
-    started: list["Running"] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        store_with(self.folder / "store", small_study())
-        land(self.folder / "landing", [Ping(1, 1)])
-
-    @property
-    def store(self) -> ModelStore:
-        return open_store(self.folder / "store")
-
-    @property
-    def version(self) -> int:
-        return self.store.head("study", "main").iteration
-
-    def land_for(self, version: int) -> None:
-        ping = Ping(100 + version, 1, version=version)
-        land(self.folder / "landing", [ping], iteration=version, at_ms=FIRST_MS + version)
-
-    def start(self, *command: str, program: tuple[str, ...] = (), **environment: str) -> "Running":
-        """Start a fedping command with the store and the landing folder."""
-        conf = QUICK_EXECUTORS | {"spark.starvation.timeout": "1s"}
-        options = [word for key, value in conf.items() for word in ("--conf", f"'{key}={value}'")]
-        mark, said = new_mark(), self.folder / f"said-{len(self.started)}"
-        where = ["--store", str(self.folder / "store"), "--landing", str(self.folder / "landing")]
-        made = os.environ | mark | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
-        made |= {"PYSPARK_SUBMIT_ARGS": " ".join([*options, "pyspark-shell"])}
-        made |= {"SPARK_LOCAL_DIRS": str(self.folder / "local"), **environment}
-        with open(said, "w") as out:
-            process = subprocess.Popen(
-                [*(program or (sys.executable, "-m", "fedping")), *command, "study", *where],
-                cwd=self.folder,
-                stdout=out,
-                stderr=out,
-                env=made,
-                start_new_session=True,
-            )
-        self.started.append(Running(process, mark, said))
-        return self.started[-1]
-
-
-@dataclass
-class Running:
-    """A command that was started."""
-
-    process: "subprocess.Popen[bytes]"
-    mark: dict[str, str]
-    path: Path
-
-    def said(self) -> str:
-        return self.path.read_text()
-
-    def wait_for(self, text: str) -> None:
-        """Wait until it has said something."""
-        self.wait_until(lambda: text in self.said())
-
-    def wait_until(self, happened) -> None:
-        """Wait until something has happened; it must not end before."""
-        assert wait_until(lambda: happened() or self.process.poll() is not None, EVENT_SECONDS), self.said()
-        assert happened(), f"it ended with {self.process.returncode}: {self.said()}"
-
-    def runs(self, program: str) -> bool:
-        """Whether a process of it has a word in its command line."""
-        return any(program in command for command in marked(self.mark).values())
-
-    def java(self) -> int:
-        return next(pid for pid, command in marked(self.mark).items() if "org.apache.spark.deploy" in command)
-
-    def ended(self) -> int:
-        """Wait for its end, and for that of all that it started; return its exit code."""
-        code = self.process.wait(EVENT_SECONDS)
-        assert not left_over(self.mark), self.said()
-        assert not re.search("^Traceback", self.said(), re.MULTILINE), self.said()  # Spark's log may quote others
-        return code
-
-    def sentence(self) -> str:
-        """Return the last line that it has said itself."""
-        return [line for line in self.said().splitlines() if line.startswith("fedping: ")][-1]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A place to run things in; nothing that was started there outlives the test."""
-    made = Place(tmp_path)
-    yield made
-    for running in made.started:
-        left_over(running.mark, seconds=0)
-        running.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -139,28 +39,6 @@ def cluster(tmp_path: Path) -> Iterator[Machines]:
         made.start_worker()
         made.wait_for_workers()
         yield made
-
-
-class Hold:
-    """A Python for executors that waits before it begins: so a job is in its middle for as long as a test wants."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file, self.begun, self.program = folder / "hold", folder / "begun", folder / "held-python"
-        self._file.touch()
-        self.program.write_text(
-            f"#!/bin/sh\n[ -e '{self._file}' ] && touch '{self.begun}'\n"
-            f"while [ -e '{self._file}' ]; do kill -0 $PPID || exit 1; sleep 0.1; done\n"
-            f"exec '{sys.executable}' \"$@\"\n"
-        )
-        self.program.chmod(0o755)
-
-    def release(self) -> None:
-        self._file.unlink()
-
-
-@pytest.fixture
-def hold(tmp_path: Path) -> Hold:
-    return Hold(tmp_path)
 
 
 def test_time_limits_are_intervals_or_none() -> None:
@@ -391,10 +269,6 @@ def test_executors_without_our_python_are_told_in_a_sentence(place: Place, clust
 
 
 # --- by spark-submit ---
-
-
-def script(*options: str) -> tuple[str, ...]:
-    return (str(ROOT / "spark-submit.sh"), *options, "--")
 
 
 @pytest.mark.long

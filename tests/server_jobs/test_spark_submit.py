@@ -130,14 +130,15 @@ def test_the_operators_own_log_settings_are_left_alone(tmp_path: Path, monkeypat
         (["--master"], "--master lacks its value"),
         (["--deploy-mode", "clutser", "--", "round"], "no deploy mode 'clutser'"),
         (["--deploy-mode", "cluster", "--", "round"], "needs a cluster"),
-        (["--master", "spark://host:1", "--deploy-mode=cluster", "--", "round"], "does not run Python drivers"),
-        (["--conf", "spark.master=spark://h:1", "-c", "spark.submit.deployMode=cluster", "round"], "Python drivers"),
+        (["--master", "spark://host:1", "--deploy-mode=cluster", "--", "round"], "set FEDPING_SPARK_STAGING"),
+        (["--conf", "spark.master=spark://h:1", "-c", "spark.submit.deployMode=cluster", "round"], "SPARK_STAGING"),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_told_in_a_sentence(
     argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MASTER", raising=False)
+    monkeypatch.delenv("FEDPING_SPARK_STAGING", raising=False)
     assert submit.main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith("spark-submit.sh: ")
@@ -164,6 +165,30 @@ def test_cluster_mode_hands_code_and_entry_point_to_spark_submit(tmp_path: Path)
     code, theirs = str(value_of(options, "--py-files", "", {})).split(",")
     assert theirs == "a.zip"
     assert zipfile.is_zipfile(code)
+
+
+def test_a_command_on_the_cluster_gets_its_variables(tmp_path: Path) -> None:
+    given = {"FEDPING_STORE": "s3://b/store", "FEDPING_LOG_FORMAT": "json", "FEDPING_WEBHOOK": "https://a.secret"}
+    _, words = run_with_a_spark_that_notes(tmp_path, ["--master", "yarn", "--deploy-mode", "cluster", "round"], given)
+    _, rest = split(words)
+    assert rest[1:] == ["FEDPING_STORE=s3://b/store", "FEDPING_LOG_FORMAT=json", "round"]
+    entry = [sys.executable, rest[0], "FEDPING_STORE=nowhere", "store", "history", "x", "y"]
+    ran = subprocess.run(entry, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "there is no model store at nowhere" in ran.stderr
+
+
+def test_on_kubernetes_the_code_is_the_images_unless_it_can_be_uploaded(tmp_path: Path) -> None:
+    argv = ["--master", "k8s://h:1", "--deploy-mode", "cluster"]
+    _, words = run_with_a_spark_that_notes(tmp_path / "a", [*argv, "round", "x"])
+    options, rest = split(words)
+    assert rest == [submit.IN_IMAGE, "round", "x"]
+    assert value_of(options, "--py-files", "", {}) is None
+    uploads = ["--conf", "spark.kubernetes.file.upload.path=s3a://b/uploads"]
+    _, words = run_with_a_spark_that_notes(tmp_path / "b", [*argv, *uploads, "round", "x"])
+    options, rest = split(words)
+    assert rest[0].endswith("server_jobs/spark/entry.py")
+    assert zipfile.is_zipfile(str(value_of(options, "--py-files", "", {})))
 
 
 def test_options_of_the_environment_come_before_those_of_the_command_line(tmp_path: Path) -> None:
@@ -226,6 +251,8 @@ def test_the_shipped_zip_is_enough_to_run_the_command(tmp_path: Path) -> None:
     assert {name.rpartition("/")[0].replace("/", ".") for name in names} >= set(PACKAGES)
     assert not [name for name in names if name.startswith(("fedping/client_sim/", "fedping/analysis/"))]
     assert not [name for name in names if "__pycache__" in name]
+    ran = subprocess.run([sys.executable, path, "round", "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert "Usage: fedping round" in ran.stdout, "it is a program itself, as drivers on standalone clusters have it"
 
 
 def test_the_script_runs_through_a_link_from_anywhere(tmp_path: Path) -> None:

@@ -24,6 +24,13 @@ STUDY = "tumours"
 LABEL = "diagnosis"
 
 
+ARMS = (
+    Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True),
+    Arm(name="held-out", share=0.5, line="main", applies=True),
+)
+"""One that trains, and one for rows that are held out."""
+
+
 def tumours(
     *,
     training: Training | None = None,

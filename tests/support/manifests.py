@@ -34,9 +34,11 @@ def key(thing: Object) -> Key:
 
 
 def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
-    """Return objects with a component's patches over them."""
+    """Return objects with a component's own beside them, and its patches over them."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     assert kustomization["kind"] == "Component"
+    own = [each for name in kustomization.get("resources", ()) for each in documents(folder / name)]
+    found = found | {key(each): each for each in own}
     patches = [each for patch in kustomization["patches"] for each in documents(folder / patch["path"])]
     missing = [key(patch) for patch in patches if key(patch) not in found]
     assert not missing, f"patches of what is not there: {missing}"

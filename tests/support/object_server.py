@@ -20,6 +20,7 @@ a share of the requests fail from then on, at most so many:
     skewed       403, as for a request whose time is minutes from the server's
     elsewhere    301, as for a bucket of another region
     deaf         no fault of one request: conditional writes are not obeyed
+    kept         nor this: what is there may not be replaced, as by a policy of retention
 
 `GET /_seen` tells how many requests of each method there were.
 """
@@ -72,17 +73,21 @@ _ERRORS = {
         "throttled": ("429 Too Many Requests", "SlowDown", ""),
         "denied": ("403 Forbidden", "AccessDenied", ""),
         "expired": ("401 Unauthorized", "AuthenticationRequired", ""),
+        "kept": ("403 Forbidden", "RetentionPolicyNotMet", ""),
     },
     "az": {
         "slow_down": ("503 Service Unavailable", "ServerBusy", ""),
         "error": _ERROR,
         "throttled": _THROTTLED,
         "denied": ("403 Forbidden", "AuthorizationPermissionMismatch", ""),
+        "kept": ("409 Conflict", "BlobImmutableDueToPolicy", ""),
         "expired": ("403 Forbidden", "AuthenticationFailed", "Signature not valid in the specified time frame"),
         "skewed": ("403 Forbidden", "AuthenticationFailed", "Request date header too old: 'Mon, 23 Nov 2026 06:00:00'"),
     },
 }
 """Of each service: the status, the code, and what Azure says beside the code."""
+
+_CONDITIONS = ("HTTP_IF_NONE_MATCH", "HTTP_X_GOOG_IF_GENERATION_MATCH")
 
 Start = Callable[..., Any]
 
@@ -122,11 +127,7 @@ class Bucket:
 
     def put(self, key: str) -> None:
         """Write an empty object by HTTP, of a name that the library would not take."""
-        sas = f"?{azurite.ALWAYS}" if self.scheme == "az" else ""
-        headers = {"Authorization": f"Bearer {TOKEN}"} if self.scheme == "gs" else {}
-        address = f"{self.endpoint}/{azurite.ACCOUNT}" if self.scheme == "az" else self.endpoint
-        headers |= {"x-ms-blob-type": "BlockBlob"}
-        requests.put(f"{address}/{self.name}/{key}{sas}", headers=headers, timeout=60).raise_for_status()
+        _put(self.endpoint, self.scheme, f"{self.name}/{key}")
 
     @property
     def scheme(self) -> str:
@@ -181,20 +182,25 @@ def environment(endpoint: str, scheme: str) -> dict[str, str]:
 def bucket_of(endpoint: str, scheme: str = "s3") -> Iterator[Bucket]:
     """Make a new bucket, which this process and those that it starts have the keys of."""
     name = f"test-{uuid.uuid4().hex[:12]}"
-    addresses = {
-        "s3": f"{endpoint}/{name}",
-        "gs": f"{endpoint}/{name}",
-        "az": f"{endpoint}/{azurite.ACCOUNT}/{name}?restype=container&{azurite.ALWAYS}",
-    }
-    headers = {"Authorization": f"Bearer {TOKEN}"} if scheme == "gs" else {}
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environment(endpoint, scheme).items():
             patch.setenv(variable, value)
-        requests.put(addresses[scheme], headers=headers, timeout=60).raise_for_status()
+        _put(endpoint, scheme, name, "restype=container&" if scheme == "az" else "")
         made = Bucket(f"{scheme}://{name}", endpoint)
         made.well()
         yield made
         made.well()
+
+
+def _put(endpoint: str, scheme: str, path: str, query: str = "") -> None:
+    """Make a bucket or write an empty object, as somebody who may; the library does neither."""
+    address, headers = f"{endpoint}/{path}", {}
+    if scheme == "gs":
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+    elif scheme == "az":
+        address = f"{endpoint}/{azurite.ACCOUNT}/{path}?{query}{azurite.ALWAYS}"
+        headers = {"x-ms-blob-type": "BlockBlob"}
+    requests.put(address, headers=headers, timeout=60).raise_for_status()
 
 
 class _Faulty:
@@ -223,6 +229,8 @@ class _Faulty:
             return [json.dumps(self._seen).encode()]
         while (kind := self._fault(environ["REQUEST_METHOD"])) == "hangs":
             time.sleep(0.05)
+        if kind == "kept" and any(name in environ for name in _CONDITIONS):
+            kind = ""
         if kind in self._errors:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             status, code, detail = self._errors[kind]
@@ -235,8 +243,8 @@ class _Faulty:
             start("200 OK", [])
             return []
         if kind == "deaf":
-            environ.pop("HTTP_IF_NONE_MATCH", None)
-            environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None)
+            for name in _CONDITIONS:
+                environ.pop(name, None)
         answer = self._answer(environ, start, cut=kind == "cut")
         if kind == "lost":
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)

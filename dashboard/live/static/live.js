@@ -14,6 +14,7 @@ import { lineage } from "./lineage.js";
 import { showRefused } from "./refused.js";
 import { rollingBack } from "./rolling_back.js";
 import { Stopwatch } from "./stopwatch.js";
+import { showTakingPart } from "./taking_part.js";
 
 const at = (id) => document.getElementById(id);
 const line = new Line();
@@ -73,6 +74,7 @@ function take(data) {
   if (data.whole) showLinks();
   showHealth(line);
   showRefused(line);
+  showTakingPart(line);
   if (at("influence")) {
     at("influence").hidden = !line.influence.length;
     at("newcomers").hidden = !influence.counted(line).length;

@@ -33,6 +33,7 @@ LABELS: dict[str, str] = {
     "server.staleness": "Late pings",
     "server.clip": "Long updates",
     "server.bucketing": "Clients averaged first",
+    "server.most_votes": "Most votes of a client",
     "server.weighting": "One vote is",
     "server.min_clients": "Minimum clients per round",
     "sampling": "Who takes part in a round",
@@ -149,7 +150,7 @@ OF_USERS = ("users", "judges", "population", "groups")
 
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
-    "server.clip", "server.bucketing",
+    "server.clip", "server.bucketing", "server.most_votes",
     "lateness", "co_op", "gossip", "training.optimizer", "attack", "privacy",
     "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",

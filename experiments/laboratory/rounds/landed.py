@@ -20,7 +20,7 @@ from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol import __version__
 from fedping.protocol.landed import ModelPings, landed_model_updates
-from fedping.protocol.landing import landed_files, partition, write_landed
+from fedping.protocol.landing import SHARDS, landed_files, partition, write_landed
 from fedping.protocol.model import UnfitModel
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
@@ -93,17 +93,18 @@ class LandedRounds:
 
 
 class FileCarrier:
-    """Writes pings as landed files, one per block, without a network; see :class:`Carrier`."""
+    """Writes pings as landed files of so many shards, one per block, without a network; see :class:`Carrier`."""
 
-    def __init__(self, landing: Path, ids: NDArray[np.uint8]) -> None:
-        self._landing, self._ids = landing, ids
+    def __init__(self, landing: Path, ids: NDArray[np.uint8], shards: int = SHARDS) -> None:
+        self._landing, self._ids, self._shards = landing, ids, shards
         self.fetched_bytes = 0
 
     def send(self, block: Updates, version: int, number: int, landed_ms: int) -> int:
         """See :meth:`Carrier.send`."""
         table = landed_model_updates(pings_of(block, self._ids[block.clients], version, landed_ms), landed_ms)
         folder = partition(self._landing, STUDY, LINE, version)
-        write_landed(folder, table, landed_ms, token=f"{landed_ms // ROUND_MS:08d}-{number:06d}")
+        token = f"{landed_ms // ROUND_MS:08d}-{number:06d}"
+        write_landed(folder, table, landed_ms, token=token, shards=self._shards)
         return posted_bytes(block)
 
     def all_sent(self) -> None:

@@ -14,7 +14,7 @@ from fedping.experiments.laboratory.rounds.travelled import fetched_bytes, poste
 from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates, diverged
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.landing import shard_of
+from fedping.protocol.landing import SHARDS, shard_of
 from fedping.protocol.links import name_of
 from fedping.protocol.model import out_of_range
 from fedping.protocol.spec import published_array
@@ -36,12 +36,13 @@ class MemoryRounds:
         line: what the server does.
         ids: each client's id, which determines its shard, shape (clients, 16).
         seed: the seed of the server's draws.
+        shards: into how many the clients are divided.
     """
 
-    def __init__(self, line: Line, ids: NDArray[np.uint8], seed: int = 0) -> None:
+    def __init__(self, line: Line, ids: NDArray[np.uint8], seed: int = 0, shards: int = SHARDS) -> None:
         self._line, self._seed, self._number = line, seed, 0
         self._links = receiving(line)
-        self._ids, self._shards = ids, shard_of(ids)
+        self._ids, self._shards, self._count = ids, shard_of(ids, shards), shards
         self._exact: FloatArray = line.spec.start_array
         self._state = first_state(line)
         self._weights = published_array(line.spec, self._exact)
@@ -84,7 +85,7 @@ class MemoryRounds:
             raise BrokenLink(f"round {self._number} came to nothing: {error}") from error
 
     def _run(self, sent: Iterable[Updates]) -> RoundReport:
-        seen, updates = Seen(self._line.pipeline), ArrayRound(self._line, self._state)
+        seen, updates = Seen(self._line.pipeline), ArrayRound(self._line, self._state, self._count)
         version_bytes = fetched_bytes(self._line.spec.document_names, self._weights)
         for block in sent:
             seen.see(block, posted_bytes(block))

@@ -28,6 +28,7 @@ from fedping.server_jobs.ingest.compaction.duplicates import (
     keys_of,
     recently_landed,
 )
+from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.ingest.compaction.newcomers import Newcomers
 from fedping.server_jobs.ingest.compaction.partitions import (
     Newest,
@@ -63,6 +64,7 @@ class Compactor:
         self._told: set[Path] = set()
         self._newest = Newest()
         self._recent: RecentDocuments | None = None
+        self._layouts = Layouts(settings.store)
 
     def has_work(self) -> bool:
         """Return whether a segment has been rolled."""
@@ -138,9 +140,9 @@ class Compactor:
             rows = part.rows[first[part.rows] & ~done]
             if len(rows):
                 table = landed_columns(records.take(pa.array(rows)), document)
-                write_landed(part.folder, table, now_ms, note)
-                self._counters.add("files", 1)
                 study, line = (records.column(name)[int(rows[0])].as_py() for name in (STUDY, LINE))
+                write_landed(part.folder, table, now_ms, note, shards=self._layouts.shards(study))
+                self._counters.add("files", 1)
                 self._uploads.add(study, line, table)
                 self._newcomers.add(study, uuid_bytes(records.column("client_id").take(pa.array(rows))), now_ms)
         self._recent.add(documents[first])

@@ -1,0 +1,296 @@
+"""What a fleet of any size asks of its operator: pings, machines, storage, rounds and money, from the cost of one ping.
+
+Pure arithmetic. Unit costs are measured (``python -m benchmarks.unit_costs``); those in here are of the machine that
+`docs/benchmarks.md` tells of, and anybody's own may take their place. There is no price in here: whoever plans gives
+what their provider asks.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.landing import MOST_SHARDS, SHARDS, groups_for
+
+DAY_S = 86_400
+MONTH_DAYS = 365.25 / 12
+GB = 1e9
+
+SHARD_COSTS = ((16, 1.0), (64, 1.59), (256, 2.25))
+"""Processor time of a round of so many shards, beside one of 16, measured (``python -m benchmarks.shards``)."""
+
+SHARD_PINGS = TASK_PINGS = 4_000_000
+"""Pings of a shard that a round has room for, and about as many as one task is given."""
+
+ROW_BYTES = 100
+"""What a task holds of each ping."""
+
+CHUNKS = 8
+"""Column chunks that a round reads of each row group: seven that decide about a ping, and the updates."""
+
+HEAD_BYTES = 300
+"""About what an answer without a model has."""
+
+COMPACT_S = 60
+"""Seconds between two landed files of an ingest machine, unless its option says otherwise."""
+
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
+Amount = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class UnitCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one ping costs.
+
+    Attributes:
+        name: of the model and its upload.
+        ping_bytes: of the body of a request of one ping.
+        ingest_us: processor microseconds of all of ingest's processes, from the request to Parquet.
+        journal_bytes: in the journal, until it is compacted.
+        landed_bytes: in Parquet.
+        round_us: processor microseconds in a round of 16 shards.
+        round_seconds: processor seconds of a round whatever has come, one after the other.
+        model_bytes: of a model as clients fetch it, compressed.
+    """
+
+    name: str
+    ping_bytes: Positive
+    ingest_us: Positive
+    journal_bytes: Positive
+    landed_bytes: Positive
+    round_us: Positive
+    round_seconds: Amount
+    model_bytes: Positive
+
+
+class Prices(Struct, frozen=True, kw_only=True):
+    """What a provider asks, in any currency; None where nobody has said."""
+
+    core_hour: Amount | None = None
+    gb_month: Amount | None = None
+    gb_out: Amount | None = None
+    million_requests: Amount | None = None
+
+
+class Fleet(Struct, frozen=True, kw_only=True):
+    """What is asked of a plan.
+
+    Attributes:
+        clients: that take part.
+        pings_a_day: of each, on average.
+        fetches_a_day: how often each asks for the newest model.
+        peak: how many times the mean the busiest hour has.
+        every_s: seconds between two rounds.
+        within_s: seconds that a round may take at the peak.
+        busy: share of an ingest machine's cores that may be busy at the peak.
+        machine_cores: cores of an ingest machine.
+        keep_days: how long pings are kept.
+        journal_hours: for how long journals have to hold the peak where nothing can land.
+    """
+
+    clients: Positive
+    pings_a_day: Positive = 5.0
+    fetches_a_day: Amount = 5.0
+    peak: Annotated[float, Meta(ge=1, le=1e6)] = 3.0
+    every_s: Positive = 1800.0
+    within_s: Positive = 300.0
+    busy: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    machine_cores: Annotated[int, Meta(ge=1)] = 8
+    keep_days: Amount = 30.0
+    journal_hours: Amount = 4.0
+
+
+class Ingest(Struct, frozen=True, kw_only=True):
+    """What takes the pings: a machine more than the peak needs, since one may fail."""
+
+    mean_pings_s: float
+    peak_pings_s: float
+    peak_mbit_s: float
+    busy_cores: float
+    machines: int
+    journal_gb_a_machine: float
+
+
+class Rounds(Struct, frozen=True, kw_only=True):
+    """A round at the peak; ``core_hours_a_day`` are those of all the day's, of which most are smaller.
+
+    ``memory_gb`` is held at a time by all cores together.
+    """
+
+    pings: float
+    shards: int
+    cores: int
+    seconds: float
+    memory_gb: float
+    reads: float
+    a_day: float
+    core_hours_a_day: float
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """What lies in Parquet, and what clients fetch."""
+
+    landed_gb_a_day: float
+    landed_gb: float
+    fetches_peak_s: float
+    models_gb_a_day: float
+
+
+class FleetPlan(Struct, frozen=True, kw_only=True):
+    """What a fleet asks; ``money`` is a month's by what it is for, of what has a price."""
+
+    costs: UnitCosts
+    fleet: Fleet
+    ingest: Ingest
+    rounds: Rounds
+    stored: Stored
+    money: dict[str, float]
+
+
+MEASURED = {
+    "firefox-2018": UnitCosts(
+        name="firefox-2018",
+        ping_bytes=900,
+        ingest_us=229.4,
+        journal_bytes=921,
+        landed_bytes=138,
+        round_us=0.977,
+        round_seconds=0.03,
+        model_bytes=451,
+    ),
+    "million": UnitCosts(
+        name="million",
+        ping_bytes=184_521,
+        ingest_us=5094.9,
+        journal_bytes=184_646,
+        landed_bytes=138_300,
+        round_us=33023.28,
+        round_seconds=2.27,
+        model_bytes=9_081_311,
+    ),
+}
+"""The unit costs that `docs/benchmarks.md` tells, by name."""
+
+
+def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
+    """Return what a fleet asks.
+
+    Raises:
+        InvalidSettings: no cluster ends the round at the peak in time.
+    """
+    ingest, rounds, stored = _ingest(fleet, costs), _rounds(fleet, costs), _stored(fleet, costs)
+    machines = ingest.machines * fleet.machine_cores
+    fetches = fleet.clients * fleet.fetches_a_day
+    journals = ingest.machines * ingest.journal_gb_a_machine
+    bills = {
+        "ingest machines": (machines * 24 * MONTH_DAYS, prices.core_hour),
+        "rounds, while they run": (rounds.core_hours_a_day * MONTH_DAYS, prices.core_hour),
+        "pings and journals on disk": (stored.landed_gb + journals, prices.gb_month),
+        "models to clients": (stored.models_gb_a_day * MONTH_DAYS, prices.gb_out),
+        "requests for models": (fetches * MONTH_DAYS / 1e6, prices.million_requests),
+    }
+    money = {name: amount * price for name, (amount, price) in bills.items() if price is not None}
+    return FleetPlan(costs=costs, fleet=fleet, ingest=ingest, rounds=rounds, stored=stored, money=money)
+
+
+def _ingest(fleet: Fleet, costs: UnitCosts) -> Ingest:
+    mean = fleet.clients * fleet.pings_a_day / DAY_S
+    peak = mean * fleet.peak
+    cores = peak * costs.ingest_us / 1e6
+    machines = math.ceil(cores / (fleet.busy * fleet.machine_cores)) + 1
+    return Ingest(
+        mean_pings_s=mean,
+        peak_pings_s=peak,
+        peak_mbit_s=peak * costs.ping_bytes * 8 / 1e6,
+        busy_cores=cores,
+        machines=machines,
+        journal_gb_a_machine=peak * costs.journal_bytes * fleet.journal_hours * 3600 / machines / GB,
+    )
+
+
+def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
+    mean = fleet.clients * fleet.pings_a_day / DAY_S * fleet.every_s
+    pings = mean * fleet.peak
+    shards, cores = _cluster(fleet, costs, pings)
+    files = _ingest(fleet, costs).machines * max(1.0, fleet.every_s / COMPACT_S)
+    groups = groups_for(int(pings / files), shards)
+    tasks = min(shards, max(cores, math.ceil(pings / TASK_PINGS)))
+    a_day = DAY_S / fleet.every_s
+    each = mean * costs.round_us / 1e6 * shard_cost(shards) + costs.round_seconds * cores  # idle at the end, but held
+    return Rounds(
+        pings=pings,
+        shards=shards,
+        cores=cores,
+        seconds=_seconds(costs, pings, shards, cores),
+        memory_gb=pings / tasks * min(cores, tasks) * ROW_BYTES / GB,
+        reads=files * (1 + tasks + CHUNKS * max(groups, tasks)),  # listed; footers; and row groups, by each task
+        a_day=a_day,
+        core_hours_a_day=a_day * each / 3600,
+    )
+
+
+def _cluster(fleet: Fleet, costs: UnitCosts, pings: float) -> tuple[int, int]:
+    """Return the fewest shards, and the fewest cores, that end a round of so many pings in time."""
+    shards = SHARDS
+    while shards <= MOST_SHARDS:
+        left = fleet.within_s - costs.round_seconds
+        work = pings * costs.round_us / 1e6 * shard_cost(shards)
+        if left > 0 and pings <= shards * SHARD_PINGS and (cores := max(1, math.ceil(work / left))) <= shards:
+            return shards, cores
+        shards *= 2
+    raise InvalidSettings(
+        f"no cluster ends a round of {pings:,.0f} pings within {fleet.within_s:,.0f} s, for one core at most works on "
+        f"a shard, and there are {MOST_SHARDS:,} at most; give rounds more time (--within), let clients send less "
+        "often, or let them send smaller updates"
+    )
+
+
+def _seconds(costs: UnitCosts, pings: float, shards: int, cores: int) -> float:
+    return pings * costs.round_us / 1e6 * shard_cost(shards) / min(cores, shards) + costs.round_seconds
+
+
+def shard_cost(shards: int) -> float:
+    """Return the processor time of a round of so many shards, beside one of 16.
+
+    It grows by as much with each doubling as between the measured ones next to it; beyond those as between the last.
+    """
+    points = [(math.log2(count), cost) for count, cost in SHARD_COSTS]
+    at = math.log2(shards)
+    (low, before), (high, after) = next(
+        (pair for pair in zip(points, points[1:], strict=False) if at <= pair[1][0]), (points[-2], points[-1])
+    )
+    return before + (after - before) * (at - low) / (high - low)
+
+
+def _stored(fleet: Fleet, costs: UnitCosts) -> Stored:
+    landed = fleet.clients * fleet.pings_a_day * costs.landed_bytes / GB
+    fetches = fleet.clients * fleet.fetches_a_day
+    new = min(fetches, fleet.clients * DAY_S / fleet.every_s)  # who asks more often is told that there is none
+    return Stored(
+        landed_gb_a_day=landed,
+        landed_gb=landed * fleet.keep_days,
+        fetches_peak_s=fetches / DAY_S * fleet.peak,
+        models_gb_a_day=(new * costs.model_bytes + (fetches - new) * HEAD_BYTES) / GB,
+    )
+
+
+def read_costs(path: Path) -> dict[str, UnitCosts]:
+    """Return the unit costs of a file, which ``python -m benchmarks.unit_costs --json`` has printed, by name.
+
+    Raises:
+        InvalidSettings: it cannot be read, or is no such file.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=list[UnitCosts])
+    except (OSError, msgspec.MsgspecError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidSettings(
+            f"{path} has no unit costs ({why}); make it with 'python -m benchmarks.unit_costs --json'"
+        ) from error
+    if not found:
+        raise InvalidSettings(f"{path} has no unit costs; make it with 'python -m benchmarks.unit_costs --json'")
+    return {each.name: each for each in found}

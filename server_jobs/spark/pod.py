@@ -1,0 +1,107 @@
+"""What a container of ours runs for Spark on Kubernetes: a driver or an executor, as Spark's images do by a script.
+
+Spark gives a container its role and arguments as the arguments, and an executor the rest by variables. The templates of
+pods in ``deploy/kubernetes/spark`` name this module as the command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedping.protocol import log
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.server_jobs.spark.home import spark_home
+from fedping.server_jobs.spark.java import java_home
+from fedping.server_jobs.spark.settings import class_path
+
+BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+
+EXECUTOR = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
+"""The arguments of an executor, and the variables that Spark tells them by."""
+
+
+def program(words: Sequence[str], environment: Mapping[str, str], home: Path, java: Path) -> list[str]:
+    """Return the program of a container and its arguments.
+
+    Args:
+        words: the container's arguments; the first is the role.
+        environment: the container's.
+        home: the folder of the Spark to run.
+        java: the ``JAVA_HOME`` to run it with.
+
+    Raises:
+        InvalidSettings: there is no such role, or a variable of an executor is missing.
+    """
+    match list(words):
+        case ["driver", *rest]:
+            address = _variable(environment, "SPARK_DRIVER_BIND_ADDRESS")
+            return [
+                str(home / "bin" / "spark-submit"),
+                *("--conf", f"spark.driver.bindAddress={address}"),
+                *("--conf", f"spark.executorEnv.SPARK_DRIVER_POD_IP={address}"),
+                *("--deploy-mode", "client"),
+                *rest,
+            ]
+        case ["executor", *_]:
+            memory = _variable(environment, "SPARK_EXECUTOR_MEMORY")
+            folders = [environment.get("SPARK_CLASSPATH"), environment.get("SPARK_CONF_DIR"), class_path(home)]
+            arguments = [(flag, _variable(environment, name)) for flag, name in EXECUTOR.items()]
+            return [
+                str(java / "bin" / "java"),
+                *_java_options(environment),
+                f"-Xms{memory}",
+                f"-Xmx{memory}",
+                *("-cp", ":".join(filter(None, folders))),
+                BACKEND,
+                *(word for pair in arguments for word in pair),
+            ]
+    raise InvalidSettings(f"{' '.join(words) or 'nothing'} is no role of Spark's on Kubernetes: driver or executor is")
+
+
+def _java_options(environment: Mapping[str, str]) -> list[str]:
+    """Return the options that Spark numbers, in their order."""
+    found = {int(name[1]): value for key, value in environment.items() if (name := JAVA_OPTION.fullmatch(key))}
+    return [found[number] for number in sorted(found)]
+
+
+JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
+
+
+def _variable(environment: Mapping[str, str], name: str) -> str:
+    try:
+        return environment[name]
+    except KeyError as error:
+        raise InvalidSettings(f"Spark on Kubernetes sets {name}, and it is not set: this is for its pods") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Become the program of this container; return 1 or 2 if there is none, or it cannot be run."""
+    try:
+        home = spark_home()
+        java = java_home()
+        words = program(sys.argv[1:] if argv is None else argv, os.environ, home, java)
+        environment = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java)}
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        try:
+            os.execve(words[0], words, environment)
+        except OSError as error:
+            raise FedpingError(f"cannot run {words[0]} ({error})") from error
+    except FedpingError as error:
+        log.tell(str(error))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

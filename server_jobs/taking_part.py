@@ -1,0 +1,291 @@
+"""Who takes part in a line of few clients, such as institutions, and how versions do on rows that these held out.
+
+All of it is from landed pings alone. What a client says of itself counts within the study's limits, one ping of it a
+version, and only in the arm that its id belongs to; anybody can post, so no number here is more than what was said. A
+line of many clients is not listed: reading stops at a number of pings. A private line has nothing to list, for its
+clients have another id with every version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from fedping.protocol.documents import MODEL_UPDATE
+from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.landed_file import LandedFile, open_landed
+from fedping.protocol.landing import iterations, landed_files, partition
+from fedping.protocol.place import Place
+from fedping.protocol.study import Study
+
+MOST_PINGS = 20_000
+"""That are read to list who takes part, or to evaluate, the newest versions first."""
+
+MOST_LISTED = 100
+"""Clients that are listed; of more it is told how many there are."""
+
+ID_DIGITS = 8
+"""Of a client's id, which is enough to tell a hundred apart."""
+
+CONFUSION = "confusion"
+
+
+class Participant(Struct, frozen=True, kw_only=True):
+    """A client, as its pings tell.
+
+    Attributes:
+        client: the beginning of its id.
+        arm: its arm, as its newest ping says.
+        version: the newest version that it says it held.
+        heard_ms: when its last ping was taken, milliseconds since 1970.
+        pings: how many have landed.
+        examples: the rows that its newest ping says it has, up to the study's limit.
+    """
+
+    client: str
+    arm: str
+    version: int
+    heard_ms: int
+    pings: int
+    examples: int
+
+
+class Roll(Struct, frozen=True, kw_only=True):
+    """The clients of a line, who was heard last first.
+
+    Attributes:
+        clients: how many there are.
+        listed: they, if there are no more than :data:`MOST_LISTED`.
+        complete: whether all landed pings were read; else there may be more clients.
+    """
+
+    clients: int
+    listed: tuple[Participant, ...]
+    complete: bool
+
+
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """How a version does on rows that nothing was learned from.
+
+    Attributes:
+        version: which.
+        arm: the arm whose clients have told it.
+        clients: how many have.
+        examples: theirs together, each up to the study's limit.
+        loss: the mean by examples.
+        accuracy: the share of examples whose class was predicted; None where nobody told of classes.
+        balanced_accuracy: the mean of that share over classes, each as much as any other.
+        worst: the lowest accuracy of a client.
+        confusion: how many of each class (a row) were taken for each (a column); not whole where limits have cut.
+    """
+
+    version: int
+    arm: str
+    clients: int
+    examples: int
+    loss: float
+    accuracy: float | None = None
+    balanced_accuracy: float | None = None
+    worst: float | None = None
+    confusion: tuple[tuple[float, ...], ...] | None = None
+
+
+class _Said(NamedTuple):
+    """What one ping says."""
+
+    client: bytes
+    document: bytes
+    arm: str
+    version: int
+    received_ms: int
+    loss: float
+    examples: int
+    confusion: Sequence[int] | None
+
+
+def lists_clients(study: Study) -> bool:
+    """Return whether it can be told who takes part in a study: in one of model updates that is not private."""
+    return study.document is MODEL_UPDATE
+
+
+def roll_of(landing: Place, study: Study, line: str) -> Roll:
+    """Return who takes part in a line.
+
+    Raises:
+        FedpingError: the study's pings do not tell, or a landed file is damaged.
+    """
+    _check(study)
+    reading = _Reading(landing, study, line)
+    newest: dict[bytes, _Said] = {}
+    counts: dict[bytes, int] = {}
+    for said in reading.pings():
+        known = newest.get(said.client)
+        if known is None or (said.version, said.received_ms) > (known.version, known.received_ms):
+            newest[said.client] = said
+        counts[said.client] = counts.get(said.client, 0) + 1
+    heard = sorted(newest.values(), key=lambda said: (-said.received_ms, said.client))
+    return Roll(
+        clients=len(heard),
+        listed=tuple(_participant(said, counts[said.client], study) for said in heard)
+        if len(heard) <= MOST_LISTED
+        else (),
+        complete=reading.complete,
+    )
+
+
+def evaluations(landing: Place, study: Study, line: str) -> list[Evaluation]:
+    """Return how versions of a line do, as arms tell that apply them and do not submit, the oldest first.
+
+    Raises:
+        FedpingError: the study's pings do not tell, or a landed file is damaged.
+    """
+    _check(study)
+    arms = {arm.name for arm in study.arms if arm.line == line and arm.applies and not arm.submits}
+    first: dict[tuple[int, str, bytes], _Said] = {}
+    for said in _Reading(landing, study, line).pings() if arms else ():
+        key = said.version, said.arm, said.client
+        if said.arm in arms and (key not in first or said.document < first[key].document):
+            first[key] = said  # of several, the one that any number of retries cannot choose
+    groups: dict[tuple[int, str], list[_Said]] = {}
+    for (version, arm, _), said in first.items():
+        groups.setdefault((version, arm), []).append(said)
+    return [_evaluation(version, arm, groups[version, arm], study, line) for version, arm in sorted(groups)]
+
+
+def _check(study: Study) -> None:
+    if not lists_clients(study):
+        why = (
+            "its clients have another id with every version, so that nobody can tell who they are"
+            if study.is_private
+            else f"its {study.pings} pings are of browsers, each an interaction"
+        )
+        raise FedpingError(f"nothing can be told of the clients of study '{study.name}' one by one: {why}")
+
+
+def _participant(said: _Said, pings: int, study: Study) -> Participant:
+    return Participant(
+        client=str(UUID(bytes=said.client))[:ID_DIGITS],
+        arm=said.arm,
+        version=said.version,
+        heard_ms=said.received_ms,
+        pings=pings,
+        examples=_believed(said, study),
+    )
+
+
+def _believed(said: _Said, study: Study) -> int:
+    """Return as how many examples a ping counts."""
+    most = study.limits.examples if study.limits is not None else None
+    return said.examples if most is None else min(said.examples, most)
+
+
+def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: str) -> Evaluation:
+    weights = np.array([_believed(said, study) for said in told], np.float64)
+    losses = np.array([said.loss for said in told])
+    found = Evaluation(
+        version=version,
+        arm=arm,
+        clients=len(told),
+        examples=int(weights.sum()),
+        loss=float((losses * weights).sum() / weights.sum()),
+    )
+    width = _classes(study, line) ** 2
+    cells = [
+        np.array(said.confusion) * (weight / sum(said.confusion))
+        for said, weight in zip(told, weights.tolist(), strict=True)
+        if said.confusion and len(said.confusion) == width and sum(said.confusion) > 0
+    ]
+    return _with_classes(found, np.array(cells)) if cells else found
+
+
+def _classes(study: Study, line: str) -> int:
+    """Return how many classes a line's model predicts, if it predicts any: two unless its settings say another."""
+    classes = study.line(line).spec.settings.get("classes", 2)
+    return classes if isinstance(classes, int) else 2
+
+
+def _with_classes(found: Evaluation, cells: NDArray[np.float64]) -> Evaluation:
+    """Return an evaluation with what the cells of k clients tell, shape (k, classes²)."""
+    classes = math.isqrt(cells.shape[1])
+    squares = cells.reshape(-1, classes, classes)
+    total = squares.sum(axis=0)
+    rows = total.sum(axis=1)
+    right = np.trace(squares, axis1=1, axis2=2) / squares.sum(axis=(1, 2))
+    there = rows > 0
+    return replace(
+        found,
+        accuracy=float(np.trace(total) / rows.sum()),
+        balanced_accuracy=float((np.diag(total)[there] / rows[there]).mean()),
+        worst=float(right.min()),
+        confusion=tuple(map(tuple, total.tolist())),
+    )
+
+
+class _Reading:
+    """Reads what counts of the landed pings of a line, the newest versions first, up to :data:`MOST_PINGS`."""
+
+    def __init__(self, landing: Place, study: Study, line: str) -> None:
+        self._landing, self._study, self._line = landing, study, line
+        self._dealt = dealt_by_hash(study)
+        self._arms = {arm.name for arm in study.arms if arm.line == line}
+        self.complete = True
+
+    def pings(self) -> Iterator[_Said]:
+        """Yield what each ping says that has examples and is believed, once a document."""
+        seen: set[bytes] = set()
+        for said in self._all():
+            if said.document in seen or not self._counts(said):
+                continue
+            seen.add(said.document)
+            yield said
+
+    def _all(self) -> Iterator[_Said]:
+        read = 0
+        for number in reversed(iterations(self._landing, self._study.name, self._line)):
+            for file in landed_files(partition(self._landing, self._study.name, self._line, number)):
+                try:
+                    landed = open_landed(file)
+                except FileNotFoundError:  # pruned since it was listed
+                    continue
+                if read + landed.footer.num_rows > MOST_PINGS:
+                    self.complete = False
+                    return
+                read += landed.footer.num_rows
+                yield from _said_in(landed)
+
+    def _counts(self, said: _Said) -> bool:
+        limits = self._study.limits
+        if said.examples <= 0 or said.arm not in self._arms or not np.isfinite(said.loss):
+            return False
+        if limits is not None and limits.trouble(said.loss, -1) is not None:
+            return False
+        return self._dealt is None or self._dealt.arm_of(UUID(bytes=said.client)) == said.arm
+
+
+def _said_in(landed: LandedFile) -> Iterator[_Said]:
+    columns = ["client_id", "document_id", "study_variation", "model_version", "received_at", "loss", "examples"]
+    if CONFUSION in landed.footer.schema.to_arrow_schema().names:  # files of before have none
+        columns.append(CONFUSION)
+    for batch in landed.batches(columns, rows=1024):
+        rows: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in columns if name != "received_at"}
+        received = batch.column("received_at").cast("int64").to_pylist()
+        confusions = rows.get(CONFUSION, [None] * batch.num_rows)
+        yield from map(
+            _Said,
+            rows["client_id"],
+            rows["document_id"],
+            rows["study_variation"],
+            rows["model_version"],
+            received,
+            rows["loss"],
+            rows["examples"],
+            confusions,
+        )

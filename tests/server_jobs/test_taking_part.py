@@ -1,0 +1,143 @@
+"""Who takes part, and how versions do on held-out rows: what clients say is believed within bounds, and once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.landed_file import UnreadableFile
+from fedping.protocol.landing import landed_files, partition, write_again
+from fedping.protocol.limits import Limits
+from fedping.protocol.study import Study
+from fedping.server_jobs import taking_part
+from fedping.server_jobs.taking_part import evaluations, roll_of
+from tests.support.institutions import ARMS, tumours
+from tests.support.model_pings import Said, client_in, land
+from tests.support.private import private_study
+from tests.support.versions import small_study
+
+
+def study_of(**study: Any) -> Study:
+    return replace(tumours(arms=ARMS), **{"enrolment": "hash", "limits": Limits(examples=1000, loss=(0, 10)), **study})
+
+
+def test_who_was_heard_last_is_first_with_what_it_said_last(tmp_path: Path) -> None:
+    study = study_of()
+    land(
+        tmp_path,
+        study,
+        Said(client=1, arm="hospitals", version=0, received_ms=1_000, examples=50),
+        Said(client=1, arm="hospitals", version=2, received_ms=9_000, examples=10**6),
+        Said(client=2, arm="hospitals", version=1, received_ms=5_000, examples=70),
+        Said(client=2, arm="held-out", version=1, received_ms=4_000, examples=30),
+    )
+    roll = roll_of(tmp_path, study, "main")
+    found = [(one.client, one.version, one.heard_ms, one.pings, one.examples) for one in roll.listed]
+    ids = [str(client_in(study, arm, k))[:8] for arm, k in (("hospitals", 1), ("hospitals", 2), ("held-out", 2))]
+    assert found == [(ids[0], 2, 9_000, 2, 1000), (ids[1], 1, 5_000, 1, 70), (ids[2], 1, 4_000, 1, 30)]
+    assert (roll.clients, roll.complete) == (3, True)
+
+
+def test_what_rounds_would_not_count_is_nobody(tmp_path: Path) -> None:
+    study = study_of()
+    land(
+        tmp_path,
+        study,
+        Said(client=1, arm="hospitals", named="held-out"),
+        Said(client=2, arm="hospitals", loss=11.0),
+        Said(client=3, arm="hospitals", examples=0, loss=0.0),
+        Said(client=4, arm="hospitals", named="no-arm"),
+        Said(client=5, arm="hospitals"),
+        Said(client=5, arm="hospitals"),  # the same document
+    )
+    (one,) = roll_of(tmp_path, study, "main").listed
+    assert one.pings == 1
+
+
+def test_a_line_of_many_clients_is_counted_and_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_of()
+    land(tmp_path, study, *(Said(client=k, arm="hospitals", version=k % 2) for k in range(8)))
+    monkeypatch.setattr(taking_part, "MOST_LISTED", 7)
+    roll = roll_of(tmp_path, study, "main")
+    assert (roll.clients, roll.listed, roll.complete) == (8, (), True)
+    monkeypatch.setattr(taking_part, "MOST_PINGS", 5)
+    roll = roll_of(tmp_path, study, "main")
+    assert (roll.clients, roll.complete) == (4, False)
+    assert {one.version for one in roll.listed} == {1}  # the newest
+
+
+def test_each_client_tells_once_and_within_the_limit_how_a_version_does(tmp_path: Path) -> None:
+    study = study_of(limits=Limits(examples=100, loss=(0, 10)))
+    said = (
+        Said(client=1, arm="held-out", loss=1.0, examples=100, confusion=(40, 10, 20, 30)),
+        Said(client=2, arm="held-out", loss=3.0, examples=1000, confusion=(500, 0, 0, 500)),  # counts as 100
+        Said(client=3, arm="held-out", loss=2.0, examples=50),  # a model that tells no classes
+        Said(client=4, arm="held-out", loss=2.0, examples=50, confusion=(10,) * 9),  # of other classes
+    )
+    land(tmp_path, study, *said, Said(client=9, arm="hospitals", loss=9.0))
+    (found,) = evaluations(tmp_path, study, "main")
+    assert (found.version, found.arm, found.clients, found.examples) == (0, "held-out", 4, 300)
+    assert found.loss == pytest.approx((100 * 1 + 100 * 3 + 50 * 2 + 50 * 2) / 300)
+    assert found.confusion == ((90.0, 10.0), (20.0, 80.0))
+    assert found.accuracy == pytest.approx(170 / 200)
+    assert found.balanced_accuracy == pytest.approx((0.9 + 0.8) / 2)
+    assert found.worst == pytest.approx(0.7)
+
+
+def test_of_several_pings_of_a_client_the_same_one_counts_whatever_the_order(tmp_path: Path) -> None:
+    study = study_of()
+    many = [Said(client=1, arm="held-out", loss=float(k), document=k) for k in range(4)]
+    found = []
+    for place, order in enumerate((many, many[::-1])):
+        land(tmp_path / str(place), study, *order)
+        (one,) = evaluations(tmp_path / str(place), study, "main")
+        assert one.clients == 1
+        found.append(one.loss)
+    assert found[0] == found[1]
+
+
+def test_versions_of_before_confusion_are_read(tmp_path: Path) -> None:
+    study = study_of()
+    land(tmp_path, study, Said(client=1, arm="held-out", loss=2.0))
+    (file,) = landed_files(partition(tmp_path, study.name, "main", 0))
+    write_again(file, pq.read_table(file).drop_columns(["confusion"]))
+    (found,) = evaluations(tmp_path, study, "main")
+    assert (found.loss, found.accuracy) == (2.0, None)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    study = study_of()
+    land(tmp_path, study, Said(client=1, arm="held-out"))
+    (file,) = landed_files(partition(tmp_path, study.name, "main", 0))
+    file.write_bytes(file.read_bytes()[:-5])
+    for read in (roll_of, evaluations):
+        with pytest.raises(UnreadableFile, match=file.name):
+            read(tmp_path, study, "main")
+
+
+@pytest.mark.parametrize(
+    ("study", "says"), [(private_study(), "have another id with every version"), (small_study(), "are of browsers")]
+)
+def test_of_other_studies_nothing_is_told(tmp_path: Path, study: Study, says: str) -> None:
+    for read in (roll_of, evaluations):
+        with pytest.raises(FedpingError, match=says):
+            read(tmp_path, study, "main")
+
+
+def test_nothing_landed_is_nobody(tmp_path: Path) -> None:
+    assert roll_of(tmp_path, study_of(), "main").clients == 0
+    assert evaluations(tmp_path, study_of(), "main") == []
+
+
+def test_as_many_classes_as_the_model_has_are_told(tmp_path: Path) -> None:
+    study = study_of()
+    spec = replace(study.lines[0].spec, settings={"features": 9, "classes": 3})
+    study = replace(study, lines=(replace(study.lines[0], spec=spec),))
+    cells = tuple(range(9))
+    land(tmp_path, study, Said(client=1, arm="held-out", examples=36, confusion=cells))
+    (found,) = evaluations(tmp_path, study, "main")
+    assert np.array(found.confusion).ravel().tolist() == list(cells)
