@@ -20,6 +20,7 @@ BENCHMARKS = (
     "spark_start",
     "command_line",
     "simulate",
+    "spread",
     "growth",
     "browser",
     "drawing",

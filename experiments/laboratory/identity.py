@@ -36,7 +36,7 @@ def made_of(experiment: Experiment) -> dict[str, str]:
     """
     found = {"version of fedping": __version__}
     for setup in experiment.variants.values():
-        for name in _parts_of(setup) - found.keys():
+        for name in sorted(_parts_of(setup) - found.keys()):
             found[name] = _digest(name, setup)
     return found
 

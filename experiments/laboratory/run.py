@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from fedping.experiments.laboratory.identity import forget_changed, made_of
+from fedping.experiments.laboratory.on_spark import check_can_be_spread, run_units_on_spark
 from fedping.experiments.laboratory.pool import Progress, Watch, run_units
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised, write_units
@@ -16,9 +17,11 @@ from fedping.experiments.laboratory.results.folder import write_table
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
+from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import OtherRun, claim, take_over, write_document
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
+from fedping.server_jobs.spark.living import LivingSession
 
 
 def run_experiment(
@@ -27,6 +30,7 @@ def run_experiment(
     jobs: int | None = None,
     watch: Watch = lambda _: None,
     replace: bool = False,
+    spark: LivingSession | None = None,
 ) -> Summary:
     """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
 
@@ -37,11 +41,15 @@ def run_experiment(
             results do not depend on it.
         watch: is told of the progress, run by run.
         replace: run again, in this folder, whatever has other settings, code or data than before; the rest stays.
+        spark: lets its executors do the runs, who all have to see the folder; None for processes of this machine. The
+            results do not depend on it.
 
     Raises:
         InvalidSettings: the folder holds something else, or results of other settings, code or data.
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
+    if spark is not None:
+        check_can_be_spread(experiment.variants)
     experiment = with_noise(experiment)
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
@@ -63,7 +71,12 @@ def run_experiment(
     for unit in units:
         if (outcome := unit.folder(out).finished()) is not None:
             finished(unit, outcome)
-    run_units([unit for unit in units if unit not in outcomes], out, _jobs(experiment, jobs), watch, finished)
+    left = [unit for unit in units if unit not in outcomes]
+    if spark is not None:
+        run_units_on_spark(left, out, spark, watch, finished)
+    else:
+        run_units(left, out, _jobs(experiment, jobs), watch, finished)
+    forget_locks(out)
     write_table(out / "metrics.parquet", _metrics(units, out))
     summary = _summary(experiment, units, outcomes)
     write_document(out / "summary.json", summary)

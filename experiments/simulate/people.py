@@ -1,6 +1,10 @@
-"""Everyone in an experiment: ids, arms, habits; made once at the start from the seed."""
+"""Everyone in an experiment: ids, arms, habits; made from the seed."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,50 +20,71 @@ from fedping.protocol.study import Study
 _IDS, _INVENTED = range(2)
 _ROOTS = 0x5EC2
 
+_AT_A_TIME = 2**16
+"""Of how many ids the texts are made at a time."""
 
-class People:
-    """The clients of an experiment; a client is an integer below ``experiment.clients``.
 
-    Ids that an attack invents are further clients behind them, who search as everybody does.
+@dataclass(frozen=True)
+class Hostile:
+    """Who is hostile.
 
     Attributes:
-        ids: the client ids, shape (N, 16).
-        arm: the position of each client's arm in the study, ``len(study.arms)`` if it is not enrolled, shape (N,).
-        hostile: which of them are hostile, shape (N,); those are in arms that submit updates.
+        clients: which clients are, ascending, shape (h,); with those whom an attack invents, who come behind them all.
+        ids, arm: the ids and arms of the invented ones, shapes (i, 16) and (i,).
+    """
+
+    clients: NDArray[np.int64]
+    ids: NDArray[np.uint8]
+    arm: NDArray[np.int16]
+
+
+NOBODY = Hostile(np.zeros(0, np.int64), np.zeros((0, 16), np.uint8), np.zeros(0, np.int16))
+
+
+class Anybody:
+    """The clients of an experiment, of whom nothing is known before it is asked for; all of it follows from the seed.
+
+    A client is an integer below ``experiment.clients``. Ids that an attack invents are further clients behind them, who
+    search as everybody does.
+
+    Attributes:
+        count: how many there are, N, with those whom an attack invents.
+        who_is_hostile: who is hostile; those are in arms that submit updates.
         activity: when they search, and with which version.
     """
 
-    def __init__(self, experiment: Experiment, study: Study) -> None:
-        self._experiment = experiment
+    def __init__(self, experiment: Experiment, study: Study, hostile: Hostile = NOBODY) -> None:
+        self._experiment, self._study = experiment, study
         self._users: dict[str, Users] = {}
-        keys = child_keys(child_keys(root_key(experiment.seed), _IDS), np.arange(experiment.clients))
-        self.ids = uuid_bytes(keys)
-        self.arm = _arms(self.ids, study)
-        self.hostile = np.zeros(len(self.ids), np.bool_)
-        if experiment.attack is not None:
-            self._add_hostile(experiment.attack, study)
+        self.who_is_hostile = hostile
+        self.count = experiment.clients + len(hostile.ids)
         start = experiment.start
         self.activity = Activity(
-            len(self.ids),
+            self.count,
             experiment.activity,
             experiment.seed,
             experiment.tick_minutes / 1440,
             start.hour + start.minute / 60 + start.second / 3600,
         )
 
-    def _add_hostile(self, attack: Attack, study: Study) -> None:
-        submits = np.array([*(arm.submits for arm in study.arms), False])
-        submitting = np.flatnonzero(submits[self.arm])
-        self.hostile[hostile_among(attack, submitting, self._experiment.seed)] = True
-        count = attack.invented_for(len(submitting))
-        root, tried = child_keys(root_key(self._experiment.seed), _INVENTED), 0
-        while len(self.hostile) < self._experiment.clients + count:
-            ids = uuid_bytes(child_keys(root, np.arange(tried, tried + count)))
-            arms = _arms(ids, study)
-            taken = np.flatnonzero(submits[arms])[: self._experiment.clients + count - len(self.hostile)]
-            self.ids, self.arm = np.concatenate([self.ids, ids[taken]]), np.append(self.arm, arms[taken])
-            self.hostile = np.append(self.hostile, np.ones(len(taken), np.bool_))
-            tried += count
+    @cached_property
+    def hostile(self) -> NDArray[np.bool_]:
+        """Which of the clients are hostile, shape (N,)."""
+        found = np.zeros(self.count, np.bool_)
+        found[self.who_is_hostile.clients] = True
+        return found
+
+    def ids_of(self, clients: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the ids of these clients, shape (k, 16)."""
+        ids = _client_ids(self._experiment, clients)
+        invented = clients >= self._experiment.clients
+        ids[invented] = self.who_is_hostile.ids[clients[invented] - self._experiment.clients]
+        return ids
+
+    def arms_of(self, clients: NDArray[np.int64]) -> NDArray[np.int16]:
+        """Return the position of each client's arm in the study, ``len(study.arms)`` if it is not enrolled."""
+        once, which = np.unique(clients, return_inverse=True)
+        return _arms(self.ids_of(once), self._study)[which]
 
     def roots(self, users: NDArray[np.int64]) -> Keys:
         """Return a key of each of these clients that is always the same: what is a secret of its own, if it has one."""
@@ -72,6 +97,53 @@ class People:
         return self._users[ranker]
 
 
+class People(Anybody):
+    """The same, all enrolled at the start, which is worth while for who looks at them tick after tick.
+
+    Attributes:
+        ids: the client ids, shape (N, 16).
+        arm: the position of each client's arm in the study, ``len(study.arms)`` if it is not enrolled, shape (N,).
+    """
+
+    def __init__(self, experiment: Experiment, study: Study) -> None:
+        self.ids = _client_ids(experiment, np.arange(experiment.clients))
+        self.arm = _arms(self.ids, study)
+        hostile = NOBODY
+        if experiment.attack is not None:
+            hostile = _hostile(experiment, experiment.attack, study, self.arm)
+            self.ids = np.concatenate([self.ids, hostile.ids])
+            self.arm = np.append(self.arm, hostile.arm)
+        super().__init__(experiment, study, hostile)
+
+    def ids_of(self, clients: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """See :meth:`Anybody.ids_of`."""
+        return self.ids[clients]
+
+    def arms_of(self, clients: NDArray[np.int64]) -> NDArray[np.int16]:
+        """See :meth:`Anybody.arms_of`."""
+        return self.arm[clients]
+
+
+def _client_ids(experiment: Experiment, clients: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return uuid_bytes(child_keys(child_keys(root_key(experiment.seed), _IDS), clients))
+
+
+def _hostile(experiment: Experiment, attack: Attack, study: Study, arm: NDArray[np.int16]) -> Hostile:
+    """Return who is hostile among clients in these arms, shape (clients,), and beside them."""
+    submits = np.array([*(arm.submits for arm in study.arms), False])
+    submitting = np.flatnonzero(submits[arm])
+    count = attack.invented_for(len(submitting))
+    root, tried, found = child_keys(root_key(experiment.seed), _INVENTED), 0, NOBODY
+    while len(found.ids) < count:
+        ids = uuid_bytes(child_keys(root, np.arange(tried, tried + count)))
+        arms = _arms(ids, study)
+        taken = np.flatnonzero(submits[arms])[: count - len(found.ids)]
+        found = Hostile(found.clients, np.concatenate([found.ids, ids[taken]]), np.append(found.arm, arms[taken]))
+        tried += count
+    invented = experiment.clients + np.arange(count)
+    return replace(found, clients=np.append(hostile_among(attack, submitting, experiment.seed), invented))
+
+
 def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
     """Return a version 4 UUID for each key, shape (k, 16)."""
     halves = bits(keys, 2)
@@ -82,15 +154,17 @@ def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
 
 def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
     """Return each client's arm as :func:`fedping.protocol.enrolment.enrol` decides it."""
-    digits = ids.tobytes().hex()
-    texts = (_uuid_text(digits[at : at + 32]) for at in range(0, len(digits), 32))
-    places = np.fromiter((position(study.name, text) for text in texts), np.float64, len(ids))
+    places = np.fromiter((position(study.name, text) for text in _uuid_texts(ids)), np.float64, len(ids))
     of, ends = zip(*parts_of(study), strict=True)
     parts = np.searchsorted(np.array(ends), places, side="right")
     places_of = [place if place >= 0 else len(study.arms) for place in (*of, -1)]
     return np.array(places_of, np.int16)[parts]
 
 
-def _uuid_text(digits: str) -> str:
-    """Return 32 hexadecimal digits in the form of a UUID; several times as fast as by way of an object."""
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+def _uuid_texts(ids: NDArray[np.uint8]) -> Iterator[str]:
+    """Yield ids, shape (k, 16), in the form of UUIDs; several times as fast as by way of an object."""
+    for first in range(0, len(ids), _AT_A_TIME):
+        digits = ids[first : first + _AT_A_TIME].tobytes().hex()
+        for at in range(0, len(digits), 32):
+            one = digits[at : at + 32]
+            yield f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}"

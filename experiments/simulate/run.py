@@ -1,5 +1,7 @@
 """The loop: pings land tick by tick, a round follows each iteration, and finally the last version is evaluated.
 
+The work is done in this process, or by Spark's executors, block by block (`blocks.py`); the same files come of it.
+
 All state is that of the real path: the versions in the store and the files in the landing folder. Both contain
 simulated time (``created``, file names), and every tick can be made again from the seed. So a run that was killed at
 any point continues from the newest version, makes the unfinished ticks again over their own files, and ends with the
@@ -13,32 +15,43 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from fedping.client_sim.learning.checking import check_clients
-from fedping.experiments.run_folder import claim, write_document
+from fedping.experiments.on_executors import forget_locks
+from fedping.experiments.run_folder import claim, read_whole, write_document
+from fedping.experiments.simulate.blocks import Here, OnSpark, Scene, Workers, blocks_of, land
 from fedping.experiments.simulate.line_run import LineRun
-from fedping.experiments.simulate.people import People
+from fedping.experiments.simulate.people import Anybody, People
 from fedping.experiments.simulate.private_summary import PrivateSummary, private_summary
 from fedping.experiments.simulate.private_ticks import PrivateTickMaker
 from fedping.experiments.simulate.progress import PhaseName, Progress, ProgressNote
-from fedping.experiments.simulate.settings import Experiment
+from fedping.experiments.simulate.settings import Experiment, Phase
 from fedping.experiments.simulate.summary import Summary, summarised
-from fedping.experiments.simulate.ticks import Models, Part, TickMaker
+from fedping.experiments.simulate.ticks import Models
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
 from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import all_landed, landed_at, partition, remove_landed, study_of, write_landed
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
-from fedping.server_jobs.round import NumpyEngine, delete_pings
+from fedping.server_jobs.round import Engine, NumpyEngine, SparkEngine, delete_pings
 
 WAITED_ENOUGH = 10_000
 """Ticks without a new version after which a simulation gives up."""
+
+WAVE = "wave.json"
+"""The file of a run's folder that says which of the evaluation's ticks are landed at once, while they are."""
+
+_NEVER = 2**62
+
+
+class _Wave(msgspec.Struct, frozen=True):
+    """The first of the ticks that are landed at once."""
+
+    tick: int
 
 
 Watch = Callable[[Progress], None]
@@ -59,22 +72,35 @@ class Simulation:
         out: a new folder, or that of a run of the same experiment, which is then continued.
         threads: the number of parallel threads; the result does not depend on it.
         watch: is told of the progress.
+        spark: lets its executors do the work, who all have to see the folder; None for this process. The result does
+            not depend on it.
 
     Raises:
         InvalidSettings: the folder holds something else, or another experiment; or a line asks for what simulated
-            users cannot do.
+            users cannot do; or the study is private, which no executors can simulate.
         FedpingError: no noise keeps the guarantee of a private line.
     """
 
     def __init__(
-        self, experiment: Experiment, study: Study, out: Path, threads: int = 2, watch: Watch = lambda _: None
+        self,
+        experiment: Experiment,
+        study: Study,
+        out: Path,
+        threads: int = 2,
+        watch: Watch = lambda _: None,
+        spark: SparkEngine | None = None,
     ) -> None:
+        if spark is not None and study.is_private:
+            raise InvalidSettings(
+                f"study '{study.name}' is private, and its clients keep from tick to tick what they have contributed, "
+                "so that they cannot be spread over executors; leave --engine spark out"
+            )
         check_clients(public_study(study), keeps_state=False)
         said, as_before = _noted(experiment, study)
         study = _with_noise(study, out / "store")
         self.experiment, self.study, self.out = experiment, study, out
         self.landing = out / "landing"
-        self._threads = threads
+        self._threads, self._spark = threads, spark
         self._watch = watch
         self._progress = ProgressNote(out)
         self._pings = 0
@@ -94,39 +120,50 @@ class Simulation:
             FedpingError: no round gets enough clients, or a file cannot be used.
         """
         self._tell("enrolling", 0, 1)
-        people = People(self.experiment, self.study)
-        engine = NumpyEngine(self._threads)
+        many = self._spark is not None and self.experiment.attack is None
+        people = Anybody(self.experiment, self.study) if many else People(self.experiment, self.study)
+        engine: Engine = self._spark or NumpyEngine(self._threads)
         names = [line.name for line in self.study.lines]
         lines = [LineRun(self.experiment, self.study, name, self.store, self.landing, engine) for name in names]
         with ThreadPoolExecutor(self._threads) as pool:
             if self.study.is_private:
+                assert isinstance(people, People)
                 tick = self._optimize_private(people, pool, lines)
             else:
-                maker = TickMaker(self.experiment, self.study, people, pool)
-                tick = self._optimize(people, maker, lines)
-                self._evaluate(people, maker, lines, tick)
+                workers = self._workers(people, pool)
+                tick = self._optimize(workers, people.count, lines)
+                self._evaluate(workers, people.count, lines, tick)
         self._tell("summary", 0, 1)
         summary: Summary | PrivateSummary
         if self.study.is_private:
             summary = private_summary(self.experiment, self.study, self.store)
         else:
-            hostile = people.ids[people.hostile]
+            hostile = people.ids_of(people.who_is_hostile.clients)
             summary = summarised(self.experiment, self.study, self.store, self.landing, tick, hostile)
         write_document(self.out / "summary.json", summary)
         over = time_at(self.experiment.start_ms + tick * self.experiment.tick_ms)
         self.store.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
+        forget_locks(self.out)
         self._progress.remove()
         return summary
 
-    def _optimize(self, people: People, maker: TickMaker, lines: list[LineRun]) -> int:
+    def _workers(self, people: Anybody, pool: ThreadPoolExecutor) -> Workers:
+        """Return who makes the pings, and lands them."""
+        if self._spark is None:
+            return Here(self.experiment, self.study, people, self.landing, pool)
+        hostile, sessions = people.who_is_hostile, self._spark.sessions
+        return OnSpark(self.experiment, self.study, hostile, self.out, self.landing, sessions)
+
+    def _optimize(self, workers: Workers, clients: int, lines: list[LineRun]) -> int:
         """Run iterations until every line is done; return the tick after the last one."""
-        phase = self.experiment.optimization
         if not all(line.done for line in lines):
-            means = people.activity.means(phase.searches_per_day, phase.activity_shape)
             tick = _tick_to_go_on_with(lines)
             self._forget_after(tick)
         while not all(line.done for line in lines):
-            self._land(tick, self._made(tick, means, maker, lines))
+            scene = _scene(tick, self.experiment.optimization, lines)
+            for pings in workers.land(blocks_of(self.experiment, [tick], clients), scene):
+                self._pings += pings
+                self._tell_of_rounds(lines)
             self._after(tick, lines)
             tick += 1
         return max(line.next_tick for line in lines)
@@ -142,9 +179,10 @@ class Simulation:
             tick = maker.first_needed(first)
             maker.go_on_from(tick)
         while not all(line.done for line in lines):
-            parts = self._made(tick, means, maker, lines)
+            scene = _scene(tick, phase, lines)
+            parts = maker.parts(tick, scene.iteration, means, scene.models)
             if tick >= first:  # else they have arrived, but for those that are still on their way
-                self._land(tick, parts)
+                land(self.landing, self.experiment, self.study, parts, tick)
                 self._after(tick, lines)
                 if not all(line.done for line in lines):
                     maker.forget_before(maker.first_needed(_tick_to_go_on_with(lines)))
@@ -158,35 +196,32 @@ class Simulation:
         """Let each line have its round, if it is time for one."""
         for line in lines:
             line.after(tick)
-        self._tell("optimization", min(line.rounds for line in lines), self.experiment.optimization.iterations)
+        self._tell_of_rounds(lines)
         _refuse_to_wait_for_ever(tick + 1 - max(line.next_tick for line in lines))
 
-    def _evaluate(self, people: People, maker: TickMaker, lines: list[LineRun], first: int) -> None:
+    def _tell_of_rounds(self, lines: list[LineRun]) -> None:
+        self._tell("optimization", min(line.rounds for line in lines), self.experiment.optimization.iterations)
+
+    def _evaluate(self, workers: Workers, clients: int, lines: list[LineRun], first: int) -> None:
         phase = self.experiment.evaluation
         if phase is None:
             return
-        begin = max(first, self._landed_ticks() - 1)  # the last tick with files may lack some
-        if begin >= first + phase.ticks:
+        note = self.out / WAVE
+        # The last tick with files may lack some, and so may all that were landed at once with it.
+        begin = max(first, min(self._landed_ticks() - 1, (read_whole(note, _Wave) or _Wave(_NEVER)).tick))
+        end = first + phase.ticks
+        if begin >= end:
             return
-        means = people.activity.means(phase.searches_per_day, phase.activity_shape)
-        for tick in range(begin, first + phase.ticks):
-            self._land(tick, self._made(tick, means, maker, lines))
-            self._tell("evaluation", tick - first + 1, phase.ticks)
-
-    def _made(
-        self, tick: int, means: NDArray[np.float32], maker: TickMaker | PrivateTickMaker, lines: list[LineRun]
-    ) -> list[Part]:
-        """Return the pings of a tick."""
-        models = {line.name: Models(line.newest(tick), line.weights) for line in lines}
-        iteration = max(int(each.newest[-1]) for each in models.values())
-        return maker.parts(tick, iteration, means, models)
-
-    def _land(self, tick: int, parts: list[Part]) -> None:
-        landed_ms = self.experiment.start_ms + (tick + 1) * self.experiment.tick_ms
-        for part in parts:
-            folder = partition(self.landing, self.study.name, part.line, part.version)
-            write_landed(folder, part.table, landed_ms, token=token(tick), shards=self.study.shards)
-            self._pings += part.table.num_rows
+        self._forget_after(begin)
+        for tick in range(begin, end, workers.ticks_at_once):
+            ticks = range(tick, min(tick + workers.ticks_at_once, end))
+            if len(ticks) > 1:
+                write_document(note, _Wave(tick))
+            blocks = blocks_of(self.experiment, ticks, clients)
+            for done, pings in enumerate(workers.land(blocks, _scene(ticks[-1], phase, lines)), 1):
+                self._pings += pings
+                self._tell("evaluation", tick - first + done * len(ticks) // len(blocks), phase.ticks)
+        note.unlink(missing_ok=True)
 
     def _landed_ticks(self) -> int:
         """Return how many ticks have left files; the last of them may lack some."""
@@ -209,10 +244,21 @@ class Simulation:
 
 
 def simulate(
-    experiment: Experiment, study: Study, out: Path, threads: int = 2, watch: Watch = lambda _: None
+    experiment: Experiment,
+    study: Study,
+    out: Path,
+    threads: int = 2,
+    watch: Watch = lambda _: None,
+    spark: SparkEngine | None = None,
 ) -> Summary | PrivateSummary:
     """Run an experiment in a folder, or the rest of it; see :class:`Simulation`."""
-    return Simulation(experiment, study, out, threads, watch).run()
+    return Simulation(experiment, study, out, threads, watch, spark).run()
+
+
+def _scene(tick: int, phase: Phase, lines: list[LineRun]) -> Scene:
+    """Return what clients meet in a tick, or in those before it since the last version."""
+    models = {line.name: Models(line.newest(tick), line.weights) for line in lines}
+    return Scene(phase, max(int(each.newest[-1]) for each in models.values()), models)
 
 
 def _tick_to_go_on_with(lines: list[LineRun]) -> int:
@@ -226,11 +272,6 @@ def _with_noise(study: Study, store: Path) -> Study:
         return study
     stored = stored_with_noise(open_store(store), study) if store.is_dir() else None
     return with_noise(study) if stored is None else stored
-
-
-def token(tick: int) -> str:
-    """Return the second half of the names of a tick's files, as long as a random one."""
-    return f"{tick:012x}"
 
 
 def _refuse_to_wait_for_ever(ticks: int) -> None:

@@ -20,7 +20,7 @@ from fedping.client_sim.fleet.interactions import Browsers, as_sent, by_arm_and_
 from fedping.client_sim.fleet.pings import ADDON_VERSION
 from fedping.client_sim.population.behaving import Behaved, Seekers, behave
 from fedping.client_sim.upload import projections
-from fedping.experiments.simulate.people import People, uuid_bytes
+from fedping.experiments.simulate.people import Anybody, uuid_bytes
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import FRECENCY_UPDATE
@@ -175,7 +175,7 @@ Out = TypeVar("Out")
 class Searchers:
     """Lets the clients of an experiment search, each tick independently of the others."""
 
-    def __init__(self, experiment: Experiment, study: Study, people: People, pool: Executor) -> None:
+    def __init__(self, experiment: Experiment, study: Study, people: Anybody, pool: Executor) -> None:
         self._experiment = experiment
         self._study = study
         self._people = people
@@ -185,15 +185,16 @@ class Searchers:
         for ranker in {self._browsers.spec(arm).model for arm in study.arms}:
             people.users(ranker)  # made now, because threads would make it several times
 
-    def searching(self, tick: int, means: NDArray[np.float32], models: Mapping[str, Models]) -> TickSearches:
+    def searching(
+        self, tick: int, means: NDArray[np.float32], models: Mapping[str, Models], first: int = 0
+    ) -> TickSearches:
         """Return who searches in a tick; the arguments are those of :meth:`TickMaker.parts`."""
-        searching = self._people.activity.searching(tick, means)
-        rows = np.flatnonzero(self._people.arm[searching.users] < len(self._study.arms))
-        users = searching.users[rows]
+        searching = self._people.activity.searching(tick, means, first)
+        arms = self._people.arms_of(searching.users)
+        rows = np.flatnonzero(arms < len(self._study.arms))
+        users, arm = searching.users[rows], arms[rows]
         keys = self._people.activity.search_keys(searching, tick)[rows]
-        return TickSearches(
-            users, searching.number[rows], keys, self._people.arm[users], self._held(users, tick, models)
-        )
+        return TickSearches(users, searching.number[rows], keys, arm, self._held(users, arm, tick, models))
 
     def finished(
         self,
@@ -224,13 +225,15 @@ class Searchers:
 
         yield from self._pool.map(job, jobs)
 
-    def _held(self, users: NDArray[np.int64], tick: int, models: Mapping[str, Models]) -> NDArray[np.int64]:
-        """Return the version that each client holds, -1 in an arm without a line."""
+    def _held(
+        self, users: NDArray[np.int64], arm: NDArray[np.int16], tick: int, models: Mapping[str, Models]
+    ) -> NDArray[np.int64]:
+        """Return the version that each client of these arms holds, -1 in an arm without a line."""
         held = np.full(len(users), NO_VERSION, np.int64)
-        for position, arm in enumerate(self._study.arms):
-            mine = np.flatnonzero(self._people.arm[users] == position)
-            if arm.line is not None:
-                held[mine] = self._people.activity.held_versions(users[mine], tick, models[arm.line].newest)
+        for position, settings in enumerate(self._study.arms):
+            mine = np.flatnonzero(arm == position)
+            if settings.line is not None:
+                held[mine] = self._people.activity.held_versions(users[mine], tick, models[settings.line].newest)
         return held
 
     def _finished(
@@ -267,26 +270,35 @@ class Searchers:
 class TickMaker:
     """Makes the pings of any tick, each independently of the others."""
 
-    def __init__(self, experiment: Experiment, study: Study, people: People, pool: Executor) -> None:
+    def __init__(self, experiment: Experiment, study: Study, people: Anybody, pool: Executor) -> None:
         self._experiment = experiment
         self._study = study
         self._people = people
         self._searchers = Searchers(experiment, study, people, pool)
 
-    def parts(self, tick: int, iteration: int, means: NDArray[np.float32], models: Mapping[str, Models]) -> list[Part]:
+    def parts(
+        self,
+        tick: int,
+        iteration: int,
+        means: NDArray[np.float32],
+        models: Mapping[str, Models],
+        first: int = 0,
+    ) -> list[Part]:
         """Return the pings of a tick, one table per partition, in the order of the study's lines and of the versions.
 
         Args:
             tick: its number.
             iteration: the study's iteration, with which users' wishes may drift.
-            means: how active each client is (:meth:`fedping.client_sim.population.behaving.Activity.means`).
+            means: how active each client is (:meth:`fedping.client_sim.population.behaving.Activity.means`), of some
+                clients that follow each other; nobody else searches.
             models: those of each line, by name.
+            first: the first of these clients.
         """
 
         def made(one: Finished) -> tuple[str | None, int, pa.Table]:
             return self._study.arms[one.arm].line, one.version, self._table(one, tick)
 
-        searches = self._searchers.searching(tick, means, models)
+        searches = self._searchers.searching(tick, means, models, first)
         return joined(self._searchers.finished(searches, tick, iteration, models, made))
 
     def _table(self, one: Finished, tick: int) -> pa.Table:
@@ -298,7 +310,7 @@ class TickMaker:
         start = self._experiment.start_ms + tick * self._experiment.tick_ms
         envelopes = Envelopes(
             document_ids=document_ids(keys),
-            client_ids=self._people.ids[one.searches.users],
+            client_ids=self._people.ids_of(one.searches.users),
             received_ms=start + (one.moment * self._experiment.tick_ms).astype(np.int64),
             version=one.version,
             arm=one.arm,

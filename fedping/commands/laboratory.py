@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedping.experiments.laboratory.results.paired import Band
     from fedping.experiments.laboratory.results.standing import Standing
     from fedping.experiments.laboratory.settings import Experiment
+    from fedping.server_jobs.round import SparkEngine
 
 jobs_option = click.option(
     "--jobs",
@@ -70,10 +71,13 @@ def run_laboratory(
     over: tuple[str, ...],
     as_json: bool,
     replace: bool,
+    spark: SparkEngine | None = None,
 ) -> None:
     """Run the laboratory experiment in a file, or the rest of it, write its report, and print what came of it."""
     import msgspec
 
+    if spark is not None and jobs is not None:
+        raise click.UsageError("--jobs does not apply: with --engine spark, the master says how many there are")
     from fedping.experiments.laboratory.report import write_report
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
@@ -82,7 +86,7 @@ def run_laboratory(
     _let_import_from(file.parent)  # extensions, too, which are met when the file is read
     experiment = experiment_from_toml(file, changes, over)
     with _bar(experiment) as watch:
-        summary = run_experiment(experiment, folder, jobs, watch, replace)
+        summary = run_experiment(experiment, folder, jobs, watch, replace, spark.sessions if spark else None)
     write_report(folder, folder / "report.html")
     if as_json:
         click.echo(with_format(msgspec.json.encode(summary)).decode())

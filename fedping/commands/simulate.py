@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.commands.laboratory import jobs_option, replace_option, run_laboratory, set_option
+from fedping.commands.spreading import spark_for, spread_master_option, spread_option
 from fedping.options import LocalPath, json_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.numbers import with_minus
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 @click.option("--evaluation-ticks", type=click.IntRange(0), help="Instead of the experiment's own number.")
 @click.option("--seed", type=click.IntRange(0), help="Instead of the experiment's own.")
 @click.option("--threads", type=click.IntRange(1), help="Of a study; the result does not depend on it.  [default: 2]")
+@spread_option
+@spread_master_option
 @jobs_option
 @set_option
 @replace_option
@@ -51,6 +54,8 @@ def simulate(
     evaluation_ticks: int | None,
     seed: int | None,
     threads: int | None,
+    engine_name: str,
+    master: str | None,
     jobs: int | None,
     changes: tuple[str, ...],
     replace: bool,
@@ -62,6 +67,9 @@ def simulate(
     landed pings in <out>/landing, but none of a private study. A laboratory experiment trains any model with any of the
     algorithms, compares variants with each other and with baselines, and leaves its metrics and weights. If it is
     killed at any moment, the same command continues where it was. The same seed gives the same bits.
+
+    With --engine spark, executors simulate the clients of a study, or do the runs of a laboratory experiment; all of
+    them must see the folder --out.
     """
     of_study = {
         "--clients": clients,
@@ -74,7 +82,9 @@ def simulate(
         _refuse(
             of_study, f"{experiment} is a laboratory experiment; change its settings by --set, as in --set rounds=10"
         )
-        run_laboratory(experiment, out or Path("simulated") / experiment.stem, jobs, changes, (), as_json, replace)
+        folder = out or Path("simulated") / experiment.stem
+        with spark_for(engine_name, master, "simulate") as spark:
+            run_laboratory(experiment, folder, jobs, changes, (), as_json, replace, spark)
         return
     _refuse(
         {"--jobs": jobs, "--set": changes or None, "--replace": replace or None},
@@ -89,8 +99,10 @@ def simulate(
     folder = out or Path("simulated") / experiment.stem
     if needs_accounting(study) and not (folder / "store").exists():
         click.echo("fedping: working out how much noise keeps the guarantee, which may take some seconds", err=True)
-    with _progress() as watch:
-        summary = run(settings, study, folder, threads or 2, watch)
+    if engine_name == "spark" and threads is not None:
+        raise click.UsageError("--threads does not apply: with --engine spark, the master says how many there are")
+    with spark_for(engine_name, master, "simulate") as spark, _progress() as watch:
+        summary = run(settings, study, folder, threads or 2, watch, spark)
     if as_json:
         import msgspec
 

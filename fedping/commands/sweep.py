@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedping.commands.laboratory import jobs_option, replace_option, run_laboratory, set_option
+from fedping.commands.spreading import spark_for, spread_master_option, spread_option
 from fedping.options import LocalPath, json_option
 
 
@@ -24,6 +25,8 @@ from fedping.options import LocalPath, json_option
     type=LocalPath(),
     help="A new folder for the results; or that of a sweep to continue.  [default: simulated/<file>-sweep]",
 )
+@spread_option
+@spread_master_option
 @jobs_option
 @set_option
 @replace_option
@@ -32,6 +35,8 @@ def sweep(
     experiment: Path,
     over: tuple[str, ...],
     out: Path | None,
+    engine_name: str,
+    master: str | None,
     jobs: int | None,
     changes: tuple[str, ...],
     replace: bool,
@@ -40,7 +45,9 @@ def sweep(
     """Run the laboratory experiment in the file EXPERIMENT at every point of a grid over any of its settings.
 
     Each point is a variant, and each of the file's own variants runs at each point; results are those of 'fedping
-    simulate'. If it is killed at any moment, the same command continues where it was.
+    simulate'. If it is killed at any moment, the same command continues where it was. With --engine spark, executors do
+    the runs; all of them must see the folder --out.
     """
     folder = out or Path("simulated") / f"{experiment.stem}-sweep"
-    run_laboratory(experiment, folder, jobs, changes, over, as_json, replace)
+    with spark_for(engine_name, master, "sweep") as spark:
+        run_laboratory(experiment, folder, jobs, changes, over, as_json, replace, spark)

@@ -15,6 +15,7 @@ from fedping.server_jobs.round.recompute import Recomputed, recompute
 from fedping.server_jobs.round.release import PrivateArrayRound, released, sigma_of
 from fedping.server_jobs.round.run import RoundResult, noting, run_round, with_lineage
 from fedping.server_jobs.round.shard import batch_rows
+from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.round.step import ArrayRound, pieces_of
 from fedping.server_jobs.round.stopping import best_version, stop_if_over, validation_losses
 
@@ -29,6 +30,7 @@ __all__ = [
     "PrivateArrayRound",
     "Recomputed",
     "RoundResult",
+    "SparkEngine",
     "Sums",
     "batch_rows",
     "best_version",

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
-from fedping.server_jobs.ending import TimeIsUp
 from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
-from fedping.server_jobs.spark import failures
-from fedping.server_jobs.spark.executors import Executors
+from fedping.server_jobs.spark.living import LivingSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,19 +38,15 @@ COLLECTED_BYTES = 16 * partial_bytes(PIECE_BYTES // WEIGHT_BYTES)
 class SparkEngine:
     """Computes the partials on a Spark session, which is opened when the first round has something to read.
 
-    A round that fails or is cut off takes its session with it: what is left of the job there is nobody's any more, and
-    the next round is to find neither it nor what it failed of.
-
     Args:
-        open_session: makes a session and ends it on leaving; called again after :meth:`close`, after a failure, and
-            when the session is found dead or without the executors that it had.
+        open_session: as of :class:`fedping.server_jobs.spark.living.LivingSession`.
+
+    Attributes:
+        sessions: holds the session, for whoever has other jobs for it between rounds.
     """
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[SparkSession]]) -> None:
-        self._open_session = open_session
-        self._session: SparkSession | None = None
-        self._executors: Executors | None = None
-        self._opened = ExitStack()
+        self.sessions = LivingSession(open_session)
 
     def partials(self, work: Work) -> Iterator[ShardPartial]:
         """See :class:`fedping.server_jobs.round.engine.Engine`.
@@ -61,65 +55,30 @@ class SparkEngine:
             TemporaryFailure: Spark cannot do it now.
             FedpingError: the executors cannot run our code.
         """
-        session, executors = self._living_session()
         pieces = pieces_of(work.rules.m)
         found: dict[int, bytes] = {}
         following = range(pieces)
-        for place, outcome in self._rows(session, executors, work, pieces):
+        for place, outcome in self._rows(work, pieces):
             found[place] = outcome
             while found.keys() >= set(following):
                 yield _unpacked(b"".join(found.pop(each) for each in following))
                 following = range(following.stop, following.stop + pieces)
 
-    def _rows(
-        self, session: SparkSession, executors: Executors, work: Work, pieces: int
-    ) -> Iterator[tuple[int, bytes]]:
+    def _rows(self, work: Work, pieces: int) -> Iterator[tuple[int, bytes]]:
         """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
-        tasks = tasks_for(work, session.sparkContext.defaultParallelism)
-        run = _runner(work, tasks, pieces)
-        try:
-            with executors.watched():
-                if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
-                    numbers = session.range(0, len(tasks), 1, len(tasks))
-                    yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
-                else:  # tasks leave rows on disk, side by side; then they are fetched one by one, as they are
-                    rows = session.sparkContext.parallelize(range(len(tasks)), len(tasks)).flatMap(run)
-                    yield from _partitioned(rows, work.rules, pieces).toLocalIterator()
-        except GeneratorExit:  # whoever asked has failed: nothing is going on in Spark
-            raise
-        except TimeIsUp as error:
-            if executors.none_came():
-                error.waited_for = failures.NO_EXECUTOR.format(master=executors.master)
-            self._cut_off(error)
-            raise
-        except Exception as error:
-            told = executors.failure() or failures.told(error, executors.master)
-            self._cut_off(error)
-            if told is None:
-                raise
-            raise told from error
-        except BaseException as error:
-            self._cut_off(error)
-            raise
+        with self.sessions.working() as session:
+            tasks = tasks_for(work, session.sparkContext.defaultParallelism)
+            run = _runner(work, tasks, pieces)
+            if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
+                numbers = session.range(0, len(tasks), 1, len(tasks))
+                yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
+            else:  # tasks leave rows on disk, side by side; then they are fetched one by one, as they are
+                rows = session.sparkContext.parallelize(range(len(tasks)), len(tasks)).flatMap(run)
+                yield from _partitioned(rows, work.rules, pieces).toLocalIterator()
 
     def close(self) -> None:
         """Stop the session, dead or alive."""
-        self._session = self._executors = None
-        self._opened.close()
-
-    def _cut_off(self, error: BaseException) -> None:
-        """Stop the session, and tell it of the error: then it does not wait for long for what is still going on."""
-        self._session = self._executors = None
-        opened = self._opened.pop_all()
-        with suppress(type(error)):  # it goes on to whoever asked for the partials
-            opened.__exit__(type(error), error, error.__traceback__)
-
-    def _living_session(self) -> tuple[SparkSession, Executors]:
-        if self._session is None or self._executors is None or not _is_usable(self._session, self._executors):
-            self.close()  # and with it whatever an interruption has left half open
-            session = self._opened.enter_context(self._open_session())
-            self._session, self._executors = session, Executors(session)
-        return self._session, self._executors
+        self.sessions.close()
 
 
 def pieces_of(m: int) -> int:
@@ -190,12 +149,3 @@ def _unpacked(outcome: bytes) -> ShardPartial:
         kind, sentence = found
         raise kind(sentence)
     return found
-
-
-def _is_usable(session: SparkSession, executors: Executors) -> bool:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    try:  # questions that go to the JVM and back
-        return not session.sparkContext._jsc.sc().isStopped() and not executors.all_left()
-    except (Py4JError, OSError, AttributeError):  # no JVM answers, or the context has been stopped
-        return False

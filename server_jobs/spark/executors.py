@@ -30,6 +30,7 @@ class Executors:
     def __init__(self, session: SparkSession) -> None:
         context = session.sparkContext
         self.master = str(context.master)
+        self.job = failures.ROUND
         self._scala = context._jsc.sc()
         self._elsewhere = not is_local(self.master)
         # Spark then releases idle executors, and requests new ones when there is work again.
@@ -48,7 +49,7 @@ class Executors:
 
     def failure(self) -> TemporaryFailure | None:
         """Return the reason why the jobs were given up, if they were."""
-        return failures.executors_lost(self.master, LOST_SECONDS) if self._given_up else None
+        return failures.executors_lost(self.master, LOST_SECONDS, self.job) if self._given_up else None
 
     @contextmanager
     def watched(self) -> Iterator[None]:

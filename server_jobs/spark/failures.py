@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from dataclasses import dataclass
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ending import TemporaryFailure
@@ -74,7 +75,15 @@ def _write(data: bytes) -> None:
         sys.stderr.flush()
 
 
-AGAIN = "nothing was published; run the same command again"
+@dataclass(frozen=True)
+class Job:
+    """What is told of whatever is done on a session: its name, and what to do when it has failed."""
+
+    name: str
+    again: str
+
+
+ROUND = Job("the round", "nothing was published; run the same command again")
 
 MISMATCH = re.compile(r"Python in worker has different version: '?([\d.]+)'? than that in driver: '?([\d.]+)'?")
 NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -87,7 +96,7 @@ REFUSED = re.compile(
 NOT_ANSWERING = re.compile(r"All masters are unresponsive|stopped SparkContext|Connection refused|Failed to connect")
 
 
-def told(error: BaseException, master: str) -> FedpingError | None:
+def told(error: BaseException, master: str, job: Job = ROUND) -> FedpingError | None:
     """Return the sentence for a job's error, or None for a defect, which keeps its traceback.
 
     Errors that a person must fix are a :class:`FedpingError`; those that may pass are a temporary failure.
@@ -96,7 +105,7 @@ def told(error: BaseException, master: str) -> FedpingError | None:
 
     # A plain Py4JError is the protocol's own: errors from Java are of a derived class.
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError) or type(error) is Py4JError:
-        return jvm_lost()
+        return jvm_lost(job)
     said = str(error)
     if found := MISMATCH.search(said):
         return FedpingError(
@@ -114,35 +123,35 @@ def told(error: BaseException, master: str) -> FedpingError | None:
         )
     if found := LOST_EXECUTOR.search(said):
         return TemporaryFailure(
-            f"executors of {master} were lost in the middle of the round, again and again "
-            f"({found[1].strip().rstrip('.') or 'without a word'}): look at their logs and memory; {AGAIN}"
+            f"executors of {master} were lost in the middle of {job.name}, again and again "
+            f"({found[1].strip().rstrip('.') or 'without a word'}): look at their logs and memory; {job.again}"
         )
     if ENDED.search(said):
-        return application_ended(master)
+        return application_ended(master, job)
     return None
 
 
-def jvm_lost() -> TemporaryFailure:
+def jvm_lost(job: Job) -> TemporaryFailure:
     """Return the sentence for a JVM that no longer answers."""
     return TemporaryFailure(
-        "Spark's JVM on this machine ended in the middle of the round: was it killed, or is the memory short? "
-        f"(--driver-memory of spark-submit.sh gives it more); {AGAIN}"
+        f"Spark's JVM on this machine ended in the middle of {job.name}: was it killed, or is the memory short? "
+        f"(--driver-memory of spark-submit.sh gives it more); {job.again}"
     )
 
 
-def application_ended(master: str) -> TemporaryFailure:
+def application_ended(master: str, job: Job) -> TemporaryFailure:
     """Return the sentence for an application that was ended from outside."""
     return TemporaryFailure(
-        f"Spark's application was ended in the middle of the round, by {master} or because it cannot be reached: "
-        f"look at its log; {AGAIN}"
+        f"Spark's application was ended in the middle of {job.name}, by {master} or because it cannot be reached: "
+        f"look at its log; {job.again}"
     )
 
 
-def executors_lost(master: str, seconds: float) -> TemporaryFailure:
+def executors_lost(master: str, seconds: float, job: Job) -> TemporaryFailure:
     """Return the sentence for a job whose executors are all gone without replacement."""
     return TemporaryFailure(
-        f"all executors were lost in the middle of the round, and {master} gave no other within {seconds:.0f} s: has "
-        f"it been restarted, are its workers there? {AGAIN}"
+        f"all executors were lost in the middle of {job.name}, and {master} gave no other within {seconds:.0f} s: has "
+        f"it been restarted, are its workers there? {job.again}"
     )
 
 

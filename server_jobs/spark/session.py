@@ -85,7 +85,7 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
             "the JVM by which spark-submit has started this has ended, and this cannot start another; run it again"
         ) from error
     try:
-        ship_code(session)
+        ship_code(session, settings.packages)
         with _interruption_first():
             yield session
     finally:
@@ -110,7 +110,7 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
                 session = _connect(jvm, start)
         quieten_listening(session.sparkContext)
         jvm.complaints.pass_on()
-        ship_code(session)
+        ship_code(session, settings.packages)
         with _interruption_first():
             yield session
     except BaseException:
@@ -147,7 +147,7 @@ def _documented(settings: SparkSettings) -> Iterator[SparkSession]:
     except (Py4JError, PySparkException, OSError) as error:
         raise not_started(_cause(error), start.master) from error
     try:
-        ship_code(session)
+        ship_code(session, settings.packages)
         with _interruption_first():
             yield session
     finally:

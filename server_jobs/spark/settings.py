@@ -49,6 +49,8 @@ class SparkSettings:
     app_name: str = "fedping"
     conf: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings, which take precedence over those chosen here."""
+    packages: Sequence[str] = ()
+    """Packages of ours that executors need, besides those of rounds."""
     driver_java_options: Sequence[str] = ()
     """Further options for the driver's JVM."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import sysconfig
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,14 @@ from fedping.server_jobs.spark.arguments import is_local
 from fedping.server_jobs.spark.cache import cache_folder, keep_newest, put
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 PACKAGES = ("fedping", "fedping.protocol", "fedping.model_store", "fedping.server_jobs", "fedping.commands")
 """The packages that executors may run, and that the entry point needs if the driver runs on the cluster."""
+
+SIMULATING = ("fedping.client_sim", "fedping.analysis", "fedping.experiments")
+"""The further packages of executors that simulate clients; those that run rounds have no need of them."""
 
 STAGING = "FEDPING_SPARK_STAGING"
 """The variable that names a folder which all machines of a standalone cluster see under one path."""
@@ -34,24 +39,23 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the zip, so that the same code gives the same bytes."""
 
 
-def code_archive() -> bytes:
-    """Return a zip of our packages as installed here, which Python can run; equal code gives equal bytes."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, source in [("__main__.py", ENTRY), *sorted(_sources())]:
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
-    return made.getvalue()
+def code_archive(more: Sequence[str] = ()) -> bytes:
+    """Return a zip of our packages as installed here, and of ``more``, which Python can run.
+
+    Equal code gives equal bytes.
+    """
+    return _zipped([("__main__.py", ENTRY), *_sources((*PACKAGES, *more))])
 
 
-def code_archive_file() -> Path:
+def code_archive_file(more: Sequence[str] = ()) -> Path:
     """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
     folder = cache_folder() / "code"
-    path = _put_code(folder, ".zip")
+    path = _put_code(folder, ".zip", more)
     keep_newest(folder, "*.zip", KEPT)
     return path
 
 
-def code_jar_file(folder: Path) -> Path:
+def code_jar_file(folder: Path, more: Sequence[str] = ()) -> Path:
     """Write the zip into a folder that a cluster's machines share, with the suffix of Java's, and return its path.
 
     Nothing is removed there: an application that is started again, days later, fetches it again.
@@ -64,13 +68,18 @@ def code_jar_file(folder: Path) -> Path:
             f"there is no folder {folder}; {STAGING} has to name one that all machines of the cluster see"
         )
     try:
-        return _put_code(folder, ".jar")
+        return _put_code(folder, ".jar", more)
     except FedpingError as error:
         raise FedpingError(f"cannot write into {folder}, the folder of {STAGING} ({error.__cause__})") from error
 
 
-def _put_code(folder: Path, suffix: str) -> Path:
-    content = code_archive()
+def needed_by(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the further packages that a command's driver and executors need."""
+    return SIMULATING if {"simulate", "sweep"} & set(command) else ()
+
+
+def _put_code(folder: Path, suffix: str, more: Sequence[str]) -> Path:
+    content = code_archive(more)
     return put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}{suffix}", content)
 
 
@@ -79,8 +88,13 @@ def package_roots() -> list[str]:
     return [str(Path(next(iter(fedping.__path__))).parent)]
 
 
-def ship_code(session: SparkSession) -> None:
-    """Give our packages to a session's executors, unless they run in this machine's JVM or already have them."""
+def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
+    """Give our packages to a session's executors, unless they run in this machine's JVM or already have them.
+
+    Args:
+        session: the session.
+        more: further packages than those of rounds.
+    """
     context = session.sparkContext
     if is_local(context.getConf().get("spark.master") or ""):
         return
@@ -89,21 +103,60 @@ def ship_code(session: SparkSession) -> None:
         if Path(carried).name not in (context.getConf().get("spark.submit.pyFiles") or ""):
             context.addPyFile(carried)
         return
+    _ship(context, "fedping-code.zip", code_archive(more))
+
+
+def ship_modules(context: SparkContext, modules: Iterable[str]) -> None:
+    """Give modules of the user's own to the executors, each with those that lie beside it.
+
+    Modules of installed packages are not sent: executors have them, as they have what fedping depends on.
+    """
+    files = {name: path for module in modules for name, path in _own_sources(module.partition(".")[0])}
+    if files:
+        content = _zipped(files.items())
+        _ship(context, f"own-code-{hashlib.sha256(content).hexdigest()[:16]}.zip", content)
+
+
+def _ship(context: SparkContext, name: str, content: bytes) -> None:
     # Executors fetch it whenever they start, so it must last as long as the application, as this folder does.
-    path = Path(context._temp_dir, "fedping-code.zip")
-    path.write_bytes(code_archive())
+    path = Path(context._temp_dir, name)
+    path.write_bytes(content)
     context.addPyFile(str(path))
 
 
-def _folders() -> Iterator[tuple[str, Path]]:
-    for package in PACKAGES:
+def _zipped(files: Iterable[tuple[str, Path]]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, source in sorted(dict(files).items()):
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+def _own_sources(module: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a top-level module and of those beside it, or of a package, by their name in a zip."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.origin or not Path(spec.origin).is_file() or _is_installed(Path(spec.origin)):
+        return
+    home = Path(spec.origin).parent
+    for path in home.rglob("*.py") if spec.submodule_search_locations else home.glob("*.py"):
+        within = path.relative_to(home).as_posix()
+        yield f"{module}/{within}" if spec.submodule_search_locations else within, path
+
+
+def _is_installed(file: Path) -> bool:
+    places = sysconfig.get_paths()
+    return any(file.is_relative_to(places[each]) for each in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _folders(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.submodule_search_locations:
             yield package, Path(next(iter(spec.submodule_search_locations)))
 
 
-def _sources() -> Iterator[tuple[str, Path]]:
-    for package, folder in _folders():
+def _sources(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    for package, folder in _folders(packages):
         for path in folder.glob("*" if package == "fedping" else "**/*"):  # the package itself without its other rooms
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}", path

@@ -23,7 +23,7 @@ from fedping.server_jobs.spark.cache import cache_folder, put
 from fedping.server_jobs.spark.failures import REFUSED, secret_refused
 from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.settings import LOG4J, QUICK_START, class_path
-from fedping.server_jobs.spark.shipping import STAGING, code_jar_file
+from fedping.server_jobs.spark.shipping import STAGING, code_jar_file, needed_by
 from fedping.server_jobs.spark.submission import run_and_read
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -72,7 +72,7 @@ def submit(options: Sequence[str], command: Sequence[str], master: str, home: Pa
             f"for a driver on a standalone cluster, set {STAGING} to a folder that all its machines see under one "
             "path: the driver's machine fetches the code from there"
         )
-    code = code_jar_file(Path(named).absolute())
+    code = code_jar_file(Path(named).absolute(), needed_by(command))
     theirs = [value for name, value in pairs(options) if name == "--py-files"][-1:]
     ours = ["--conf", "spark.standalone.submit.waitAppCompletion=true"]
     ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join((*QUICK_START, *OPENED))}"]

@@ -143,7 +143,7 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
 
 def _on_cluster(options: list[str], command: list[str]) -> int:
-    from fedping.server_jobs.spark.shipping import ENTRY, code_archive_file
+    from fedping.server_jobs.spark.shipping import ENTRY, code_archive_file, needed_by
 
     ours = ["--name", "fedping", "--conf", f"spark.redaction.regex={REDACTED}"]
     words = [*(f"{name}={os.environ[name]}" for name in GOES_ALONG if name in os.environ), *command]
@@ -155,7 +155,8 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
         application = [IN_IMAGE]
     else:
         theirs = [value for name, value in pairs(options) if name == "--py-files"]
-        application = ["--py-files", ",".join([str(code_archive_file()), *theirs[-1:]]), str(ENTRY)]
+        code = str(code_archive_file(needed_by(command)))
+        application = ["--py-files", ",".join([code, *theirs[-1:]]), str(ENTRY)]
     words = [*ours, *options, *application, *words]
     if master.startswith("k8s://"):
         every = ["--conf", "spark.kubernetes.report.interval=30s"]

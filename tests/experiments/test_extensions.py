@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.settings_file import converted
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute
+from fedping.server_jobs.spark.living import LivingSession
 from tests.support.laboratory import small
 from tests.support.registry import registry_of_its_own
 from tests.support.versions import WHEN, small_study
@@ -142,6 +144,15 @@ def test_they_come_to_the_same_on_spark(tmp_path: Path) -> None:
     run(experiment(), tmp_path / "memory")
     run(experiment(where="files", engine="spark"), tmp_path / "spark")
     found = [np.load(run_of(tmp_path / where) / "last.npy") for where in ("memory", "spark")]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("site")
+def test_they_come_to_the_same_on_executors(tmp_path: Path, spark) -> None:
+    run(experiment(), tmp_path / "here")
+    run_experiment(experiment(), tmp_path / "there", spark=LivingSession(lambda: nullcontext(spark)))
+    found = [np.load(run_of(tmp_path / where) / "last.npy") for where in ("here", "there")]
     np.testing.assert_array_equal(*found)
 
 

@@ -16,7 +16,7 @@ from fedping.protocol.draws import FloatArray, Keys, child_keys, root_key, unifo
 from fedping.protocol.ping import NO_VERSION
 
 _ACTIVITY, _SEARCHES, _AWAY, _ENROLS, _FETCHES = range(5)
-_BLOCK = 2**16
+_AT_A_TIME = 2**16
 """How many users are processed at a time, to stay in the processor's cache."""
 
 
@@ -49,18 +49,24 @@ class Activity:
         self._tick_days = tick_days
         self._start_hour = start_hour
 
-    def means(self, searches_per_day: float, shape: float) -> NDArray[np.float32]:
+    def means(self, searches_per_day: float, shape: float, users: range | None = None) -> NDArray[np.float32]:
         """Return each user's mean number of searches on a day it is present, without the day's swing, shape (N,).
 
         It is gamma distributed with this shape, such that an average user makes ``searches_per_day``, including days
         away. A user keeps its rank among all users whatever the shape.
+
+        Args:
+            searches_per_day: the average user's.
+            shape: the lower, the more unequal.
+            users: of whom, N of them; all if None.
         """
         from scipy.special import gammaincinv
 
-        means = np.empty(self._users, np.float32)
-        for block in self._blocks():
-            place = uniforms(self._keys(block, _ACTIVITY), 1)[:, 0]
-            means[block] = gammaincinv(shape, place) / shape * (searches_per_day / (1 - self._settings.away))
+        users = range(self._users) if users is None else users
+        means = np.empty(len(users), np.float32)
+        for part in _parts(len(users)):
+            place = uniforms(self._keys_of(np.arange(part.start, part.stop) + users.start, _ACTIVITY), 1)[:, 0]
+            means[part] = gammaincinv(shape, place) / shape * (searches_per_day / (1 - self._settings.away))
         return means
 
     def swing(self, tick: int) -> float:
@@ -69,9 +75,15 @@ class Activity:
         hour = self._start_hour + 24 * self._tick_days * (tick + 0.5)
         return float(1 + height * np.cos(2 * np.pi * (hour - self._settings.peak_hour) / 24))
 
-    def searching(self, tick: int, means: NDArray[np.float32]) -> Searching:
-        """Return the searches of a tick: a Poisson number for each user that is enrolled and present."""
-        found = [self._searching(tick, means, block) for block in self._blocks()]
+    def searching(self, tick: int, means: NDArray[np.float32], first: int = 0) -> Searching:
+        """Return the searches of a tick: a Poisson number for each user that is enrolled and present.
+
+        Args:
+            tick: its number.
+            means: those of some users that follow each other (:meth:`means`).
+            first: the first of these.
+        """
+        found = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
         users = np.concatenate([users for users, _ in found])
         counts = np.concatenate([counts for _, counts in found])
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -104,12 +116,12 @@ class Activity:
         return child_keys(in_tick, searching.number)
 
     def _searching(
-        self, tick: int, means: NDArray[np.float32], block: slice
+        self, tick: int, means: NDArray[np.float32], first: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        expected = means[block] * (self._tick_days * self.swing(tick))
-        drawn = uniforms(child_keys(self._keys(block, _SEARCHES), tick), 1)[:, 0]
+        expected = means * (self._tick_days * self.swing(tick))
+        drawn = uniforms(child_keys(self._keys_of(first + np.arange(len(means)), _SEARCHES), tick), 1)[:, 0]
         some = np.flatnonzero(drawn >= np.exp(-expected))
-        users = block.start + some
+        users = first + some
         counts = _poisson(drawn[some], expected[some].astype(np.float64))
         there = self._enrolled(users, tick) & self._present(users, tick)
         return users[there], counts[there]
@@ -130,14 +142,12 @@ class Activity:
         since = uniforms(self._keys_of(users, _ENROLS), 1)[:, 0] * self._settings.rollout_days
         return since <= tick * self._tick_days
 
-    def _blocks(self) -> list[slice]:
-        return [slice(at, min(at + _BLOCK, self._users)) for at in range(0, self._users, _BLOCK)]
-
-    def _keys(self, block: slice, what: int) -> Keys:
-        return self._keys_of(np.arange(block.start, block.stop), what)
-
     def _keys_of(self, users: NDArray[np.int64], what: int) -> Keys:
         return child_keys(child_keys(self._root, what), users)
+
+
+def _parts(users: int) -> list[slice]:
+    return [slice(at, min(at + _AT_A_TIME, users)) for at in range(0, users, _AT_A_TIME)]
 
 
 def _poisson(uniform: FloatArray, mean: FloatArray) -> NDArray[np.int64]:
