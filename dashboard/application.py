@@ -21,11 +21,11 @@ from fedping.dashboard.runs.places import Place
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.dashboard.studies import StudiesOfRuns
 from fedping.model_store import StoreError, open_store
-from fedping.model_store.blobs import StorageAway
 from fedping.model_store.store import VersionConflict
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.numbers import with_minus
+from fedping.protocol.object_store import StorageAway
 
 PAGES = ("live", "results", "runs", "watching")
 """The folders with a ``views.py`` each."""

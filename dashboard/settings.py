@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from fedping.dashboard.feeds import Streams
-from fedping.model_store.place import Place
+from fedping.protocol.place import Place
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TOKEN = 16
@@ -35,7 +35,7 @@ class DashboardSettings:
     """
 
     store: Place
-    landing: Path
+    landing: Place
     journal: Path
     runs: Path
     host: str = "127.0.0.1"

@@ -25,6 +25,8 @@ from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landing import is_landing
+from fedping.protocol.place import Bucket, Place, below
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.coins import make_key, read_key
@@ -63,6 +65,7 @@ class DemoSettings:
     page: bool = False
     port: int | None = None
     secure: bool = False
+    bucket: Bucket | None = None
 
     def __post_init__(self) -> None:
         if min(self.clients, self.iterations) < 1:
@@ -71,6 +74,11 @@ class DemoSettings:
             raise InvalidSettings(f"{self.out} exists and is not an empty folder; give another --out")
         if self.page and self.secure:
             raise InvalidSettings("the demo page shows what its clients send in full; leave out --stay or --secure")
+
+    @property
+    def place(self) -> Place:
+        """What the model store and the landed pings lie below."""
+        return self.bucket or self.out
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,8 @@ class DemoOutcome:
     iterations: tuple[DemoIteration, ...]
     curves: dict[str, ArmCurve]
     figure: Path
-    store: Path
-    landing: Path
+    store: Place
+    landing: Place
     ingest_log: Path
     seen: Seen | None = None
     helper: Path | None = None
@@ -148,14 +156,21 @@ def running_demo(
     Raises:
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
     """
-    store_path, landing, log = settings.out / "store", settings.out / "landing", settings.out / "ingest.log"
+    store_path, landing, log = (
+        below(settings.place, "store"),
+        below(settings.place, "landing"),
+        settings.out / "ingest.log",
+    )
     store = open_store(store_path, create=True)
-    landing.mkdir(parents=True, exist_ok=True)
+    if settings.bucket and (store.studies() or is_landing(landing)):
+        raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
+    settings.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         study, servers = _created(settings, store, stack)
         line = study.lines[0]
         progress.stage = "starting ingest"
-        options = ("--demo-page",) if settings.page else ()
+        options = ["--demo-page"] if settings.page else []
+        options += ["--journal", str(settings.out / "journal")] if settings.bucket else []
         ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
         engine = stack.enter_context(engine_named(settings.engine))
         seen = None
@@ -224,7 +239,7 @@ def _sent(runner: asyncio.Runner, fleet: Fleet, ingest: RunningIngest, progress:
 
 def _round(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     engine: Engine,
     study: str,
     line: str,

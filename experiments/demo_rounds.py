@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.personalization import FineTune
+from fedping.protocol.place import Place
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step
@@ -62,7 +62,7 @@ def page_address(ingest: RunningIngest, study: str, every: int) -> str:
 def keep_rounds(
     ingest: RunningIngest,
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     engine: Engine,
     *,
     every: int,
@@ -80,7 +80,7 @@ def keep_rounds(
 
 class _Rounds:
     def __init__(
-        self, ingest: RunningIngest, store: ModelStore, landing: Path, engine: Engine, tell: Callable[[str], None]
+        self, ingest: RunningIngest, store: ModelStore, landing: Place, engine: Engine, tell: Callable[[str], None]
     ) -> None:
         self._ingest, self._store, self._landing, self._engine = ingest, store, landing, engine
         self._tell = tell

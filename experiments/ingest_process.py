@@ -11,6 +11,7 @@ import requests
 
 from fedping.experiments.server_process import free_ports, server_process
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Place
 
 FLUSH_SECONDS = 60.0
 
@@ -41,7 +42,7 @@ class RunningIngest:
 
 @contextmanager
 def ingest_process(
-    store: Path, landing: Path, log: Path, *options: str, port: int | None = None
+    store: Place, landing: Place, log: Path, *options: str, port: int | None = None
 ) -> Iterator[RunningIngest]:
     """Start ``fedping ingest`` on this machine, yield it when it is healthy, and stop it in order.
 

@@ -22,6 +22,7 @@ from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.columns import rows_of
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.pipeline import RProp
+from fedping.protocol.place import Place
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
 from fedping.protocol.sharing.agreed import numbers_of
 from fedping.protocol.sharing.ring import WORDS, Elements, as_bytes
@@ -129,7 +130,7 @@ class Seen(NamedTuple):
         return self.vector[: -len(METRICS)] // SIGN
 
 
-def seen_by(servers: TwoServers, landing: Path, study: Study, line: Line, iteration: int) -> Seen | None:
+def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, iteration: int) -> Seen | None:
     """Return what the servers saw of the clients of an arm that submits, who have landed; None if there is nobody.
 
     Only who has the folders of both can ask: it opens with the helper's keys what the leader has taken in.

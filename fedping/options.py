@@ -10,6 +10,7 @@ import click
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
+from fedping.protocol.place import Place
 
 
 class LocalPath(click.Path):
@@ -27,14 +28,14 @@ class LocalPath(click.Path):
         return super().convert(path, param, ctx)
 
 
-class StorePlace(LocalPath):
-    """A folder of this machine, or a bucket: see :func:`model_store.place.place_of`."""
+class AnyPlace(LocalPath):
+    """A folder of this machine, or a bucket: see :func:`protocol.place.place_of`."""
 
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the place."""
-        from fedping.model_store.place import place_of
+        from fedping.protocol.place import place_of
 
         try:
             place = place_of(value)
@@ -46,7 +47,7 @@ class StorePlace(LocalPath):
 store_option = click.option(
     "--store",
     "store_path",
-    type=StorePlace(),
+    type=AnyPlace(),
     default=Path("store"),
     show_default=True,
     envvar="FEDPING_STORE",
@@ -56,20 +57,28 @@ store_option = click.option(
 
 landing_option = click.option(
     "--landing",
-    type=LocalPath(),
+    type=AnyPlace(),
     default=Path("landing"),
     show_default=True,
     envvar="FEDPING_LANDING",
     show_envvar=True,
-    help="Folder where pings land in Parquet.",
+    help="Folder where pings land in Parquet; or its place in an object store, as of --store.",
 )
 
 journal_option = click.option(
     "--journal",
     type=LocalPath(),
     default=None,
-    help="Folder of ingest's journal, on a local disk.  [default: .journal in the landing folder]",
+    envvar="FEDPING_JOURNAL",
+    show_envvar=True,
+    help="Folder of ingest's journal, on a local disk.  [default: .journal in --landing; ./journal if in a bucket]",
 )
+
+
+def journal_of(journal: Path | None, landing: Place) -> Path:
+    """Return the folder of the journal: what is said, or the default; in a bucket there can be none."""
+    return journal or (landing / ".journal" if isinstance(landing, Path) else Path("journal"))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of text.")
 

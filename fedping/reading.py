@@ -11,14 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.model_store.place import Place, place_of
 from fedping.model_store.store import ModelStore
 from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import BATCH_ROWS, open_landed
-from fedping.protocol.landing import NO_LINE, landed_files, line_folder
-from fedping.protocol.landing import iterations as landed_iterations
+from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed
+from fedping.protocol.place import Place, place_of
 from fedping.protocol.study import Study
 from fedping.wording import parameters_in_place_of_options
 
@@ -130,7 +129,7 @@ def _vector(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def read_pings(
-    landing: str | Path,
+    landing: str | Place,
     study: str,
     *,
     line: str | None = None,
@@ -145,7 +144,7 @@ def read_pings(
     model updates those of landed-model.txt.
 
     Args:
-        landing: the landing folder.
+        landing: the landing folder, or its address in a bucket.
         study: its name.
         line: the pings of one line only; "none" for those of arms without a line.
         iteration: the folder of one model version only; older than 100 versions they share the folder -2.
@@ -158,8 +157,8 @@ def read_pings(
     """
     if rows < 1:
         raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
-    root = Path(landing)
-    folders = sorted(path.name.partition("=")[2] for path in (root / f"study={study}").glob("line=*"))
+    root = place_of(landing)
+    folders = lines_landed(root, study)
     if not folders or (line is not None and line not in folders):
         where = f"line '{line}' of study '{study}'" if folders else f"study '{study}'"
         raise FedpingError(f"no pings of {where} have landed in {root}; look for a misspelling")
@@ -167,13 +166,12 @@ def read_pings(
 
 
 def _batches(
-    landing: Path, study: str, lines: Sequence[str], iteration: int | None, columns: Sequence[str] | None, rows: int
+    landing: Place, study: str, lines: Sequence[str], iteration: int | None, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pa.RecordBatch]:
     for line in lines:
-        name = None if line == NO_LINE else line
-        for number in landed_iterations(landing, study, name):
+        for number, files in files_by_iteration(landing, study, None if line == NO_LINE else line).items():
             if iteration in (None, number):
-                for path in landed_files(line_folder(landing, study, name) / f"iteration={number}"):
+                for path in files:
                     file = open_landed(path)
                     known = file.footer.schema.to_arrow_schema().names
                     if unknown := [column for column in columns or () if column not in known]:

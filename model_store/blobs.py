@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import sync_folder
+from fedping.protocol.folders import sync_folder
 
 LARGEST_BLOB = 2**30
 """Limit on the size of a blob: a version of two million weights with any optimizer's state takes a third of it."""
@@ -26,10 +26,6 @@ Sight: TypeAlias = tuple[int, ...]
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without hard links: FAT and exFAT, FUSE of object stores, some of SMB."""
-
-
-class StorageAway(FedpingError):
-    """What keeps a store's bytes does not answer, or refuses; the same may be tried again later."""
 
 
 class Blobs(Protocol):

@@ -40,7 +40,6 @@ from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
 from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
-from fedping.model_store.place import Bucket, Place
 from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
     FORMAT,
@@ -58,6 +57,7 @@ from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, with_format, without_format
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
+from fedping.protocol.place import Bucket, Place
 from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer, Terms
 from fedping.protocol.sharing.sealing import sealer

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Bucket, Place, place_of
+from fedping.protocol.storage import Bytes, NotAFile, Opened, storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,24 +63,31 @@ _UNSEALED = {"page_checksum_verification": True, "pre_buffer": False}
 
 
 class UnreadableFile(FedpingError):
-    """A file in the landing folder that is not whole, or not of landed pings; the sentence names it."""
+    """A landed file that is not whole, or not of landed pings; the sentence names it."""
 
-    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
-        where = Path(path)
-        aside = f"mv {_quoted(str(where))} {_quoted(str(where.with_name(f'.{where.name}')))}"
+    def __init__(self, path: str | os.PathLike[str] | Bucket, what: str) -> None:
         super().__init__(
-            f"{printable(path)} {what}; put a whole copy in its place, or move it out of the way by `{aside}` (no name "
-            "that begins with a dot is read); then run the same command again"
+            f"{printable(path)} {what}; put a whole copy in its place, or move it out of the way {_aside(path)} (no "
+            "name that begins with a dot is read); then run the same command again"
         )
-        self.path, self.what = os.fspath(path), what
+        self.path, self.what = str(path) if isinstance(path, Bucket) else os.fspath(path), what
 
     def __reduce__(self) -> tuple[type[UnreadableFile], tuple[str, str]]:
         return type(self), (self.path, self.what)
 
 
-def printable(path: str | os.PathLike[str]) -> str:
+def _aside(path: str | os.PathLike[str] | Bucket) -> str:
+    """Return how a file is moved out of the way."""
+    if "://" in (text := str(path)):
+        folder, _, name = text.rpartition("/")
+        return f"to '{folder}/.{name}', with the tool of the object store"
+    where = Path(text)
+    return f"by `mv {_quoted(text)} {_quoted(str(where.with_name(f'.{where.name}')))}`"
+
+
+def printable(path: str | os.PathLike[str] | Bucket) -> str:
     r"""Return a path as it can be written anywhere: bytes that are no UTF-8 as ``\xff``."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return os.fsencode(str(path)).decode("utf-8", "backslashreplace")
 
 
 def _quoted(path: str) -> str:
@@ -125,13 +134,15 @@ class LandedFile:
     """A landed file whose footer has been read and verified.
 
     Attributes:
-        path: where it is.
+        path: its address: a path, or that of an object.
+        size: its bytes.
         footer: its metadata.
         digest: 32 hexadecimal digits that stand for its content (of a file without a seal, for its footer).
         entries: those of the seal; None of a file without one.
     """
 
     path: str
+    size: int
     footer: pq.FileMetaData
     digest: str
     entries: bytes | None
@@ -149,12 +160,13 @@ class LandedFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        storage = storage_of(place := place_of(self.path))
         try:
-            with open(_handle(self.path), "rb", buffering=0) as raw:
-                source: object = raw
+            with storage.opened(place) as opened:
+                source = _Source(opened, self.size, self.entries)
                 if self.entries is not None:
-                    source = _VerifiedChunks(raw.fileno(), self.entries)
-                    options = {"pre_buffer": False, **options}  # else column chunks would be read in one with others
+                    # one column chunk at a time; where each takes a request, those side by side in one, all verified
+                    options = {"pre_buffer": storage.far, **options}
                 else:
                     options = {**_UNSEALED, **options}
                     if any(length > MOST_AT_ONCE for _, length in _chunks(self.footer)):
@@ -187,9 +199,10 @@ class LandedFile:
             return
         ranges = list(_chunks(self.footer))
         names = [self.footer.schema.column(i).path.partition(".")[0] for i in range(self.footer.num_columns)]
+        place = place_of(self.path)
         try:
-            with open(_handle(self.path), "rb", buffering=0) as raw:
-                source = _VerifiedChunks(raw.fileno(), self.entries)
+            with storage_of(place).opened(place) as opened:
+                source = _Source(opened, self.size, self.entries)
                 for number, (start, length) in enumerate(ranges):
                     if names[number % len(names)] in columns:
                         source.seek(start)
@@ -198,7 +211,7 @@ class LandedFile:
             raise UnreadableFile(self.path, f"is damaged ({first_line(error)})") from error
 
 
-def open_landed(path: str | Path) -> LandedFile:
+def open_landed(path: str | Place) -> LandedFile:
     """Read and verify the footer of a landed file, which may be of anything.
 
     Only a regular file is opened, or a symbolic link to one: to open a pipe would wait for ever for somebody to write.
@@ -207,21 +220,24 @@ def open_landed(path: str | Path) -> LandedFile:
         UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged; or
             its name is no UTF-8, and so can be in no version's lineage.
         FileNotFoundError: there is nothing of that name.
+        StorageAway: the bucket that it is in does not answer.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if printable(path) != str(path):
         raise UnreadableFile(path, "has a name that is not UTF-8")
+    place = place_of(path)
     try:
-        with open(_handle(path), "rb", buffering=0) as raw:
-            tail, footer_bytes = _tail(raw.fileno())
+        size, tail, footer_bytes = _tail(place)
         entries = _entries(tail[: len(tail) - len(footer_bytes)], footer_bytes)
         footer = pq.read_metadata(pa.BufferReader(tail))
     except FileNotFoundError:
-        if Path(path).is_symlink():
-            raise UnreadableFile(path, f"is a link to {Path(path).readlink()}, which is not there") from None
+        if isinstance(place, Path) and place.is_symlink():
+            raise UnreadableFile(path, f"is a link to {place.readlink()}, which is not there") from None
         raise
+    except NotAFile as error:
+        raise UnreadableFile(path, f"is {error}, not a file") from error
     except (pa.ArrowException, OSError, MemoryError, ValueError, struct.error) as error:
         raise UnreadableFile(path, f"is not a whole Parquet file ({first_line(error)})") from error
     if (said := (footer.metadata or {}).get(FORMAT_KEY, FORMATS[0])) not in FORMATS:
@@ -230,7 +246,7 @@ def open_landed(path: str | Path) -> LandedFile:
         )
     if entries is None and SEALED_KEY in (footer.metadata or {}):
         raise UnreadableFile(path, "is damaged (its seal is gone)")
-    return LandedFile(str(path), footer, _digest(entries or b"", footer_bytes).hex(), entries)
+    return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries)
 
 
 def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
@@ -241,42 +257,28 @@ def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
     return state.digest()
 
 
-def _handle(path: str | Path) -> int:
-    """Open a regular file to be read, and nothing else."""
-    _refuse_unless_file(path, Path(path).stat().st_mode)
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _refuse_unless_file(path, os.fstat(handle).st_mode)  # whatever took its place in between
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _refuse_unless_file(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise UnreadableFile(path, f"is {kind}, not a file")
-
-
-def _tail(handle: int) -> tuple[bytes, bytes]:
-    """Return the end of a file, with seal and footer, and the footer alone, with its length and the magic word."""
-    size = os.fstat(handle).st_size
-    tail = _read(handle, max(0, size - TAIL), min(TAIL, size))
+def _tail(place: Place) -> tuple[int, bytes, bytes]:
+    """Return a file's size, its end with seal and footer, and the footer alone, with its length and the magic word."""
+    tail, size = _last(place, TAIL)
     length, magic = _FOOTER_END.unpack(tail[-_FOOTER_END.size :])
     if magic != _PARQUET or not 0 < length <= min(MOST_FOOTER, size - _FOOTER_END.size):
         raise ValueError("it does not end in a footer")
     whole = length + _FOOTER_END.size
     if size > len(tail) and len(tail) < whole + _END.size:
-        tail = _read(handle, max(0, size - whole - _END.size), min(whole + _END.size, size))
+        tail, _ = _last(place, min(whole + _END.size, size))
     if tail[-whole - _END.size : -whole].endswith(MAGIC):
         _, count, _ = _END.unpack(tail[-whole - _END.size : -whole])
         needed = whole + _END.size + count * _CHUNK.size
         if not needed <= min(size, MOST_FOOTER):
             raise ValueError("its seal is damaged")
         if len(tail) < needed:
-            tail = _read(handle, size - needed, needed)
-    return tail, tail[-whole:]
+            tail, _ = _last(place, needed)
+    return size, tail, tail[-whole:]
+
+
+def _last(place: Place, most: int) -> tuple[bytes, int]:
+    read, size = storage_of(place).tail(place, most)
+    return bytes(read), size
 
 
 def _entries(before: bytes, footer: bytes) -> bytes | None:
@@ -290,40 +292,50 @@ def _entries(before: bytes, footer: bytes) -> bytes | None:
     return entries
 
 
-class _VerifiedChunks:
-    """What Arrow reads column chunks from: each is read whole, and compared with the seal before it is used."""
+class _Source:
+    """What Arrow reads a file from; of a sealed one column chunks alone, each verified before it is used.
+
+    Chunks that lie side by side may be read at once. What is between them, of other columns, Arrow leaves alone.
+    """
 
     closed = False
 
-    def __init__(self, handle: int, entries: bytes) -> None:
-        self._handle, self._at = handle, 0
-        self._known = {(at, length): digest for at, length, digest in _CHUNK.iter_unpack(entries)}
+    def __init__(self, opened: Opened, size: int, entries: bytes | None) -> None:
+        self._opened, self._size, self._at = opened, size, 0
+        self._chunks = None if entries is None else sorted(_CHUNK.iter_unpack(entries))
 
-    def read(self, size: int = -1) -> pa.Buffer:
-        """Return the next ``size`` bytes, which have to be a column chunk.
-
-        In a buffer of Arrow's, which takes the same memory again and again where Python would ask the system each time.
-        """
-        import pyarrow as pa
-        import xxhash
-
-        digest = self._known.get((self._at, size))
-        if digest is None:
-            raise OSError(f"{size} bytes at {self._at} are no column chunk that its seal knows")
-        data = pa.allocate_buffer(size)
-        if os.preadv(self._handle, [memoryview(data)], self._at) != size:
-            data = pa.py_buffer(_read(self._handle, self._at, size))
-        if xxhash.xxh3_64_digest(data) != digest:
-            raise OSError(f"the column chunk at byte {self._at} is not what was written")
+    def read(self, size: int = -1) -> Bytes:
+        """Return the next ``size`` bytes; raises :class:`OSError` if they are not what was written."""
+        left = max(0, self._size - self._at)
+        size = left if size < 0 or (self._chunks is None and size > left) else size
+        data = self._opened.read(self._at, size)
+        if self._chunks is not None:
+            self._verify(memoryview(data), size)
         self._at += size
         return data
+
+    def _verify(self, data: memoryview, size: int) -> None:
+        import xxhash
+
+        assert self._chunks is not None
+        first = bisect_left(self._chunks, (self._at,))
+        verified = self._at
+        for start, length, digest in self._chunks[first:]:
+            if start + length > self._at + size:
+                break
+            low = start - self._at
+            if xxhash.xxh3_64_digest(data[low : low + length]) != digest:
+                raise OSError(f"the column chunk at byte {start} is not what was written")
+            verified = start + length
+        if verified != self._at + size or not first < len(self._chunks) or self._chunks[first][0] != self._at:
+            raise OSError(f"{size} bytes at {self._at} are no column chunks that its seal knows")
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to a position."""
         if whence == os.SEEK_CUR:
             offset += self._at
         elif whence == os.SEEK_END:
-            offset += os.fstat(self._handle).st_size
+            offset += self._size
         self._at = offset
         return offset
 
@@ -337,19 +349,6 @@ class _VerifiedChunks:
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
-
-
-def _read(handle: int, start: int, size: int) -> bytes:
-    data = os.pread(handle, size, start)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while data and (left := size - sum(map(len, parts))):
-        data = os.pread(handle, left, start + size - left)
-        parts.append(data)
-    if sum(map(len, parts)) < size:
-        raise OSError("it is shorter than its footer says")
-    return b"".join(parts)
 
 
 def first_line(error: BaseException) -> str:

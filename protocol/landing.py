@@ -1,4 +1,4 @@
-"""The landing folder: where pings lie in Parquet, and how one file is laid out.
+"""The landing folder, on a disk or in a bucket: where pings lie in Parquet, and how one file is laid out.
 
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
@@ -10,6 +10,7 @@ when it is whole and on disk. Names beginning with a dot are unfinished or forei
 
     <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
     <landing>/.attempts/<study>/<line>/<store>     how the last round of a line in a store ended, and how many ended how
+    <landing>/.landing                             in a bucket, which has no folders: that this is a landing folder
 
 **Shards.** Within a file, rows are ordered by client into row groups, by default :data:`SHARDS`: row group k holds the
 clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
@@ -18,21 +19,23 @@ decided by one task without moving a row between machines. Client ids are random
 round has is the study's to say (`fedping.protocol.study`); how many a file has says its footer, and a round takes any:
 both are powers of two, so that a shard is a part of one row group, or some of them.
 
-How a file is verified when it is read: `fedping.protocol.landed_file`.
+How a file is verified when it is read: `fedping.protocol.landed_file`. Everything that is done to the files and folders
+of a landing folder is done here, by `fedping.protocol.storage`; the others know addresses.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import secrets
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.formats import format_of, refuse_newer
+from fedping.protocol.place import P, Place, above, below, name_of
+from fedping.protocol.storage import storage_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,13 +57,13 @@ GROUP_ROWS = 2048
 """Rows that a row group has on average at least, where a file has more than :data:`SHARDS` of them: a reader opens
 each for itself."""
 
-FOLDER_MODE, FILE_MODE = 0o750, 0o640
-"""What clients send is for the owner and the group, whatever the umask allows beyond that."""
+MARK = ".landing"
 
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
 _ID_PARTS = 2**16
+_COPIED_AT_ONCE = 2**24
 _MOST_NOTED = 64
 _MOST_ATTEMPT = 10_000
 _MOST_DIGITS = 12
@@ -75,50 +78,143 @@ APART = 100
 ever count (`fedping.protocol.pipeline.Staleness`)."""
 
 
-def partition(landing: Path, study: str, line: str | None, iteration: int) -> Path:
+def is_landing(landing: Place) -> bool:
+    """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
+    storage = storage_of(landing)
+    return (storage.far and storage.exists(below(landing, MARK))) or storage.exists(landing)
+
+
+def mark_landing(landing: Place) -> None:
+    """Let a bucket's folder be known as a landing folder before anything has landed there.
+
+    Raises:
+        StorageAway: nothing can be written there.
+    """
+    storage_of(landing).write(below(landing, MARK), [b""])
+
+
+def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
     """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
-    return line_folder(landing, study, line) / f"iteration={iteration}"
+    return below(line_folder(landing, study, line), f"iteration={iteration}")
 
 
-def line_folder(landing: Path, study: str, line: str | None) -> Path:
+def line_folder(landing: P, study: str, line: str | None) -> P:
     """Return the folder of all the pings of a line."""
-    return landing / f"study={study}" / f"line={line or NO_LINE}"
+    return below(landing, f"study={study}/line={line or NO_LINE}")
 
 
-def iterations(landing: Path, study: str, line: str | None) -> list[int]:
+def lines_landed(landing: Place, study: str) -> list[str]:
+    """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
+    folder = below(landing, f"study={study}")
+    return sorted(name.partition("=")[2] for name in storage_of(landing).folders(folder) if name.startswith("line="))
+
+
+def iterations(landing: Place, study: str, line: str | None) -> list[int]:
     """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before).
 
     OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
     """
-    found = line_folder(landing, study, line).glob("iteration=*")
-    return sorted(int(number) for p in found if _is_integer(number := p.name.partition("=")[2]))
+    names = storage_of(landing).folders(line_folder(landing, study, line))
+    return sorted(number for name in names if (number := _iteration(name)) is not None)
 
 
-def partitions(landing: Path) -> Iterator[Path]:
-    """Yield the folders of all studies, lines and iterations, in any order."""
-    for study in _folders(landing, "study="):
-        for line in _folders(study.path, "line="):
-            yield from (Path(folder.path) for folder in _folders(line.path, "iteration="))
+def _iteration(folder: str) -> int | None:
+    """Return the iteration that a folder's name says; None of a foreign one."""
+    beginning, _, number = folder.partition("=")
+    return int(number) if beginning == "iteration" and _is_integer(number) else None
 
 
-def _folders(folder: Path | str, beginning: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if entry.name.startswith(beginning) and entry.is_dir()]
-
-
-def unfinished_files(folder: Path) -> list[Path]:
-    """Return the hidden files of a partition that are being written, or were by a writer that died."""
-    return [folder / name for name in os.listdir(folder) if name.startswith(".") and name.endswith(".parquet.tmp")]
-
-
-def landed_files(folder: Path) -> list[Path]:
+def landed_files(folder: P) -> list[P]:
     """Return the Parquet files of a partition in the order of their names; none if there is no such folder."""
-    return sorted(p for p in folder.glob("*.parquet") if not p.name.startswith((".", "_")))
+    return _landed(folder, storage_of(folder).files(folder))
 
 
-def landed_at(file: Path) -> int | None:
+def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, list[P]]:
+    """Return the files of a line by iteration, in order; of a bucket in few requests."""
+    folder = line_folder(landing, study, line)
+    found = storage_of(landing).tree(folder)
+    named = [(number, way) for way in found if (number := _iteration(way)) is not None]
+    by_iteration = {number: _landed(below(folder, way), found[way]) for number, way in sorted(named)}
+    return {number: files for number, files in by_iteration.items() if files}
+
+
+def all_landed(landing: P, since_ms: int = 0) -> list[P]:
+    """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
+    found = storage_of(landing).tree(landing, since_ms)
+    ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
+    files = [file for way in ways for file in _landed(below(landing, way), found[way])]
+    return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
+
+
+def unfinished_files(landing: Path) -> list[Path]:
+    """Return the hidden files that are being written, or were by a writer that died; a bucket has none."""
+    found = storage_of(landing).tree(landing)
+    return [
+        landing / way / name
+        for way, names in found.items()
+        if _is_partition(way)
+        for name in names
+        if name.startswith(".") and name.endswith(".parquet.tmp")
+    ]
+
+
+def _is_partition(way: str) -> bool:
+    parts = way.split("/")
+    return [part.partition("=")[0] for part in parts] == ["study", "line", "iteration"]
+
+
+def _landed(folder: P, names: Sequence[str]) -> list[P]:
+    return [below(folder, name) for name in sorted(names) if name.endswith(".parquet") and name[0] not in "._"]
+
+
+def changed(folder: Place, now_ns: int | None = None) -> int | None:
+    """Return what changes when a file lands in a partition or leaves it; None if that cannot be told.
+
+    ``now_ns`` is the present moment in nanoseconds since 1970, the clock's if None.
+    """
+    return storage_of(folder).token(folder, now_ns)
+
+
+def study_of(file: Place) -> str:
+    """Return the study whose pings a landed file has."""
+    return name_of(above(above(above(file)))).removeprefix("study=")
+
+
+def size_of(file: Place) -> int:
+    """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
+    return storage_of(file).size(file)
+
+
+def copy_landed(file: Place, to: Place) -> bool:
+    """Copy a landed file to another place, byte for byte; return False if the same file is there.
+
+    Raises:
+        UnreadableFile: it is damaged; nothing is copied.
+        FileNotFoundError: it is gone.
+    """
+    from fedping.protocol.landed_file import UnreadableFile, open_landed
+
+    mine = open_landed(file)
+    with suppress(FileNotFoundError, UnreadableFile):
+        there = open_landed(to)
+        if (there.digest, there.size) == (mine.digest, mine.size):
+            return False
+    mine.verify(mine.footer.schema.to_arrow_schema().names)
+    with storage_of(file).opened(file) as opened:
+        starts = range(0, mine.size, _COPIED_AT_ONCE)
+        parts = (opened.read(start, min(_COPIED_AT_ONCE, mine.size - start)) for start in starts)
+        storage_of(to).write(to, (memoryview(part) for part in parts))
+    return True
+
+
+def remove_landed(file: Place) -> None:
+    """Remove a landed file, if it is there, and its folder if it was the last one."""
+    storage_of(file).remove(file)
+
+
+def landed_at(file: Place) -> int | None:
     """Return when a file was landed (milliseconds since 1970), read from its name; None for a foreign name."""
-    stamp = file.name.partition("-")[0]
+    stamp = name_of(file).partition("-")[0]
     return int(stamp) if _is_integer(stamp) else None
 
 
@@ -161,17 +257,14 @@ def id_bytes(column: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
 
 
 def write_landed(
-    folder: Path,
+    folder: P,
     table: pa.Table,
     landed_ms: int,
     metadata: Mapping[bytes, bytes] | None = None,
     token: str | None = None,
     shards: int = SHARDS,
-) -> Path:
-    """Write pings as one new file of a partition, durably, and return its path.
-
-    The file is written under a hidden name, flushed to disk and renamed; then the folder is flushed. After a crash at
-    any point there is either the whole file or an unread hidden one.
+) -> P:
+    """Write pings as one new file of a partition, whole and durable, and return its place.
 
     Args:
         folder: the partition (see :func:`partition`); made if need be.
@@ -183,19 +276,26 @@ def write_landed(
         shards: those of the study, by which a large file is laid out.
 
     Raises:
-        OSError: the file cannot be written; the hidden file is removed.
+        OSError: the file cannot be written, and is not there.
+        StorageAway: the bucket does not answer; the file may be there, or come to be.
     """
-    return _write(folder / f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet", table, metadata, shards=shards)
+    file = below(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
+    storage_of(file).write(file, _sealed(table, metadata, shards))
+    return file
 
 
-def write_again(file: Path, table: pa.Table) -> None:
+def write_again(file: Place, table: pa.Table) -> None:
     """Write a landed file anew in its place, with some of its pings, as durably as :func:`write_landed`.
 
-    It stays readable for whom it was; what a symbolic link names is replaced, and not the link.
+    It stays readable for whom it was.
 
     Args:
-        file: its path.
+        file: its place.
         table: what it had, or a part of that, with the metadata of its schema.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        FedpingError: somebody else has written it in the meantime; it is as they left it.
     """
     from fedping.protocol.landed_file import SEALED_KEY
 
@@ -203,26 +303,18 @@ def write_again(file: Path, table: pa.Table) -> None:
     notes.pop(SEALED_KEY, None)
     said = notes.pop(SHARDS_KEY, b"")
     shards = shards_in({SHARDS_KEY: said}, int(said)) if said.isdigit() else 1
-    place = Path(os.path.realpath(file))
-    _write(place, table.replace_schema_metadata(notes), like=place.stat(), shards=max(shards, SHARDS))
+    storage_of(file).write_again(file, _sealed(table.replace_schema_metadata(notes), shards=max(shards, SHARDS)))
 
 
-def _write(
-    final: Path,
-    table: pa.Table,
-    metadata: Mapping[bytes, bytes] | None = None,
-    like: os.stat_result | None = None,
-    shards: int = SHARDS,
-) -> Path:
-    """Write pings as a file of this path, which appears, or is replaced, when it is whole and on disk."""
+def _sealed(
+    table: pa.Table, metadata: Mapping[bytes, bytes] | None = None, shards: int = SHARDS
+) -> Iterator[memoryview | bytes]:
+    """Return the bytes of pings as a landed file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from fedping.protocol.landed_file import FORMAT_KEY, SEALED_KEY, sealed
 
-    folder = final.parent
-    make_folder(folder)
-    hidden = folder / f".{final.name}.tmp"
     groups = list(_row_groups(table, groups_for(table.num_rows, shards)))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
     if len(groups) > 1:
@@ -234,46 +326,7 @@ def _write(
     with pq.ParquetWriter(made, schema, **_parquet_options(table)) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
-    try:
-        with open(hidden, "wb", opener=for_the_group) as sink:
-            if like is not None:
-                os.fchown(sink.fileno(), like.st_uid, like.st_gid)
-                os.fchmod(sink.fileno(), stat.S_IMODE(like.st_mode))
-            sink.writelines(sealed(made.getvalue()))
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.rename(hidden, final)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
-    return final
-
-
-def for_the_group(path: str, flags: int) -> int:
-    """Open a file that others than owner and group cannot read; the ``opener`` of :func:`open`."""
-    return os.open(path, flags, FILE_MODE)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, as far as they are missing, which others than owner and group cannot enter.
-
-    Each is on disk before anything is written into it.
-    """
-    for each in [*reversed(folder.parents), folder]:
-        if not each.is_dir():
-            each.mkdir(mode=FOLDER_MODE, exist_ok=True)
-            with contextlib.suppress(PermissionError):  # a folder that may be passed through and not be listed
-                sync_folder(each.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename or a new name in it survives a power loss."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return sealed(made.getvalue())
 
 
 def _row_groups(table: pa.Table, groups: int) -> Iterator[pa.Table]:
@@ -303,63 +356,49 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
     }
 
 
-def newest_noted(landing: Path, store: str, study: str, line: str) -> int:
+def newest_noted(landing: Place, store: str, study: str, line: str) -> int:
     """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none.
 
     Raises:
         NewerFormat: a later version of fedping has noted it.
+        StorageAway: the bucket does not answer.
     """
-    path = _note(landing, store, study, line)
-    try:
-        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as note:
-            text = note.read(_MOST_NOTED) or b""
-    except OSError:
+    note = _note(landing, store, study, line)
+    text = storage_of(note).read_note(note, _MOST_NOTED)
+    if text is None:
         return -1
-    refuse_newer(format_of(text), f"the note {path}")  # of format 1 it is the number alone
+    refuse_newer(format_of(text), f"the note {note}")  # of format 1 it is the number alone
     return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
 
 
-def note_newest(landing: Path, store: str, study: str, line: str, iteration: int) -> None:
+def note_newest(landing: Place, store: str, study: str, line: str, iteration: int) -> None:
     """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
 
     By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
     disk: after a power loss an older number is there, which says less and nothing wrong. Nor does it have to succeed:
     rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
     """
-    _replace_note(_note(landing, store, study, line), str(iteration).encode())
+    note = _note(landing, store, study, line)
+    storage_of(note).write_note(note, str(iteration).encode())
 
 
-def noted_attempt(landing: Path, store: str, study: str, line: str) -> bytes | None:
+def noted_attempt(landing: Place, store: str, study: str, line: str) -> bytes | None:
     """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
-    try:
-        path = _note(landing, store, study, line, ".attempts")
-        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as note:
-            return note.read(_MOST_ATTEMPT)
-    except OSError:
-        return None
+    note = _note(landing, store, study, line, ".attempts")
+    return storage_of(note).read_note(note, _MOST_ATTEMPT)
 
 
-def note_attempt(landing: Path, store: str, study: str, line: str, data: bytes) -> None:
+def note_attempt(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
     """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
-    if landing.is_dir():
-        _replace_note(_note(landing, store, study, line, ".attempts"), data)
+    if is_landing(landing):
+        note = _note(landing, store, study, line, ".attempts")
+        storage_of(note).write_note(note, data)
 
 
-def _replace_note(note: Path, data: bytes) -> None:
-    hidden = note.with_name(f".{note.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        make_folder(note.parent)
-        hidden.write_bytes(data)
-        hidden.rename(note)
-    except BaseException as error:  # Ctrl-C leaves no hidden file either
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-
-
-def _note(landing: Path, store: str, study: str, line: str, folder: str = ".published") -> Path:
+def _note(landing: P, store: str, study: str, line: str, folder: str = ".published") -> P:
     # By the way from one to the other, the same if both are moved together; a bucket stays where it is.
-    way = store if "://" in store else os.path.relpath(Path(store).resolve(), landing.resolve())
+    way = store
+    if isinstance(landing, Path) and "://" not in store:
+        way = os.path.relpath(Path(store).resolve(), landing.resolve())
     place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
-    return landing / folder / study / line / place
+    return below(landing, f"{folder}/{study}/{line}/{place}")

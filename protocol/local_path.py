@@ -32,5 +32,5 @@ def local_path(said: str | os.PathLike[str]) -> Path:
         return Path("/" + unquote(below))
     raise InvalidSettings(
         f"'{text}' is no path of this machine: fedping keeps files in folders, and not behind {scheme}://, but for a "
-        "model store, which may be at s3://, gs:// or az://; give the path of a folder"
+        "model store and landed pings, which may be at s3://, gs:// or az://; give the path of a folder"
     )

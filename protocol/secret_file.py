@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from fedping.protocol.landing import sync_folder
+from fedping.protocol.folders import sync_folder
 
 
 def write_secret(path: Path, secret: bytes) -> None:

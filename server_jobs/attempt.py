@@ -7,8 +7,6 @@ landing folder can only be read, rounds leave none at all.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 from msgspec import Struct
 
@@ -16,6 +14,7 @@ from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.landing import note_attempt, noted_attempt
+from fedping.protocol.place import Place
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
 """How a round ends without a result: by a mistake or damage that somebody has to mend; by what may be otherwise in a
@@ -53,7 +52,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def last_attempt(landing: Path, store: str, study: str, line: str) -> Attempt:
+def last_attempt(landing: Place, store: str, study: str, line: str) -> Attempt:
     """Return what is noted of a line of a store; an empty note if nothing is, or it cannot be read."""
     data = noted_attempt(landing, store, study, line)
     try:
@@ -67,6 +66,6 @@ def last_attempt(landing: Path, store: str, study: str, line: str) -> Attempt:
         return Attempt()
 
 
-def keep_attempt(landing: Path, store: str, study: str, line: str, attempt: Attempt) -> None:
+def keep_attempt(landing: Place, store: str, study: str, line: str, attempt: Attempt) -> None:
     """Note how the last round of a line ended."""
     note_attempt(landing, store, study, line, with_format(msgspec.json.encode(attempt)))

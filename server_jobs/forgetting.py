@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
-from fedping.protocol.landing import landed_files, partitions, shard_of, shards_in, write_again
+from fedping.protocol.landing import all_landed, shard_of, shards_in, study_of, write_again
+from fedping.protocol.place import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 
 _OVERLAP = 64
@@ -28,27 +29,26 @@ _PIECE = 2**22
 class Found:
     """A landed file with pings of a client, and how many."""
 
-    file: Path
+    file: Place
     pings: int
 
     @property
     def study(self) -> str:
         """The study whose pings it has."""
-        return self.file.parents[2].name.partition("=")[2]
+        return study_of(self.file)
 
 
-def pings_of(landing: Path, client: UUID) -> Iterator[Found | UnreadableFile | None]:
+def pings_of(landing: Place, client: UUID) -> Iterator[Found | UnreadableFile | None]:
     """Look into every landed file; yield what has pings of a client, what cannot be read, and None for the others."""
-    for folder in sorted(partitions(landing)):
-        for file in landed_files(folder):
-            try:
-                found = _rows(open_landed(file), client)
-            except FileNotFoundError:  # a private line's round has deleted it
-                continue
-            except UnreadableFile as error:
-                yield error
-                continue
-            yield Found(file, found) if found else None
+    for file in all_landed(landing):
+        try:
+            found = _rows(open_landed(file), client)
+        except FileNotFoundError:  # a private line's round has deleted it
+            continue
+        except UnreadableFile as error:
+            yield error
+            continue
+        yield Found(file, found) if found else None
 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
@@ -78,9 +78,9 @@ def remove(found: Found, client: UUID) -> None:
     write_again(found.file, kept)
 
 
-def versions_of(store: ModelStore, study: str, landing: Path, files: list[Path]) -> Mapping[str, tuple[int, ...]]:
+def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
     """Return by line the versions that were made of some landed files."""
-    paths = {file.relative_to(landing).as_posix() for file in files}
+    paths = {key_in(landing, file) for file in files}
     return {
         line.name: tuple(
             number

@@ -10,23 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import for_the_group
+from fedping.protocol.folders import for_the_group
+from fedping.protocol.landing import is_landing
+from fedping.protocol.place import Place
 
 LOCK = ".giving-up.lock"
 
 
 @contextmanager
-def alone(landing: Path, *, looks: bool = False) -> Iterator[None]:
+def alone(landing: Place, *, looks: bool = False) -> Iterator[None]:
     """Be the only one that removes anything from a landing folder; the system lets go of the lock whoever dies.
 
-    Whoever only ``looks`` needs no lock, and may be somebody who cannot write there.
+    Whoever only ``looks`` needs no lock, and may be somebody who cannot write there. In a bucket there are no locks:
+    removing twice is removing once there, and what somebody else has written meanwhile is not written over.
 
     Raises:
         FedpingError: somebody else does so now, or there is no such folder, or it may not be written.
     """
-    if not landing.is_dir():
+    if not is_landing(landing):
         raise FedpingError(f"there is no landing folder at {landing}; correct --landing")
-    if looks:
+    if looks or not isinstance(landing, Path):
         yield
         return
     try:

@@ -9,14 +9,14 @@ have all pings of every arm from then on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import iterations, landed_at, landed_files, line_folder, partition
+from fedping.protocol.landing import files_by_iteration, landed_at, remove_landed, size_of
+from fedping.protocol.place import Place, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.giving_up import in_words
 from fedping.server_jobs.round.manifest import late_for
@@ -39,7 +39,7 @@ class Pruning:
     """
 
     study: str
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     bytes: int
     versions: Mapping[str, tuple[int, ...]]
     kept: Mapping[str, int]
@@ -57,7 +57,7 @@ class Pruning:
         return (gone, *lost)
 
 
-def pruning(store: ModelStore, landing: Path, name: str, keep: int, now_ms: int) -> Pruning:
+def pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int) -> Pruning:
     """Return what of a study may go if the newest ``keep`` versions of each line are to be computed again.
 
     Pings of arms without a line, which are in no version, are kept as far back as those of all lines are.
@@ -73,11 +73,11 @@ def pruning(store: ModelStore, landing: Path, name: str, keep: int, now_ms: int)
     parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(landing, study, None, min(since, latest))
+    files += _older(files_by_iteration(landing, study.name, None), min(since, latest))
     return Pruning(
         study=name,
         files=tuple(files),
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(map(size_of, files)),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
     )
@@ -86,11 +86,8 @@ def pruning(store: ModelStore, landing: Path, name: str, keep: int, now_ms: int)
 def remove(found: Pruning) -> Iterator[int]:
     """Remove the files one by one, and folders that are empty then; yield how many are gone so far."""
     for number, file in enumerate(found.files, 1):
-        file.unlink(missing_ok=True)
+        remove_landed(file)
         yield number
-    for folder in {file.parent for file in found.files}:
-        with suppress(OSError):  # there is something left
-            folder.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +95,13 @@ class _Part:
     """What goes of a line; ``since`` is the landing time from which on its pings are kept, 0 for all of them."""
 
     line: str
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     versions: tuple[int, ...]
     oldest: int
     since: int
 
 
-def _of_line(store: ModelStore, landing: Path, study: Study, line: Line, keep: int, latest: int) -> _Part:
+def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: int, latest: int) -> _Part:
     head = store.head(study.name, line.name)
     numbers = store.iterations(study.name, line.name)
     sources = {number: store.sources(study.name, line.name, number) for number in numbers}
@@ -115,13 +112,13 @@ def _of_line(store: ModelStore, landing: Path, study: Study, line: Line, keep: i
     floor = head.iteration - 1 - (0 if staleness is None else staleness.most)
     parent = sources[kept[0]].parent
     since = 0 if parent is None else sources[parent].lineage.window_end_ms
-    files = tuple(
-        file
-        for file in _older(landing, study, line.name, min(latest, since), floor)
-        if file.relative_to(landing).as_posix() not in needed
-    )
-    going = {file.relative_to(landing).as_posix() for file in files}
-    there = [number for number in numbers[:-keep] if _are_there(landing, sources[number])]
+    landed = files_by_iteration(landing, study.name, line.name)
+    older = _older(landed, min(latest, since), floor)
+    files = tuple(file for file in older if key_in(landing, file) not in needed)
+    going = {key_in(landing, file) for file in files}
+    keys = {key_in(landing, file) for file in chain.from_iterable(landed.values())}
+    # a version that was made of files which are no longer all there was given up before
+    there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
     given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
     return _Part(line.name, files, given_up, kept[0], since)
 
@@ -135,19 +132,12 @@ def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> It
         yield from (file.path for file in (late.before(inputs, version.parent) if late else ()))
 
 
-def _are_there(landing: Path, version: Sources) -> bool:
-    """Return whether a version was made of files, and all of them are there: else it was given up before."""
-    inputs = version.lineage.inputs
-    return bool(inputs) and all((landing / file.path).exists() for file in inputs)
+def _inputs(version: Sources) -> set[str]:
+    return {file.path for file in version.lineage.inputs}
 
 
-def _older(landing: Path, study: Study, line: str | None, upto_ms: int, floor: int | None = None) -> Iterator[Path]:
+def _older(landed: Mapping[int, list[Place]], upto_ms: int, floor: int | None = None) -> Iterator[Place]:
     """Yield the files of a line that landed until then, of versions below ``floor``; those of foreign names stay."""
-    if not line_folder(landing, study.name, line).is_dir():
-        return
-    for number in iterations(landing, study.name, line):
+    for number, files in landed.items():
         if floor is None or number < floor:
-            for file in landed_files(partition(landing, study.name, line, number)):
-                stamp = landed_at(file)
-                if stamp is not None and stamp <= upto_ms and file.is_file():
-                    yield file
+            yield from (file for file in files if (stamp := landed_at(file)) is not None and stamp <= upto_ms)

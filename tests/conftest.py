@@ -11,6 +11,7 @@ from hypothesis import settings
 from tests.browser.harness.available import loud_line
 from tests.browser.harness.fixtures import chromium, chromium_browser, firefox, firefox_browser, playwright, screen
 from tests.support.effort import VARIABLE
+from tests.support.object_server import object_servers
 from tests.support.spark import SHARED, no_shared_session, spark, warm_commands
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "firefox",
     "firefox_browser",
     "no_shared_session",
+    "object_servers",
     "playwright",
     "screen",
     "spark",

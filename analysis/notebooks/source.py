@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Place
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "notebooks.toml"
 """The example's settings; it is the study of `fedping demo`, with simulated user behaviour."""
@@ -21,7 +22,7 @@ class Source:
     """One study: the store of its versions, the folder of its landed pings, and its name in both."""
 
     store: Path
-    landing: Path
+    landing: Place
     study: str
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedping.analysis.curves import ArmCurve, arm_curves
 from fedping.analysis.rounds.series import Series, metric_series
@@ -12,6 +11,7 @@ from fedping.analysis.rounds.subsamples import SIZE, SubsampleQuality, subsample
 from fedping.analysis.rounds.traffic import RoundTraffic, round_traffic
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Place
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LineHistory:
 
 
 def line_history(
-    store: ModelStore, landing: Path, study: str, line: str, *, size: int = SIZE, seed: int = 0
+    store: ModelStore, landing: Place, study: str, line: str, *, size: int = SIZE, seed: int = 0
 ) -> LineHistory:
     """Read a line's versions, and the files that its rounds read.
 
@@ -65,7 +65,7 @@ def line_history(
     )
 
 
-def _typed(store: ModelStore, landing: Path, study: str, line: str) -> Mapping[str, Series] | Missing:
+def _typed(store: ModelStore, landing: Place, study: str, line: str) -> Mapping[str, Series] | Missing:
     try:
         found = metric_series(store, landing, study, line, "num_chars_typed")
     except FedpingError as error:
@@ -74,7 +74,7 @@ def _typed(store: ModelStore, landing: Path, study: str, line: str) -> Mapping[s
 
 
 def _quality(
-    store: ModelStore, landing: Path, study: str, line: str, size: int, seed: int
+    store: ModelStore, landing: Place, study: str, line: str, size: int, seed: int
 ) -> SubsampleQuality | Missing:
     try:
         found = subsample_quality(store, landing, study, line, size=size, seed=seed)

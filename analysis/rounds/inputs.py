@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import id_bytes
+from fedping.protocol.place import Place, below
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
         yield replace(version, lineage=replace(version.lineage, inputs=inputs))
 
 
-def round_pings(landing: Path, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
+def round_pings(landing: Place, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
     """Return some columns of the pings from which a version was made, as the round counted them.
 
     A document counts once, where it is found first. Pings of other versions, and those whose loss is not finite, are
@@ -69,8 +69,8 @@ def round_pings(landing: Path, study: Study, version: Version, columns: Sequence
     if unknown := [name for name in columns if name not in schema.names]:
         raise FedpingError(f"The pings of study '{study.name}' have no '{unknown[0]}'; theirs are {study.pings}.")
     wanted = list(dict.fromkeys([*_JUDGED, *columns]))
-    files = sorted(version.lineage.inputs, key=lambda file: landing / file.path)
-    parts = [_read(landing / file.path, wanted, file.digest) for file in files]
+    files = sorted(version.lineage.inputs, key=lambda file: file.path.split("/"))
+    parts = [_read(below(landing, file.path), wanted, file.digest) for file in files]
     parts = parts or [_with_strings(schema.empty_table().select(wanted))]
     table = pa.concat_tables(parts).combine_chunks()
     return table.filter(pa.array(_counted(table, version.parent or 0))).select(list(dict.fromkeys(columns)))
@@ -99,7 +99,7 @@ def id_numbers(column: pa.ChunkedArray) -> NDArray[np.void]:
     )
 
 
-def _read(path: Path, columns: list[str], digest: str) -> pa.Table:
+def _read(path: Place, columns: list[str], digest: str) -> pa.Table:
     try:
         landed = open_landed(path)
         if digest not in ("", landed.digest):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from fedping.analysis.curves import ArmCurve
 from fedping.analysis.rounds.inputs import arm_places, examples_of, round_pings, still_landed
 from fedping.model_store.store import ModelStore
+from fedping.protocol.place import Place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_select
     return found
 
 
-def metric_series(store: ModelStore, landing: Path, study: str, line: str, column: str) -> dict[str, Series]:
+def metric_series(store: ModelStore, landing: Place, study: str, line: str, column: str) -> dict[str, Series]:
     """Return the mean of a landed column over the pings with an example (a selection), by arm and iteration.
 
     For columns that the lineage does not hold, such as ``num_chars_typed``: the files that each round read are read

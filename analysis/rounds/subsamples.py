@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from fedping.analysis.rounds.inputs import still_landed
 from fedping.analysis.rounds.training import TrainingPings, training_pings
 from fedping.model_store.store import ModelStore
+from fedping.protocol.place import Place
 
 SIZE = 2_000
 """Pings in a subsample, as in the thesis."""
@@ -95,7 +95,7 @@ def subsample_errors(
 
 def subsample_quality(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: str,
     line: str,
     *,
@@ -157,7 +157,7 @@ def _mean_loss(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
     return np.asarray((pings.losses[drawn] * examples).sum(axis=1) / examples.sum(axis=1))
 
 
-def _iterations(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[TrainingPings]:
+def _iterations(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[TrainingPings]:
     the_study = store.study(study)
     for version in still_landed(store, study, line):
         yield training_pings(landing, the_study, version)

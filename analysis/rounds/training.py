@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from fedping.analysis.rounds.inputs import arm_places, examples_of, id_numbers, round_pings
 from fedping.model_store.version import Version
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING
+from fedping.protocol.place import Place
 from fedping.protocol.study import Study
 from fedping.protocol.upload import Receiving, receiving
 
@@ -46,7 +46,7 @@ class TrainingPings:
         return len(self.losses)
 
 
-def training_pings(landing: Path, study: Study, version: Version) -> TrainingPings:
+def training_pings(landing: Place, study: Study, version: Version) -> TrainingPings:
     """Read the pings from which a round made a version: those of arms that submit, with an example and an update.
 
     They are the pings that its lineage counts as ``used``, except late pings of older versions, which a line may merge.

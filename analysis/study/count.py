@@ -8,7 +8,7 @@ any two are mistaken for one is 3 in a million, and a document is only compared 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -23,10 +23,12 @@ from fedping.protocol.documents import DocumentType
 from fedping.protocol.enrolment import Dealt, dealt_by_hash
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import OLDER, landed_files
+from fedping.protocol.landing import OLDER
+from fedping.protocol.place import Place, name_of
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PARTITIONS_A_CORE = 4
@@ -58,7 +60,7 @@ _TYPES = {
 
 def count_study(
     session: SparkSession,
-    landing: Path,
+    landing: Place,
     study: Study,
     metrics: Sequence[Metric],
     window: Window | None = None,
@@ -136,16 +138,17 @@ def _columns(document: DocumentType, metrics: Sequence[Metric], segments: Sequen
     return {**COLUMNS, **{name: _TYPES[str(schema.field(name).type)] for name in sorted(wanted - COLUMNS.keys())}}
 
 
-def _verify(folders: Sequence[Path], columns: Iterable[str]) -> None:
-    """Check files against their seals, which the JVM does not know, before they are read; cheap beside counting."""
-    for file in chain.from_iterable(map(landed_files, folders)):
-        open_landed(file).verify(list(columns))
+def _verify(folders: Mapping[Place, Sequence[Place]], columns: Iterable[str]) -> None:
+    """Check files against their seals, which the JVM does not know, before it reads them; cheap beside counting."""
+    for file in chain.from_iterable(folders.values()):
+        if isinstance(file, Path):
+            open_landed(file).verify(list(columns))
 
 
 def _pings(
     session: SparkSession,
     study: Study,
-    folders: Sequence[Path],
+    folders: Mapping[Place, Sequence[Place]],
     metrics: Sequence[Metric],
     segments: Sequence[Segment],
     columns: Mapping[str, str],
@@ -158,9 +161,6 @@ def _pings(
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation calls it
 
     document = study.document
-    schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    reader = session.read.schema(schema).option("recursiveFileLookup", "true")
-    reader = reader.option("parquet.page.verify-checksum.enabled", "true")
     number = F.lit(None).cast("int")
     for i, arm in enumerate(study.arms):
         number = F.when(F.col("study_variation") == arm.name, i).otherwise(number)
@@ -169,8 +169,8 @@ def _pings(
     most = None if study.limits is None else study.limits.examples
     believed = counted if most is None else F.least(counted, F.lit(most))
     taken = [F.when(selected, _value(m, believed if m.of == counting else F.col(m.of))) for m in metrics]
-    landed = reader.parquet(*map(str, folders))
-    if any(window.divides(OLDER) and folder.name == f"iteration={OLDER}" for folder in folders):
+    landed = _read(session, folders, columns)
+    if any(window.divides(OLDER) and name_of(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))
     rows = landed.select(
         F.xxhash64("client_id").alias("client"),
@@ -187,7 +187,51 @@ def _pings(
     return rows if window.until is None else rows.where(F.col("received") < window.until)
 
 
-def _beginnings(session: SparkSession, study: Study, landing: Path) -> DataFrame:
+def _read(session: SparkSession, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
+    """Return some columns of landed files: read by the JVM from folders, and by Python workers from a bucket.
+
+    Which the JVM would need a connector of its own for; so it needs no key, and what is read is verified.
+    """
+    schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    if all(isinstance(folder, Path) for folder in folders):
+        reader = session.read.schema(schema).option("recursiveFileLookup", "true")
+        return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(str, folders))
+    files = [(str(file),) for file in chain.from_iterable(folders.values())]
+    tasks = min(len(files), PARTITIONS_A_CORE * session.sparkContext.defaultParallelism)
+    named = session.createDataFrame(files, "file string").repartition(tasks)
+    return named.mapInArrow(_reads(list(columns)), schema)
+
+
+def _reads(columns: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a Spark worker runs: from addresses of landed files to their rows."""
+
+    def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in named:
+            for file in batch.column("file").to_pylist():
+                landed = open_landed(file)
+                there = set(landed.footer.schema.to_arrow_schema().names)
+                for rows in landed.batches([name for name in columns if name in there]):
+                    yield _for_spark(rows, columns)
+
+    return read
+
+
+def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return some columns in the types that Spark takes; one that is not there is null."""
+    import pyarrow as pa
+
+    def plain(column: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            return column.cast(column.type.value_type)
+        if pa.types.is_fixed_size_binary(column.type):
+            return column.cast(pa.binary())
+        return column.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(column.type) else column
+
+    there = {name: plain(rows.column(name)) for name in rows.schema.names}
+    return pa.RecordBatch.from_pydict({name: there.get(name, pa.nulls(len(rows))) for name in columns})
+
+
+def _beginnings(session: SparkSession, study: Study, landing: Place) -> DataFrame:
     """Return one row per client: the hour of its first ping of the whole study (``begun``), by our own clock.
 
     A window reaches only a part of the study, so everything that landed is read, in few columns.

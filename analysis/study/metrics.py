@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 from fedping.protocol.analysed import StudyMetric
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import OLDER, iterations, landed_files, partition
+from fedping.protocol.landing import OLDER, files_by_iteration, is_landing, partition
+from fedping.protocol.place import P
 from fedping.protocol.study import Study
 
 Direction = Literal["less", "more"]
@@ -224,8 +224,8 @@ class Window:
         return ", ".join(parts) or "everything that landed"
 
 
-def window_folders(landing: Path, study: Study, window: Window) -> list[Path]:
-    """Return the folders of the window's pings that contain files.
+def window_folders(landing: P, study: Study, window: Window) -> dict[P, list[P]]:
+    """Return the folders of the window's pings that contain files, each with these.
 
     Raises:
         FedpingError: there is no landing folder, or the study landed nothing in the window.
@@ -237,25 +237,25 @@ def window_folders(landing: Path, study: Study, window: Window) -> list[Path]:
             f"arm '{lineless[0]}' follows no model line, so its pings belong to no iteration; give the window as a "
             "time, with --since and --until"
         )
-    if not landing.is_dir():
+    if not is_landing(landing):
         raise FedpingError(f"there is no landing folder at {landing}; correct --landing, or start 'fedping ingest'")
-    landed = dict(_landed(landing, study, window))
+    landed = list(_landed(landing, study, window))
     if not landed:
         raise FedpingError(
             f"study '{study.name}' has landed nothing in {landing}; its pings land some seconds after them"
         )
-    chosen = [folder for folder, holds in landed.items() if holds]
+    chosen = {folder: files for folder, files, reached in landed if reached}
     if not chosen:
         raise FedpingError(f"study '{study.name}' has landed pings in {landing}, but none {window.words}")
     return chosen
 
 
-def _landed(landing: Path, study: Study, window: Window) -> Iterator[tuple[Path, bool]]:
+def _landed(landing: P, study: Study, window: Window) -> Iterator[tuple[P, list[P], bool]]:
+    """Yield the folders of a study that contain files, each with these, and whether a window reaches it."""
     for line in [*(line.name for line in study.lines), None]:
-        for iteration in iterations(landing, study.name, line):
+        for iteration, files in files_by_iteration(landing, study.name, line).items():
             folder = partition(landing, study.name, line, iteration)
-            if landed_files(folder):
-                yield folder, line is None or window.reaches(iteration)
+            yield folder, files, line is None or window.reaches(iteration)
 
 
 def _span(start: str, end: str, first: int | None, last: int | None) -> str:

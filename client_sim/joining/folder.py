@@ -28,8 +28,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.formats import with_format, without_format
-from fedping.protocol.landing import make_folder, sync_folder
 from fedping.protocol.secret_file import others_may_use, write_secret
 
 SEED_BYTES = 16

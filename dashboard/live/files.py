@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedping.model_store import ModelStore, Version, open_store, store_at
 from fedping.model_store.blobs import Sight
-from fedping.model_store.place import Place
+from fedping.protocol.place import Place
 
 
 @dataclass(frozen=True)

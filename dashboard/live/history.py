@@ -16,7 +16,7 @@ from fedping.dashboard.live.rows import Row, row_of
 from fedping.dashboard.live.shown import Shown, choose, chosen_at
 from fedping.model_store import StoreError, Version
 from fedping.model_store.blobs import Sight
-from fedping.model_store.place import Place
+from fedping.protocol.place import Place
 from fedping.protocol.study import Line
 
 T = TypeVar("T")

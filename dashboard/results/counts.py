@@ -31,11 +31,11 @@ from fedping.dashboard.results.asking import key_of, options_of
 from fedping.dashboard.results.landed import Folders, Landed
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.experiments.run_process import ENDED, STDERR, STDOUT, Ended
-from fedping.model_store.place import Place, absolute
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import without_format
+from fedping.protocol.place import Place, absolute
 from fedping.protocol.study import Study
 
 ASKED, LANDED = "asked.json", "landed.json"
@@ -126,11 +126,11 @@ class Counts:
             command, the next count is started by whoever requests it, not by the previous count.
     """
 
-    def __init__(self, folder: Path, store: Place, landing: Path, command: Command | None = None) -> None:
+    def __init__(self, folder: Path, store: Place, landing: Place, command: Command | None = None) -> None:
         self.folder, self.store, self.landing = folder, store, landing
         self.folders = Folders()
         self._command = command or self._analyze
-        places = (str(folder.absolute()), absolute(store), str(landing.absolute()))
+        places = (str(folder.absolute()), absolute(store), absolute(landing))
         self._queue = Queue(folder, 1, PATIENCE, () if command else ("fedping.dashboard.results.next", *places))
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
@@ -225,7 +225,7 @@ class Counts:
             write_document(count.folder / ENDED, Ended(error.exit_code, datetime.now(UTC)))
 
     def _analyze(self, study: str, asked: Asked) -> list[str]:
-        places = [f"--store={absolute(self.store)}", f"--landing={self.landing.absolute()}"]
+        places = [f"--store={absolute(self.store)}", f"--landing={absolute(self.landing)}"]
         return [sys.executable, "-m", "fedping", "analyze", study, "--json", *places, *options_of(asked)]
 
     def _landed(self, study: Study, asked: Asked) -> Landed:

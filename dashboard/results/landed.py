@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from msgspec import Struct
 
 from fedping.analysis.study import Window
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import OLDER, iterations, partition
-from fedping.protocol.sight import settled
+from fedping.protocol.landing import OLDER, changed, iterations, landed_files, partition
+from fedping.protocol.place import Place, above, below, key_in, name_of
 from fedping.protocol.study import Study
 
 FILES_A_LOOK = 256
@@ -53,26 +51,21 @@ class Since:
 class Folders:
     """The landed files of partitions; a folder is listed again only when it has changed."""
 
-    _known: dict[Path, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    _known: dict[Place, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
-    def files(self, landing: Path, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
+    def files(self, landing: Place, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
         """Return the files of a study's window, without empty partitions."""
-        found = {
-            str(folder.relative_to(landing)): self._names(folder) for folder in _partitions(landing, study, window)
-        }
+        found = {key_in(landing, folder): self._names(folder) for folder in _partitions(landing, study, window)}
         return {folder: names for folder, names in found.items() if names}
 
-    def _names(self, folder: Path) -> tuple[str, ...]:
-        try:
-            changed = folder.stat().st_mtime_ns
-            known = self._known.get(folder)
-            if known is not None and known[0] == changed:
-                return known[1]
-            names = tuple(sorted(filter(_is_landed, os.listdir(folder))))
-        except FileNotFoundError:
-            return ()
-        if settled(changed):
-            self._known[folder] = (changed, names)
+    def _names(self, folder: Place) -> tuple[str, ...]:
+        token = changed(folder)
+        known = self._known.get(folder)
+        if known is not None and known[0] == token:
+            return known[1]
+        names = tuple(map(name_of, landed_files(folder)))
+        if token is not None:
+            self._known[folder] = (token, names)
         return names
 
 
@@ -80,7 +73,7 @@ class Folders:
 class Watch:
     """Finds what landed after counts; any number of threads may ask, and folders are read at most every two seconds."""
 
-    landing: Path
+    landing: Place
     clock: Callable[[], float] = time.monotonic
     folders: Folders = field(default_factory=Folders)
     _seen: dict[tuple[str, str, Window], tuple[float, Since]] = field(default_factory=dict)
@@ -108,7 +101,7 @@ class Watch:
         pings = read = 0
         for file in new_files(self.folders.files(self.landing, study, window), before):
             missed = rows.cache_info().misses
-            pings += rows(self.landing / file, window)
+            pings += rows(below(self.landing, file), window)
             read += rows.cache_info().misses - missed
             if read >= FILES_A_LOOK:
                 return Since(pings, complete=False)
@@ -124,7 +117,7 @@ def new_files(now: Files, before: Files) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=65_536)
-def rows(file: Path, window: Window) -> int:
+def rows(file: Place, window: Window) -> int:
     """Return how many pings of a landed file, in a folder that a window reaches, belong to it; 0 if it is gone."""
     import numpy as np
     import pyarrow as pa
@@ -132,7 +125,7 @@ def rows(file: Path, window: Window) -> int:
     from fedping.protocol.landed_file import open_landed
 
     bounds = [("received_at", window.since, None if window.until is None else window.until - 1)]
-    if file.parent.name == f"iteration={OLDER}":
+    if name_of(above(file)) == f"iteration={OLDER}":
         bounds.append(("model_version", window.first, window.last))
     bounds = [bound for bound in bounds if bound[1:] != (None, None)]
     inside = 0
@@ -152,12 +145,8 @@ def rows(file: Path, window: Window) -> int:
     return inside
 
 
-def _partitions(landing: Path, study: Study, window: Window) -> Iterator[Path]:
+def _partitions(landing: Place, study: Study, window: Window) -> Iterator[Place]:
     for line in [*(line.name for line in study.lines), None]:
         for iteration in iterations(landing, study.name, line):
             if line is None or window.reaches(iteration):
                 yield partition(landing, study.name, line, iteration)
-
-
-def _is_landed(name: str) -> bool:
-    return name.endswith(".parquet") and not name.startswith((".", "_"))

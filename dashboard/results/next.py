@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from fedping.dashboard.results.counts import Counts
-from fedping.model_store.place import place_of
+from fedping.protocol.place import place_of
 
 if __name__ == "__main__":
     folder, store, landing = sys.argv[1:]
-    Counts(Path(folder), place_of(store), Path(landing)).start_waiting()
+    Counts(Path(folder), place_of(store), place_of(landing)).start_waiting()

@@ -31,7 +31,7 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import landed_at, landed_files, partition, write_landed
+from fedping.protocol.landing import all_landed, landed_at, partition, remove_landed, study_of, write_landed
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
@@ -197,11 +197,10 @@ class Simulation:
         """Remove files of ticks that are about to be made again, so that no round sees them too early."""
         for file in self._files():
             if (landed_at(file) or 0) > self.experiment.start_ms + tick * self.experiment.tick_ms:
-                file.unlink()
+                remove_landed(file)
 
     def _files(self) -> list[Path]:
-        folders = self.landing.glob(f"study={self.study.name}/line=*/iteration=*")
-        return [file for folder in folders for file in landed_files(folder)]
+        return [file for file in all_landed(self.landing) if study_of(file) == self.study.name]
 
     def _tell(self, phase: PhaseName, done: int, total: int) -> None:
         now = Progress(phase, done, total, None if self.study.is_private else self._pings)

@@ -16,7 +16,7 @@ from fedping.experiments.simulate.line_run import by_guard
 from fedping.experiments.simulate.settings import Experiment
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import id_bytes, landed_at, landed_files
+from fedping.protocol.landing import all_landed, id_bytes, landed_at, study_of
 from fedping.protocol.study import Study
 
 _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "num_chars_typed", "loss"]
@@ -94,8 +94,7 @@ def summarised(
     """
     attacking = np.ascontiguousarray(hostile).view("V16").ravel()
     boundary = experiment.start_ms + evaluation_tick * experiment.tick_ms
-    folders = sorted(landing.glob(f"study={study.name}/line=*/iteration=*"))
-    files = [file for folder in folders for file in landed_files(folder)]
+    files = [file for file in all_landed(landing) if study_of(file) == study.name]
     early = [file for file in files if (landed_at(file) or 0) <= boundary]
     late = [file for file in files if (landed_at(file) or 0) > boundary]
     evaluated = experiment.evaluation.ticks if experiment.evaluation else 0

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fedping.analysis.rounds.history import LineHistory
     from fedping.analysis.study import StudyTally
     from fedping.analysis.verdict import Plan, Verdict
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
     from fedping.protocol.study import Study
 
 
@@ -92,7 +92,7 @@ def analyze(
     verbose: bool,
     master: str | None,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     as_json: bool,
 ) -> None:
     """Show the outcome of STUDY: the verdict in one sentence, and one table of effects. --verbose adds the rest.
@@ -225,7 +225,7 @@ def _refuse_idle_options(html: Path | None, figures: Path | None, subsample: int
         raise InvalidSettings(f"there is no folder {html.parent} to write the report to; make it, or change --html")
 
 
-def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> StudyTally:
+def _counted(study: Study, plan: Plan, landing: Place, master: str | None) -> StudyTally:
     from fedping.analysis.study import count_study
     from fedping.analysis.study.metrics import window_folders
 
@@ -235,7 +235,7 @@ def _counted(study: Study, plan: Plan, landing: Path, master: str | None) -> Stu
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim, parts=True)
 
 
-def _histories(store: ModelStore, landing: Path, study: Study, subsample: int) -> list[LineHistory]:
+def _histories(store: ModelStore, landing: Place, study: Study, subsample: int) -> list[LineHistory]:
     from fedping.analysis.rounds.history import line_history
 
     with status("reading the rounds again") as tell:

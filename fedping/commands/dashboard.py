@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedping.dashboard_options import at, dashboard_options, dashboard_settings
-from fedping.options import journal_option, landing_option, log_format_option, store_option
+from fedping.options import journal_of, journal_option, landing_option, log_format_option, store_option
 from fedping.protocol.log import say
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 
 @click.command()
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @log_format_option
 def dashboard(
     store_path: Place,
-    landing: Path,
+    landing: Place,
     journal: Path | None,
     host: str,
     port: int,
@@ -42,7 +42,7 @@ def dashboard(
     settings = dashboard_settings(
         store=store_path,
         landing=landing,
-        journal=journal or landing / ".journal",
+        journal=journal_of(journal, landing),
         host=host,
         port=port,
         **rest,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.options import LocalPath
+from fedping.options import AnyPlace, LocalPath
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from fedping.experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
     from fedping.experiments.secure_demo import Seen
+    from fedping.protocol.place import Place
     from fedping.protocol.sharing.ring import Elements
 
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     type=LocalPath(),
     help="An empty or new folder for everything it makes.  [default: demo-out/<date and time>]",
 )
+@click.option(
+    "--bucket",
+    type=AnyPlace(),
+    help="Keep the model store and the landed pings in an object store: s3://, gs:// or az://BUCKET/FOLDER.",
+)
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
 @click.option("--secure", is_flag=True, help="Split what clients send between two servers; neither can read it.")
 @click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
@@ -42,6 +49,7 @@ def demo(
     iterations: int,
     seed: int,
     out: Path | None,
+    bucket: Place | None,
     engine: str,
     secure: bool,
     stay: bool,
@@ -58,6 +66,10 @@ def demo(
     from fedping.server_jobs.schedule import parse_every
     from fedping.terminal import AS_IT_IS
 
+    if isinstance(bucket, Path):
+        raise InvalidSettings(
+            f"--bucket {bucket} is a folder, which --out is for; give an address as s3://BUCKET/FOLDER"
+        )
     interval = parse_every(every)
     folder = out or Path("demo-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
     settings = DemoSettings(
@@ -69,9 +81,11 @@ def demo(
         page=stay,
         port=port,
         secure=secure,
+        bucket=bucket,
     )
     console = Console(**AS_IT_IS)
-    console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}", highlight=False)
+    kept = f", store and pings to {bucket}" if bucket else ""
+    console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}{kept}", highlight=False)
     with ExitStack() as stack:
         running = _watched(settings, console, stack)
         _print_outcome(running.outcome, console, stay)

@@ -13,13 +13,13 @@ import click
 from click.core import ParameterSource
 
 from fedping.dashboard_options import at, dashboard_options, dashboard_settings
-from fedping.options import LocalPath, journal_option, landing_option, log_format_option, store_option
+from fedping.options import LocalPath, journal_of, journal_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
     from fedping.server_jobs.ingest.processes.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
 
@@ -124,7 +124,7 @@ HERE = "127.0.0.1"
 @log_format_option
 def ingest(
     store_path: Place,
-    landing: Path,
+    landing: Place,
     journal: Path | None,
     host: str,
     port: int,
@@ -176,7 +176,7 @@ def ingest(
     settings = IngestSettings(
         store=store_path,
         landing=landing,
-        journal=journal or landing / ".journal",
+        journal=journal_of(journal, landing),
         host=host,
         port=port,
         workers=workers,

@@ -1,4 +1,4 @@
-"""`fedping landing`: remove landed pings that are no longer needed, or those of one client."""
+"""`fedping landing`: remove landed pings that are no longer needed, or those of one client; copy them elsewhere."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import click
 import msgspec
 
 from fedping.commands.study_life import because_option, whoever
-from fedping.options import journal_option, json_option, landing_option, store_option
+from fedping.options import AnyPlace, journal_of, journal_option, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.place import below, key_in
 from fedping.terminal import status
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 
 @click.group()
 def landing() -> None:
-    """Landed pings: remove old ones, or those of one client."""
+    """Landed pings: remove old ones, or those of one client; copy them elsewhere."""
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
@@ -48,7 +49,7 @@ def prune(
     dry_run: bool,
     because: str,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     as_json: bool,
 ) -> None:
     """Remove landed pings that are older than the newest VERSIONS of the STUDIES (default: all that are not private).
@@ -109,7 +110,7 @@ def forget(
     dry_run: bool,
     because: str,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     journal: Path | None,
     as_json: bool,
 ) -> None:
@@ -128,7 +129,7 @@ def forget(
 
     store = open_store(store_path)
     with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
-        waiting = waiting_in(journal or landing / ".journal", client_id)  # first: they may land meanwhile
+        waiting = waiting_in(journal_of(journal, landing), client_id)  # first: they may land meanwhile
         found: list[Found] = []
         damaged: list[UnreadableFile] = []
         for looked, one in enumerate(pings_of(landing, client_id), 1):
@@ -157,7 +158,7 @@ def forget(
                     by=whoever(),
                     because=because,
                     versions=made_of[name],
-                    files=tuple(file.relative_to(landing).as_posix() for file in files),
+                    files=tuple(key_in(landing, file) for file in files),
                 )
         for number, one in enumerate([] if dry_run else found, 1):
             tell(f"wrote {number:,} of {len(found):,} landed files again")
@@ -181,3 +182,44 @@ def forget(
             f"{len(waiting):,} segments of ingest's journal have pings of this client that have not landed yet; run "
             "the same command again in a few minutes"
         )
+
+
+@landing.command()
+@click.argument("studies", nargs=-1)
+@click.option("--to", type=AnyPlace(), required=True, help="The other landing folder, or its place in an object store.")
+@store_option
+@landing_option
+@json_option
+def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place, as_json: bool) -> None:
+    """Copy the landed pings of the STUDIES (default: all that are not private) to another landing folder.
+
+    The files are the same, byte for byte, and under the same names, so that versions are computed again from there. Run
+    it again to bring the copy up to date. Pings of a private study are deleted once they have been used, and so are not
+    copied.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.protocol.landing import all_landed, copy_landed, is_landing, study_of
+
+    if not is_landing(landing):
+        raise FedpingError(f"there is no landing folder at {landing}; correct --landing")
+    store = open_store(store_path)
+    private = {name for name in store.studies() if store.study(name).is_private}
+    if refused := sorted(private.intersection(studies)):
+        raise InvalidSettings(
+            f"study '{refused[0]}' is private, and its clients are promised that their pings are deleted once they "
+            "have been used; they are not copied"
+        )
+    of_studies: dict[str, list[Place]] = {name: [] for name in studies}
+    for file in all_landed(landing):
+        if study_of(file) not in private and (not studies or study_of(file) in studies):
+            of_studies.setdefault(study_of(file), []).append(file)
+    with status("copying landed files") as tell:
+        for name, files in of_studies.items():
+            new = 0
+            for number, file in enumerate(files, 1):
+                new += copy_landed(file, below(to, key_in(landing, file)))
+                tell(f"{name}: {number:,} of {len(files):,} landed files")
+            if as_json:
+                click.echo(msgspec.json.encode({"study": name, "files": len(files), "new": new}).decode())
+            else:
+                click.echo(f"study '{name}': {len(files):,} landed files are in {to}, {new:,} of them new")

@@ -11,7 +11,7 @@ import msgspec
 from fedping.options import LocalPath, json_option, store_option
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 
 @click.group()

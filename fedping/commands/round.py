@@ -21,8 +21,8 @@ from fedping.server_jobs.ending import TemporaryFailure
 from fedping.terminal import status
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
 
@@ -119,7 +119,7 @@ def round_(
     study: str,
     line: str | None,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     engine_name: str,
     master: str | None,
     privacy_key: Path | None,
@@ -171,7 +171,7 @@ def round_(
         return ended.exit_code
 
 
-def _decide(store: ModelStore, landing: Path, study: str, line: str | None, decision: str, as_json: bool) -> int:
+def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:
     """Publish or discard the version of a line that is held back."""
     from fedping.model_store.held import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
@@ -221,7 +221,7 @@ def private_settings(
     store: ModelStore,
     study: str,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     key: Path | None,
     keep: bool,
     helpers: Sequence[str] = (),
@@ -278,7 +278,7 @@ def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -
 
 def _run_lines(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: str,
     lines: list[str],
     engine: Engine,
@@ -315,7 +315,7 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     return [known.line(name).name for name in chosen] or [line.name for line in known.lines]
 
 
-def resting(store: ModelStore, landing: Path, study: str, keep: bool) -> str | None:
+def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | None:
     """Return why a study has no round at all, if it is declared to be paused or to have ended.
 
     Of private lines of a study that has ended, no round will delete the pings that have landed since the last: they are
@@ -363,7 +363,7 @@ def subject(study: str, lines: list[str]) -> str:
 
 
 def run_line(
-    store: ModelStore, landing: Path, study: str, line: str, engine: Engine, given: PrivateSettings
+    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, given: PrivateSettings
 ) -> RoundResult:
     """Run one round, and show on a terminal what it is doing."""
     from fedping.commands.store import tell_oddities
@@ -389,7 +389,7 @@ def run_line(
 
 
 @contextmanager
-def noting_attempt(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
+def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
     """Note beside the pings how the round inside ends."""
     from fedping.server_jobs.attempt import keep_attempt, last_attempt
     from fedping.server_jobs.ending import Ended, TimeIsUp
@@ -421,7 +421,7 @@ def noting_attempt(store: ModelStore, landing: Path, study: str, line: str) -> I
         keep_attempt(landing, store.where, study, line, now)
 
 
-def write_metrics(store: ModelStore, landing: Path, path: Path | None) -> None:
+def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
     """Write the metrics of rounds where ``--metrics-file`` says; that it cannot be done is told, and rounds go on."""
     if path is None:
         return

@@ -33,8 +33,8 @@ from fedping.protocol.log import tell
 from fedping.server_jobs.ending import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
     from fedping.server_jobs.ending import Ending
     from fedping.server_jobs.round import Engine
 
@@ -88,7 +88,7 @@ def schedule(
     lasting: str | None,
     ends_at: str | None,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     engine_name: str,
     master: str | None,
     privacy_key: Path | None,
@@ -165,7 +165,7 @@ def schedule(
 
 def _run_all(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: str,
     lines: list[str],
     engine: Engine,
@@ -192,7 +192,7 @@ def _run_all(
 
 
 def _run_one(
-    store: ModelStore, landing: Path, study: str, line: str, engine: Engine, given: PrivateSettings, as_json: bool
+    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, given: PrivateSettings, as_json: bool
 ) -> None:
     """Run a round of a line; report why not, if it fails, in a new Spark session if Spark may be why."""
     try:

@@ -9,14 +9,14 @@ import click
 import msgspec
 
 from fedping import __version__
-from fedping.options import LocalPath, StorePlace, json_option, landing_option, store_option
+from fedping.options import AnyPlace, LocalPath, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.log import tell
 from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
 
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
@@ -181,7 +181,7 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
 @click.option("--to", "target", type=int, required=True, help="The version whose weights and state to restore.")
 @store_option
 @landing_option
-def rollback(study: str, line: str, target: int, store_path: Place, landing: Path) -> None:
+def rollback(study: str, line: str, target: int, store_path: Place, landing: Place) -> None:
     """Publish an old version's weights and optimizer state again, as the next version of a LINE.
 
     Publishes nothing into an older copy of the store, as rounds have noted in the landing folder what they published.
@@ -204,7 +204,7 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pat
 @click.option("--from", "number", type=int, required=True, help="The next version's number.")
 @store_option
 @landing_option
-def continue_(study: str, line: str, number: int, store_path: Place, landing: Path) -> None:
+def continue_(study: str, line: str, number: int, store_path: Place, landing: Place) -> None:
     """Continue a LINE at a number that was never published, after an older copy of the store was restored.
 
     The newest version there is published once more under that number, and rounds go on from it. Clients that have a
@@ -228,7 +228,7 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pa
 
 @store.command()
 @click.argument("study")
-@click.option("--to", "target", type=StorePlace(), required=True, help="The other store: a folder or a bucket.")
+@click.option("--to", "target", type=AnyPlace(), required=True, help="The other store: a folder or a bucket.")
 @store_option
 def copy(study: str, target: Place, store_path: Place) -> None:
     """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
@@ -248,9 +248,11 @@ def copy(study: str, target: Place, store_path: Place) -> None:
     )
 
 
-def _warn_without(landing: Path) -> None:
+def _warn_without(landing: Place) -> None:
     """Warn if there is no landing folder, whose notes say what rounds have published."""
-    if not landing.is_dir():
+    from fedping.protocol.landing import is_landing
+
+    if not is_landing(landing):
         click.echo(
             f"fedping: warning: there is no landing folder at {landing}, so it could not be checked which versions "
             "rounds have noted there as published; if it is elsewhere, give --landing",
@@ -272,7 +274,7 @@ def _warn_without(landing: Path) -> None:
 @store_option
 @landing_option
 def recompute(
-    study: str, line: str, version: int, engine_name: str, privacy_key: Path | None, store_path: Place, landing: Path
+    study: str, line: str, version: int, engine_name: str, privacy_key: Path | None, store_path: Place, landing: Place
 ) -> None:
     """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
 

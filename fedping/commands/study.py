@@ -16,7 +16,15 @@ import msgspec
 from fedping import __version__
 from fedping.commands.study_file import checked, own_model_option
 from fedping.commands.study_life import as_declared, change, end, history, is_as_stored, pause, resume
-from fedping.options import LocalPath, journal_option, json_option, landing_option, log_format_option, store_option
+from fedping.options import (
+    LocalPath,
+    journal_of,
+    journal_option,
+    json_option,
+    landing_option,
+    log_format_option,
+    store_option,
+)
 from fedping.protocol.clock import utc_now
 from fedping.protocol.ending import IterationByClients, IterationByTime
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fedping.model_store import ModelStore
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
     from fedping.server_jobs.health.looking import Judgement, StudyWatch
     from fedping.server_jobs.ingest.settings import IngestSettings
 
@@ -66,7 +74,7 @@ for _command in (pause, resume, end, change, history):
 @own_model_option
 @store_option
 @landing_option
-def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Path) -> None:
+def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Place) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
     The file is checked as by 'fedping study check', and where it makes no choice the study gets the safe one: 'fedping
@@ -196,7 +204,7 @@ def list_(store_path: Place) -> None:
 @landing_option
 @journal_option
 @json_option
-def health(names: tuple[str, ...], store_path: Place, landing: Path, journal: Path | None, as_json: bool) -> int:
+def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: Path | None, as_json: bool) -> int:
     """Show whether the studies NAMES (default: all) are well, as the dashboard does. Exits with 1 on a problem."""
     from fedping.server_jobs.health.looking import ingest_of
 
@@ -227,7 +235,7 @@ def watch(
     every: str,
     webhook: str | None,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     journal: Path | None,
     as_json: bool,
 ) -> None:
@@ -264,10 +272,10 @@ def watch(
         )
 
 
-def _places(store_path: Place, landing: Path, journal: Path | None) -> IngestSettings:
+def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSettings:
     from fedping.server_jobs.ingest.settings import IngestSettings
 
-    return IngestSettings(store=store_path, landing=landing, journal=journal or landing / ".journal")
+    return IngestSettings(store=store_path, landing=landing, journal=journal_of(journal, landing))
 
 
 def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyWatch:

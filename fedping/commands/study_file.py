@@ -12,7 +12,7 @@ from fedping.protocol.landing import SHARDS
 from fedping.protocol.study import Study, study_from_toml
 
 if TYPE_CHECKING:
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 own_model_option = click.option(
     "--own-model",

@@ -17,8 +17,8 @@ from fedping.protocol.study import Declared, State, Study, study_from_toml
 
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry
-    from fedping.model_store.place import Place
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.place import Place
 
 _MOST_WORDS = 500
 

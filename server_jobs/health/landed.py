@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 
 from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import iterations, landed_at, landed_files, partition
-from fedping.protocol.sight import Sight, settled, sight
+from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
+from fedping.protocol.place import Place, name_of
 
 
 class Landed(Struct, frozen=True, kw_only=True):
@@ -32,30 +32,31 @@ class Landed(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Listed:
-    folder: Path
-    seen: Sight
+    folder: Place
+    seen: int
     landed: Landed
 
 
 class LandedPings:
     """Counts what has landed for one version of a line at a time: the newest."""
 
-    def __init__(self, landing: Path, study: str, line: str) -> None:
+    def __init__(self, landing: Place, study: str, line: str) -> None:
         self._landing, self._study, self._line = landing, study, line
-        self._rows: dict[Path, int | None] = {}
+        self._rows: dict[Place, int | None] = {}
         self._last: _Listed | None = None
 
     def of(self, version: int, now_ns: int) -> Landed:
         """Return what has landed for a version; one look at the folder if nothing has changed there."""
         folder = partition(self._landing, self._study, self._line, version)
-        seen = sight(folder)
+        seen = changed(folder, now_ns)
         last = self._last
-        if last is not None and (last.folder, last.seen) == (folder, seen) and settled(seen[1], now_ns):
+        if last is not None and seen is not None and (last.folder, last.seen) == (folder, seen):
             return last.landed
         files = landed_files(folder)
         self._rows = {file: self._rows[file] if file in self._rows else _rows(file) for file in files}
-        self._last = _Listed(folder, seen, self._summed(version))
-        return self._last.landed
+        landed = self._summed(version)
+        self._last = None if seen is None else _Listed(folder, seen, landed)
+        return landed
 
     def _summed(self, version: int) -> Landed:
         counted = [rows for rows in self._rows.values() if rows is not None]
@@ -64,30 +65,29 @@ class LandedPings:
             pings=sum(counted),
             files=len(counted),
             newest_ms=max((stamp for file in self._rows if (stamp := landed_at(file)) is not None), default=None),
-            unreadable=tuple(file.name for file, rows in self._rows.items() if rows is None),
+            unreadable=tuple(name_of(file) for file, rows in self._rows.items() if rows is None),
         )
 
 
 class LandedBeside:
     """Counts what has landed of the arms of a study that follow no line."""
 
-    def __init__(self, landing: Path, study: str) -> None:
+    def __init__(self, landing: Place, study: str) -> None:
         self._landing, self._study = landing, study
-        self._rows: dict[Path, int] = {}
+        self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:
         """Return how many pings have landed after a moment and until another, in milliseconds since 1970."""
         there = [
             file
-            for number in iterations(self._landing, self._study, None)
-            for file in landed_files(partition(self._landing, self._study, None, number))
+            for file in chain.from_iterable(files_by_iteration(self._landing, self._study, None).values())
             if after_ms < (landed_at(file) or 0) <= until_ms
         ]
         self._rows = {file: self._rows[file] if file in self._rows else _rows(file) or 0 for file in there}
         return sum(self._rows.values())
 
 
-def _rows(file: Path) -> int | None:
+def _rows(file: Place) -> int | None:
     """Return the pings in a file, None if it is not a whole Parquet file."""
     from fedping.protocol.landed_file import open_landed
 

@@ -16,6 +16,7 @@ from fedping.model_store import ModelStore, open_store, store_at
 from fedping.model_store.blobs import Sight
 from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
+from fedping.protocol.place import Place
 from fedping.protocol.study import Declared, Line, Study
 from fedping.server_jobs.health.judging import (
     PACED,
@@ -175,7 +176,7 @@ class StudyWatch:
 class _SeenBeside:
     """What has landed of the arms without a line during a line's last rounds; counted once for these rounds."""
 
-    def __init__(self, landing: Path, study: str) -> None:
+    def __init__(self, landing: Place, study: str) -> None:
         self._landed = LandedBeside(landing, study)
         self._told: tuple[tuple[int, int], int] | None = None
 

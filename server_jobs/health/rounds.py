@@ -17,6 +17,7 @@ from fedping.model_store import ModelStore
 from fedping.model_store.version import Outcome
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Place
 from fedping.protocol.study import Line
 from fedping.server_jobs.attempt import Attempt, last_attempt
 
@@ -40,13 +41,13 @@ class LineRounds:
     private: bool
 
 
-def line_rounds(landing: Path, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
+def line_rounds(landing: Place, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
     """Return what there is to tell of a line whose newest version has been read."""
     last = last_attempt(landing, store.where, study, line.name)
     return LineRounds(study, line.name, newest, last, line.privacy is not None)
 
 
-def all_rounds(landing: Path, store: ModelStore) -> list[LineRounds]:
+def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
     """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
     found = []
     for name in store.studies():
@@ -110,7 +111,7 @@ def _seconds(time: str) -> float:
     return milliseconds_of(time) / 1000
 
 
-def write_textfile(landing: Path, store: ModelStore, path: Path) -> None:
+def write_textfile(landing: Place, store: ModelStore, path: Path) -> None:
     """Replace a file by the metrics of a store's rounds, at once and whole, readable for all.
 
     Raises:

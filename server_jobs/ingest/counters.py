@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from fedping.protocol.clock import utc_now
-from fedping.protocol.landing import for_the_group, make_folder
+from fedping.protocol.folders import for_the_group, make_folder
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 
 NAMES = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from fedping.model_store.place import Place
+from fedping.protocol.place import Place
 
 LOGGED = "fedping ingest: "
 """What stands before all that ingest logs as text."""
@@ -122,7 +122,7 @@ class IngestSettings:
     """
 
     store: Place
-    landing: Path
+    landing: Place
     journal: Path
     host: str = "127.0.0.1"
     port: int = 8080
@@ -163,7 +163,7 @@ class IngestSettings:
     @property
     def rejected(self) -> Path:
         """Where the reasons of rejected requests are written, for the operator."""
-        return self.landing / ".rejected"
+        return (self.landing if isinstance(self.landing, Path) else self.journal) / ".rejected"
 
     @property
     def flush_request(self) -> Path:

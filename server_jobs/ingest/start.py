@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import make_folder
+from fedping.protocol.folders import make_folder
+from fedping.protocol.landing import mark_landing
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period
@@ -36,8 +37,9 @@ def prepare(settings: IngestSettings) -> Lock:
     _check_numbers(settings)
     for name, sentence in _unusable(settings).items():
         tell(f"starts without a study: {sentence}", before=LOGGED, study=name)
-    for folder, what in ((settings.landing, "landing"), (settings.journal, "journal")):
-        _check_writable(folder, what)
+    if isinstance(settings.landing, Path):
+        _check_writable(settings.landing, "landing")
+    _check_writable(settings.journal, "journal")
     lock = _take_lock(settings.journal)  # first, for whoever still holds it may hold the port too
     check_port(settings.host, settings.port)
     shutil.rmtree(settings.counters, ignore_errors=True)
@@ -47,15 +49,20 @@ def prepare(settings: IngestSettings) -> Lock:
 
 
 def _unusable(settings: IngestSettings) -> dict[str, str]:
-    """Return why studies cannot be served that cannot, by name; raises as :func:`prepare`."""
-    if isinstance(settings.store, Path):
-        return _read_studies(settings)
+    """Return why studies cannot be served that cannot, by name; raises as :func:`prepare`.
+
+    And see to it that pings can land, if that is in a bucket.
+    """
+    if isinstance(settings.store, Path) and isinstance(settings.landing, Path):
+        return _looked_at(settings)
     # What talks to an object store has threads, and this process is one that forks: a child that ends again asks.
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:
-        return child.submit(_read_studies, settings).result()
+        return child.submit(_looked_at, settings).result()
 
 
-def _read_studies(settings: IngestSettings) -> dict[str, str]:
+def _looked_at(settings: IngestSettings) -> dict[str, str]:
+    if not isinstance(settings.landing, Path):
+        mark_landing(settings.landing)
     return Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable
 
 

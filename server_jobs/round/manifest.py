@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -15,7 +14,8 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import iterations, landed_at, landed_files, partition
+from fedping.protocol.landing import files_by_iteration, is_landing, landed_at
+from fedping.protocol.place import Place, absolute, below, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.work import LateFile, Rules, Work
@@ -97,7 +97,7 @@ class Manifest:
 
 
 def list_landed(
-    landing: Path,
+    landing: Place,
     study: Study,
     line: str,
     iteration: int,
@@ -122,18 +122,17 @@ def list_landed(
         FedpingError: there is no landing folder.
         UnreadableFile: a file is not whole, or not of the study's pings.
     """
-    if not landing.is_dir():
+    if not is_landing(landing):
         raise FedpingError(
             f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
         )
     now_ms = round(time.time() * 1000) if now_ms is None else now_ms
     latest = now_ms + AHEAD_MS
     since_ms = since_ms if since_ms <= latest else now_ms
-    numbers = {iteration, *iterations(landing, study.name, line)}
-    files = {number: landed_files(partition(landing, study.name, line, number)) for number in numbers}
+    files = files_by_iteration(landing, study.name, line)
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
-    listed = [(file, file.relative_to(landing).as_posix(), iteration - n) for n in counting for file in files[n]]
+    listed = [(file, key_in(landing, file), iteration - n) for n in counting for file in files[n]]
     inputs = tuple(_input(f, path, age, study.document) for f, path, age in listed if path not in used)
     seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file) or 0) <= latest]
     others = {number: _landed_between(of, since_ms, latest) for number, of in files.items() if number not in counting}
@@ -146,31 +145,31 @@ def list_landed(
     )
 
 
-def work_on(landing: Path, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
+def work_on(landing: Place, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
     """Return what an engine has to do: the input files, in the order of their names, and what it has to know again."""
     ordered = sorted(inputs, key=lambda file: file.path)
     older = [(file, True) for file in before] + [(file, False) for file in ordered if file.age]
     return Work(
-        paths=tuple(_absolute(landing, file) for file in ordered if not file.age),
+        paths=tuple(_address(landing, file) for file in ordered if not file.age),
         rows=sum(file.rows for file in (*before, *inputs)),
         rules=rules,
-        late=tuple(LateFile(path=_absolute(landing, file), age=file.age, done=done) for file, done in older),
-        digests={_absolute(landing, file): file.digest for file in (*before, *inputs) if file.digest},
+        late=tuple(LateFile(path=_address(landing, file), age=file.age, done=done) for file, done in older),
+        digests={_address(landing, file): file.digest for file in (*before, *inputs) if file.digest},
     )
 
 
-def _absolute(landing: Path, file: InputFile) -> str:
-    return str(landing.absolute() / file.path)
+def _address(landing: Place, file: InputFile) -> str:
+    return absolute(below(landing, file.path))
 
 
-def _landed_between(files: Sequence[Path], since_ms: int, latest: int) -> list[Path]:
+def _landed_between(files: Sequence[Place], since_ms: int, latest: int) -> list[Place]:
     return [file for file in files if since_ms < (landed_at(file) or 0) <= latest]
 
 
-def _input(file: Path, path: str, age: int, document: DocumentType) -> InputFile:
+def _input(file: Place, path: str, age: int, document: DocumentType) -> InputFile:
     found = open_ping_file(file, document)
     return InputFile(path, found.rows, age, found.landed.digest)
 
 
-def _rows(file: Path, document: DocumentType) -> int:
+def _rows(file: Place, document: DocumentType) -> int:
     return open_ping_file(file, document).rows

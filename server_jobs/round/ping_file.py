@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import id_bytes, shards_in
+from fedping.protocol.place import Place
 from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.work import Rules
 
@@ -199,7 +199,7 @@ def _regrouped(parts: Iterable[pa.BinaryArray], rows: int) -> Iterator[pa.Binary
         yield pa.concat_arrays(held)
 
 
-def open_ping_file(path: str | Path, document: DocumentType, age: int = 0, done: bool = False) -> PingFile:
+def open_ping_file(path: str | Place, document: DocumentType, age: int = 0, done: bool = False) -> PingFile:
     """Read the footer of a file of pings of one type.
 
     Raises:

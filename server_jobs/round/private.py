@@ -7,7 +7,6 @@ that was made or not by what clients have sent would tell of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import iterations, landed_at, landed_files, newest_noted, note_newest, partition
+from fedping.protocol.landing import files_by_iteration, is_landing, landed_at, newest_noted, note_newest, remove_landed
+from fedping.protocol.place import Place
 from fedping.protocol.privacy import Privacy, frame_of
 from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.study import Line, Study
@@ -50,7 +50,7 @@ from fedping.server_jobs.round.work import rules_for
 class PrivateRound:
     """One round of a private line, on its newest version."""
 
-    landing: Path
+    landing: Place
     study: Study
     line: Line
     head: Version
@@ -64,7 +64,7 @@ class PrivateRound:
     def of(
         cls,
         store: ModelStore,
-        landing: Path,
+        landing: Place,
         study: Study,
         line: Line,
         head: Version,
@@ -204,7 +204,7 @@ class PrivateRound:
 
 
 def _shared(
-    store: ModelStore, landing: Path, study: Study, line: Line, head: Version, key: bytes | None, helper: Helper | None
+    store: ModelStore, landing: Place, study: Study, line: Line, head: Version, key: bytes | None, helper: Helper | None
 ) -> SharedSums | None:
     """Return where the sums of a line of shares come from; None of another line.
 
@@ -237,17 +237,12 @@ def _shared(
     )
 
 
-def delete_pings(landing: Path, study: str, line: str, upto: int | None) -> None:
+def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> None:
     """Delete a line's landed pings of all versions up to ``upto``; of all that there are, if it is None."""
-    if not landing.is_dir():
-        return
-    for number in iterations(landing, study, line):
+    for number, files in files_by_iteration(landing, study, line).items():
         if upto is None or number <= upto:
-            folder = partition(landing, study, line, number)
-            for file in landed_files(folder):
-                file.unlink(missing_ok=True)
-            with suppress(OSError):  # something is landing there
-                folder.rmdir()
+            for file in files:
+                remove_landed(file)
 
 
 def _refuse_for_real_clients(store: ModelStore, study: str) -> None:
@@ -294,7 +289,7 @@ def _refuse_too_little_noise(study: Study, line: Line, before: int) -> None:
         )
 
 
-def _refuse_another_copy(landing: Path, study: Study, line: Line, head: Version) -> None:
+def _refuse_another_copy(landing: Place, study: Study, line: Line, head: Version) -> None:
     """Raise :class:`FedpingError` if a round has released more of the same clients than this store knows of.
 
     It may be a copy that is tried out: clients would be charged in one of the two, and released in both.
@@ -310,7 +305,7 @@ def _refuse_another_copy(landing: Path, study: Study, line: Line, head: Version)
 
 
 def exact_sums(
-    landing: Path,
+    landing: Place,
     study: Study,
     line: Line,
     iteration: int,
@@ -336,7 +331,7 @@ def exact_sums(
 
 
 def noise_has_its_size(
-    landing: Path, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
+    landing: Place, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
 ) -> bool | None:
     """Return whether a version's noise has the declared size, by the pings that had landed when its round was made.
 
@@ -354,7 +349,7 @@ def noise_has_its_size(
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    every = list_landed(landing, study, line.name, version.parent, 0) if landing.is_dir() else None
+    every = list_landed(landing, study, line.name, version.parent, 0) if is_landing(landing) else None
     if every is None or not every.inputs:
         return None
     made = milliseconds_of(version.created)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import fields
@@ -15,6 +14,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OtherCode
+from fedping.protocol.place import Place, below
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
 from fedping.server_jobs.privacy.budget import spent
@@ -42,7 +42,7 @@ class Recomputed:
 
 def recompute(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: str,
     line: str,
     iteration: int,
@@ -99,7 +99,7 @@ def _judged_again(line: Line, again: Version) -> Version:
     return msgspec.structs.replace(again, lineage=msgspec.structs.replace(again.lineage, guard=judged))
 
 
-def _again(store: ModelStore, landing: Path, study: Study, line: Line, version: Version, engine: Engine) -> Version:
+def _again(store: ModelStore, landing: Place, study: Study, line: Line, version: Version, engine: Engine) -> Version:
     created, code = version.created, version.lineage.code_version
     if version.parent is None:
         firsts = first_versions(study, created=created, code_version=code)
@@ -155,19 +155,20 @@ def _given_up(store: ModelStore, version: Version) -> str:
     return ""
 
 
-def _kept_manifest(landing: Path, study: Study, version: Version, late: Late | None) -> Manifest:
+def _kept_manifest(landing: Place, study: Study, version: Version, late: Late | None) -> Manifest:
     """Return the manifest that a version was made from, having looked that its files are as they were."""
     lineage = version.lineage
     for file in lineage.inputs:
-        found = open_ping_file(landing / file.path, study.document)
+        place = below(landing, file.path)
+        found = open_ping_file(place, study.document)
         if found.rows != file.rows:
             raise FedpingError(
-                f"{landing / file.path} has {found.rows:,} pings, but version {version.iteration} was computed from "
+                f"{place} has {found.rows:,} pings, but version {version.iteration} was computed from "
                 f"{file.rows:,} of them; put the original file back from a copy"
             )
         if file.digest and found.landed.digest != file.digest:
             raise FedpingError(
-                f"{landing / file.path} is not the file that version {version.iteration} was computed from (its digest "
+                f"{place} is not the file that version {version.iteration} was computed from (its digest "
                 f"is {found.landed.digest}, not {file.digest}); put the original file back from a copy"
             )
     return Manifest(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -39,8 +38,9 @@ from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
 from fedping.protocol.ending import EarlyStop, IterationLength
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import newest_noted, note_newest, partition
+from fedping.protocol.landing import is_landing, newest_noted, note_newest, partition
 from fedping.protocol.model import UnfitModel, out_of_range, spec_trouble
+from fedping.protocol.place import Place
 from fedping.protocol.spec import published
 from fedping.protocol.study import Line, Study
 from fedping.protocol.update import DENSE
@@ -273,7 +273,7 @@ def decide_by(study: str, line: str) -> str:
 
 def run_round(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: str,
     line: str,
     engine: Engine,
@@ -444,7 +444,7 @@ def run_round(
 
 def _stage(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     study: Study,
     head: Version,
     held: Version,
@@ -523,7 +523,7 @@ def with_lineage(version: Version, result: RoundResult) -> RoundResult:
 
 def _restored(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     head: Version,
     rule: EarlyStop | None,
     entry: int,
@@ -545,7 +545,7 @@ def _after(head: Version, minutes: float) -> str:
 
 
 def aggregate_of(
-    landing: Path,
+    landing: Place,
     study: Study,
     parent: Version,
     manifest: Manifest,
@@ -652,7 +652,7 @@ def next_version(
 
 
 @contextmanager
-def noting(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[None]:
+def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[None]:
     """Let somebody publish a version by hand as safely as a round: not into an older copy of the store, and noted.
 
     Raises:
@@ -661,11 +661,11 @@ def noting(store: ModelStore, landing: Path, study: str, line: str) -> Iterator[
     noted = newest_noted(landing, store.where, study, line)
     _refuse_an_older_copy(landing, store.where, store.head(study, line), noted)
     yield
-    if landing.is_dir():
+    if is_landing(landing):
         note_newest(landing, store.where, study, line, store.head(study, line).iteration)
 
 
-def _refuse_an_older_copy(landing: Path, store: str, head: Version, noted: int) -> None:
+def _refuse_an_older_copy(landing: Place, store: str, head: Version, noted: int) -> None:
     """Raise if rounds have published more than there is; note the head if they have not been told of it yet.
 
     Raises:
@@ -673,11 +673,11 @@ def _refuse_an_older_copy(landing: Path, store: str, head: Version, noted: int) 
     """
     if noted > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, noted, str(landing)))
-    if noted < head.iteration and landing.is_dir():
+    if noted < head.iteration and is_landing(landing):
         note_newest(landing, store, head.study, head.line, head.iteration)
 
 
-def _remedy(head: Version, folder: Path) -> str:
+def _remedy(head: Version, folder: Place) -> str:
     return (
         f"pings in {folder} have led there: move those that are to blame away and run the same command again, or leave "
         f"all of them behind with 'fedping store continue {head.study} {head.line} --from {head.iteration + 1}', which "
@@ -685,7 +685,7 @@ def _remedy(head: Version, folder: Path) -> str:
     )
 
 
-def _refuse_another_model(aggregate: RoundAggregate, line: Line, folder: Path) -> None:
+def _refuse_another_model(aggregate: RoundAggregate, line: Line, folder: Place) -> None:
     bad = aggregate.counts["bad_update"]
     if bad and not aggregate.counts["used"]:
         raise FedpingError(

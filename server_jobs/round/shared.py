@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from fedping.model_store.asked import Asked, AskedOf, Waiting
 from fedping.model_store.version import Answered, InputFile, Version
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.place import Place
 from fedping.protocol.privacy import METRICS, Privacy, Shared
 from fedping.protocol.sharing.agreed import arms_of
 from fedping.protocol.sharing.exchange import (
@@ -88,7 +88,7 @@ class SharedSums:
     """
 
     asked: AskedOf
-    landing: Path
+    landing: Place
     study: Study
     line: Line
     head: Version

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedping.model_store.held import still_missing
 from fedping.model_store.version import Heard, InputFile, Level, StageSeen, Version
 from fedping.protocol.guard import Stage
+from fedping.protocol.place import Place
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
 from fedping.server_jobs.round.capacity import key_of_lots
@@ -41,7 +41,7 @@ class Look:
 
 
 def look_at(
-    landing: Path, study: Study, head: Version, staged: Version, share: float, engine: Engine, *, now_ms: int
+    landing: Place, study: Study, head: Version, staged: Version, share: float, engine: Engine, *, now_ms: int
 ) -> Look:
     """Return what has landed of the stage of a version that may follow ``head``.
 
@@ -66,7 +66,7 @@ def look_at(
 
 
 def _heard(
-    landing: Path,
+    landing: Place,
     study: Study,
     iteration: int,
     inputs: tuple[InputFile, ...],

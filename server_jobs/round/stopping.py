@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
 from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 from fedping.protocol.landing import note_newest
+from fedping.protocol.place import Place
 from fedping.protocol.smoothing import smoothed
 
 
@@ -129,7 +129,7 @@ def version_to_keep(store: ModelStore, study: str, line: str, head: int, rule: E
 
 def stop_if_over(
     store: ModelStore,
-    landing: Path,
+    landing: Place,
     head: Version,
     rule: EarlyStop,
     *,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_from_toml
 from fedping.experiments.simulate.settings import experiment_from_toml as study_experiment_from_toml
 from fedping.main import SUBCOMMANDS, cli, main
-from fedping.options import LocalPath, StorePlace
+from fedping.options import AnyPlace, LocalPath
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
 from tests.support.ingest_app import STUDY, make_store
@@ -153,4 +153,4 @@ def test_every_option_and_argument_that_is_a_path_is_checked() -> None:
     assert len(every) >= len(SUBCOMMANDS)
     paths = [(c.name, p.name, type(p.type)) for c in every for p in c.params if isinstance(p.type, click.Path)]
     assert len(paths) > 20
-    assert {kind for _, _, kind in paths} == {LocalPath, StorePlace}
+    assert {kind for _, _, kind in paths} == {LocalPath, AnyPlace}

@@ -35,9 +35,9 @@ def ingest(tmp_path: Path) -> IngestApp:
     return at_version_1(tmp_path)
 
 
-def at_version_1(folder: Path) -> IngestApp:
+def at_version_1(folder: Path, **settings: Any) -> IngestApp:
     """Return ingest whose line has a version 1, as far as it knows."""
-    made = ingest_app(folder)
+    made = ingest_app(folder, **settings)
     made.services.catalogue.rules("study").heads["main"].known = 1
     return made
 

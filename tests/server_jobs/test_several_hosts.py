@@ -6,14 +6,19 @@ import itertools
 import json
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from fedping.model_store import open_store
+from fedping.protocol.place import Place, below, place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH, STUDY, ingest_study, landed_ids
 from tests.support.ingest_server import IngestServer
 from tests.support.nginx import Nginx, nginx_before
+from tests.support.object_server import bucket_of, object_server
 from tests.support.pings import ping_json
 from tests.support.processes import wait_until
 from tests.support.rounds import WHEN, store_with
@@ -67,8 +72,20 @@ class Senders:
             thread.join()
 
 
-def test_rolling_restarts_and_a_kill_behind_a_balancer_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
-    store, landing = tmp_path / "store", tmp_path / "landing"
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Return what store and landing folder lie below: a shared disk, or a bucket."""
+    if request.param == "folder":
+        yield tmp_path
+        return
+    with object_server() as endpoint, bucket_of(endpoint) as bucket:
+        yield place_of(bucket.url)
+
+
+def test_rolling_restarts_and_a_kill_behind_a_balancer_lose_nothing_and_count_nothing_twice(
+    tmp_path: Path, place: Place
+) -> None:
+    store, landing = below(place, "store"), below(place, "landing")
     store_with(store, ingest_study())
     hosts = [IngestServer(store, landing, "--workers", "1", "--journal", str(tmp_path / f"host{n}")) for n in range(3)]
     with contextlib.ExitStack() as running:

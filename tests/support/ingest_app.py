@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from werkzeug.test import Client, TestResponse
 
 from fedping.model_store import ModelStore, open_store
+from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landing import all_landed
+from fedping.protocol.place import Place
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.ingest.compaction.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters, totals
@@ -97,13 +99,10 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
     return IngestApp(made, services, app, Client(app), Client(Operations(services)))
 
 
-def landed_ids(landing: Path) -> list[str]:
+def landed_ids(landing: Place) -> list[str]:
     """Return the document ids of every landed ping, sorted, duplicates included."""
-    ids: list[str] = []
-    for file in landing.glob("study=*/line=*/iteration=*/*.parquet"):
-        column = pq.ParquetFile(file).read(columns=["document_id"]).column("document_id")
-        ids.extend(str(uuid.UUID(bytes=i)) for i in column.to_pylist())
-    return sorted(ids)
+    batches = (batch for file in all_landed(landing) for batch in open_landed(file).batches(["document_id"]))
+    return sorted(str(uuid.UUID(bytes=i)) for batch in batches for i in batch.column(0).to_pylist())
 
 
 def old_frames_of(*parts: bytes) -> bytes:

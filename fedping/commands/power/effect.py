@@ -17,7 +17,7 @@ from fedping.terminal import status
 if TYPE_CHECKING:
     from fedping.analysis.power import Change, Pilot
     from fedping.analysis.study import Window
-    from fedping.model_store.place import Place
+    from fedping.protocol.place import Place
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -101,7 +101,7 @@ def effect(
     simulations: int,
     seed: int,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     as_json: bool,
 ) -> None:
     """Compute how many users SHOW an effect with the Mann-Whitney test, by formula and by simulation.
@@ -151,7 +151,7 @@ def _pilot(
     values: Path | None,
     counts: str | None,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     master: str | None,
     tell: Callable[[str], None],
 ) -> Pilot:
@@ -175,7 +175,7 @@ def _landed(
     unit: Any,
     window: Window,
     store_path: Place,
-    landing: Path,
+    landing: Place,
     master: str | None,
     tell: Callable[[str], None],
 ) -> Pilot:

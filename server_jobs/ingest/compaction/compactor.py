@@ -16,11 +16,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES
+from fedping.protocol.folders import sync_folder
 from fedping.protocol.landed_file import printable
-from fedping.protocol.landing import partitions, sync_folder, unfinished_files, write_landed
+from fedping.protocol.landing import unfinished_files, write_landed
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, landed_columns, uuid_bytes
-from fedping.server_jobs.ingest.compaction.duplicates import document_ids, first_of_each, keys_of, recently_landed
+from fedping.server_jobs.ingest.compaction.duplicates import (
+    RecentDocuments,
+    document_ids,
+    first_of_each,
+    keys_of,
+    recently_landed,
+)
 from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.ingest.compaction.newcomers import Newcomers
 from fedping.server_jobs.ingest.compaction.partitions import (
@@ -56,7 +63,7 @@ class Compactor:
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
         self._told: set[Path] = set()
         self._newest = Newest()
-        self._recent = recently_landed(settings.landing)
+        self._recent: RecentDocuments | None = None
         self._layouts = Layouts(settings.store)
 
     def has_work(self) -> bool:
@@ -68,6 +75,7 @@ class Compactor:
 
         Raises:
             OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
+            StorageAway: a bucket does not answer; as before.
         """
         self._tell_of_others()
         if close_abandoned(self._settings.journal, self._set_aside_torn):
@@ -120,6 +128,8 @@ class Compactor:
         """Write the records' partitions; return how many rows are landed now, including those of an earlier attempt."""
         ids = uuid_bytes(records.column("document_id"))
         documents = keys_of(ids, records.column(STUDY))
+        if self._recent is None:
+            self._recent = recently_landed(self._settings.landing)
         first = first_of_each(documents) & ~self._recent.holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)
@@ -194,7 +204,7 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
     """Remove the hidden files of writers that died: those of an hour ago, since others may be writing now."""
-    landing = [path for folder in partitions(settings.landing) for path in unfinished_files(folder)]
+    landing = unfinished_files(settings.landing) if isinstance(settings.landing, Path) else []
     for path in (*landing, *settings.journal.glob(".*.new")):
         with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder may clear it too
             if time.time() - path.stat().st_mtime > older_than_s:

@@ -9,15 +9,14 @@ import hashlib
 import time
 from collections import deque
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import id_bytes, landed_at, landed_files, partitions
+from fedping.protocol.landed_file import UnreadableFile, open_landed
+from fedping.protocol.landing import all_landed, id_bytes, study_of
+from fedping.protocol.place import Place, name_of
 
 
 def keys_of(ids: NDArray[np.uint8], studies: pa.ChunkedArray) -> NDArray[np.uint8]:
@@ -95,19 +94,15 @@ class RecentDocuments:
         return same
 
 
-def recently_landed(landing: Path) -> RecentDocuments:
-    """Return the documents in the files that landed last, so that a restart forgets nothing.
-
-    A file that lands changes its folder, so folders that have not changed since need not be listed.
-    """
+def recently_landed(landing: Place) -> RecentDocuments:
+    """Return the documents in the files that landed last, so that a restart forgets nothing."""
     since = int(time.time() * 1000) - LOOK_BACK_MS
-    folders = [folder for folder in partitions(landing) if folder.stat().st_mtime * 1000 >= since]
-    files = [path for folder in folders for path in landed_files(folder) if (landed_at(path) or 0) >= since]
+    files = all_landed(landing, since)
     blocks: list[NDArray[np.uint8]] = []
-    for path in sorted(files, key=lambda path: path.name, reverse=True):
+    for path in sorted(files, key=name_of, reverse=True):
         if sum(map(len, blocks)) >= REMEMBERED:
             break
-        blocks.append(keys_in(_study(path), document_ids(path, REMEMBERED)))
+        blocks.append(keys_in(study_of(path), document_ids(path, REMEMBERED)))
     recent = RecentDocuments()
     for block in reversed(blocks):
         recent.add(block)
@@ -118,11 +113,7 @@ def _halves(keys: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(keys).view(np.uint64).reshape(-1, 2)
 
 
-def _study(landed: Path) -> str:
-    return landed.parents[2].name.removeprefix("study=")
-
-
-def document_ids(path: Path, most: int | None = None) -> NDArray[np.uint8]:
+def document_ids(path: Place, most: int | None = None) -> NDArray[np.uint8]:
     """Return the ids in a landed file, the last ``most`` of them, shape (k, 16); none if it cannot be read."""
     held: deque[NDArray[np.uint8]] = deque([np.zeros((0, 16), np.uint8)])
     try:
@@ -130,6 +121,6 @@ def document_ids(path: Path, most: int | None = None) -> NDArray[np.uint8]:
             held.append(id_bytes(batch.column(0)))
             while most is not None and sum(map(len, held)) - len(held[0]) >= most:
                 held.popleft()
-    except (FedpingError, OSError, KeyError, ValueError):
+    except (UnreadableFile, OSError, KeyError, ValueError):
         return np.zeros((0, 16), dtype=np.uint8)  # A foreign or damaged file: the round will report it.
     return np.concatenate(held)[-most if most else None :]

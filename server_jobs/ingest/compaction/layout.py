@@ -9,10 +9,10 @@ import threading
 import time
 from pathlib import Path
 
-from fedping.model_store.place import Place
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import SHARDS
+from fedping.protocol.place import Place
 
 LOOK_EVERY = 30.0
 """Seconds between two looks at the store."""

@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import APART, OLDER, landed_at, landed_files, partition
 from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.place import Place, name_of
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, read_records
 from fedping.server_jobs.ingest.compaction.quarantine import Piece, pieces_of
 from fedping.server_jobs.ingest.journal.frames import Damage, Frame, payloads, scan
@@ -30,13 +30,13 @@ SEGMENTS_KEY = b"fedping.segments"
 class Part:
     """The records of one partition, as row numbers of their table."""
 
-    folder: Path
+    folder: Place
     rows: NDArray[np.int64]
 
     @property
     def is_shared(self) -> bool:
         """Whether the partition holds pings of several versions."""
-        return self.folder.name == f"iteration={OLDER}"
+        return name_of(self.folder) == f"iteration={OLDER}"
 
 
 class Newest:
@@ -56,7 +56,7 @@ class Newest:
         return newest
 
 
-def parts_of(records: pa.Table, landing: Path, newest: Newest) -> Iterator[Part]:
+def parts_of(records: pa.Table, landing: Place, newest: Newest) -> Iterator[Part]:
     """Yield the partitions of records; together they hold every row once.
 
     There are at most :data:`fedping.protocol.landing.APART` + 3 per line, whatever versions its pings claim.
@@ -94,12 +94,12 @@ def segment_note(names: Iterable[str]) -> dict[bytes, bytes]:
     return {SEGMENTS_KEY: msgspec.json.encode(sorted(names))}
 
 
-def landed_segments(folder: Path, since_ms: int) -> dict[str, set[Path]]:
+def landed_segments(folder: Place, since_ms: int) -> dict[str, set[Place]]:
     """Return the segments named in the footers of a partition's files that were landed at or after ``since_ms``.
 
     Each comes with the files that name it.
     """
-    names: dict[str, set[Path]] = {}
+    names: dict[str, set[Place]] = {}
     for file in landed_files(folder):
         stamp = landed_at(file)
         if stamp is not None and stamp >= since_ms:
@@ -108,11 +108,11 @@ def landed_segments(folder: Path, since_ms: int) -> dict[str, set[Path]]:
     return names
 
 
-def _segments_named(file: Path) -> list[str]:
+def _segments_named(file: Place) -> list[str]:
     try:
         metadata = open_landed(file).footer.metadata or {}
         return msgspec.json.decode(metadata.get(SEGMENTS_KEY, b"[]"), type=list[str])
-    except (FedpingError, msgspec.MsgspecError, OSError):
+    except (UnreadableFile, msgspec.MsgspecError, OSError):
         return []  # A foreign or damaged file: not one of ours, and the round will report it.
 
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedping.model_store import ModelStore, open_store
-from fedping.model_store.place import Place
 from fedping.model_store.store import lost
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import newest_noted
+from fedping.protocol.landing import is_landing, newest_noted
+from fedping.protocol.place import Place
 from fedping.server_jobs.ingest.admission.rules import StudyRules
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.edge.services import Watched
@@ -68,7 +68,11 @@ def _journal_trouble(watched: Watched) -> str | None:
 
 
 def _landing_trouble(watched: Watched) -> str | None:
-    return _folder_trouble(watched.settings.landing, "landing")
+    """Say what keeps pings from landing; that nothing can be written to a bucket, failing compaction tells."""
+    landing = watched.settings.landing
+    if isinstance(landing, Path):
+        return _folder_trouble(landing, "landing")
+    return None if is_landing(landing) else f"there is nothing at {landing} any more; start ingest again"
 
 
 def _store_trouble(watched: Watched) -> str | None:

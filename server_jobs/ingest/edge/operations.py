@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -97,7 +98,7 @@ def exposition(
     """
     if private:
         sums = {name: _coarse(name, number) for name, number in sums.items()}
-        waiting = Backlog(_coarse("pings", waiting.pings), waiting.segments)
+        waiting = replace(waiting, pings=_coarse("pings", waiting.pings))
         updates = {what: seen for what, seen in updates.items() if what.study not in private}
         came = {study: seen for study, seen in came.items() if study not in private}
     from prometheus_client import CollectorRegistry
@@ -148,6 +149,11 @@ def _families(
     yield size
     yield GaugeMetricFamily("fedping_ingest_pings_pending", "Pings in the journal, not landed yet.", waiting.pings)
     yield GaugeMetricFamily("fedping_ingest_segments_pending", "Segments of the journal.", waiting.segments)
+    yield GaugeMetricFamily(
+        "fedping_ingest_oldest_pending_seconds",
+        "How long the oldest of them waits to land: what a machine that is lost now would take with it.",
+        waiting.oldest_seconds,
+    )
     yield GaugeMetricFamily(
         "fedping_ingest_pings_missing",
         "Pings that were answered 200 and are nowhere.",

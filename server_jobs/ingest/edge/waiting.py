@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.place import Place
 
 MOST_ROWS = 20_000
 """In files of more rows altogether, clients are not counted: whoever has that many asks the round."""
@@ -27,9 +27,9 @@ class _Counted:
 class LandedCounts:
     """Counts of the current version of each line. A landed file never changes, so that each is read once."""
 
-    def __init__(self, landing: Path) -> None:
+    def __init__(self, landing: Place) -> None:
         self._landing = landing
-        self._known: dict[tuple[str, str], tuple[int, dict[Path, _Counted]]] = {}
+        self._known: dict[tuple[str, str], tuple[int, dict[Place, _Counted]]] = {}
         self._lock = threading.Lock()
 
     def of(self, document: DocumentType, study: str, line: str, iteration: int) -> dict[str, int | None]:
@@ -48,7 +48,7 @@ class LandedCounts:
         return {"pings": rows, "clients": len(clients) if rows <= MOST_ROWS else None}
 
 
-def _counted(document: DocumentType, file: Path) -> _Counted:
+def _counted(document: DocumentType, file: Place) -> _Counted:
     """Return the counts of one file; nothing of one that cannot be read, of which the round tells."""
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fedping.protocol.landing import FILE_MODE, for_the_group, make_folder
+from fedping.protocol.folders import FILE_MODE, for_the_group, make_folder
 from fedping.server_jobs.ingest.counters import totals
 from fedping.server_jobs.ingest.journal.frames import count_rows
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, segments
@@ -27,16 +27,19 @@ LOOK_EVERY = 0.005
 
 @dataclass(frozen=True)
 class Backlog:
-    """The pings and segments that have not landed yet."""
+    """The pings and segments that have not landed yet, and for how many seconds the oldest segment has been there."""
 
     pings: int
     segments: int
+    oldest_seconds: float = 0.0
 
 
 def backlog(journal: Path) -> Backlog:
     """Return what the journal holds at this moment, read from its files."""
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
-    return Backlog(sum(segment_rows(path) for path in paths), len(paths))
+    rows = {path: segment_rows(path) for path in paths}
+    ages = [time.time() - created_ms(path) / 1000 for path in paths if rows[path]]
+    return Backlog(sum(rows.values()), len(paths), max(ages, default=0.0))
 
 
 def segment_rows(path: Path) -> int:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from fedping.protocol.log import tell, tell_defect
+from fedping.protocol.object_store import StorageAway
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
 from fedping.server_jobs.ingest.processes.bonds import Lock, die_with_parent
 from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
@@ -57,7 +58,7 @@ def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
     """Run one pass; return whether there was anything to compact, or None if it failed, which is logged and noted."""
     try:
         found = compactor.run_once()
-    except OSError as error:
+    except (OSError, StorageAway) as error:
         tell(f"compaction failed and is tried again: {error}", before=LOGGED)
         note.failed(str(error))
         return None

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import TypeAlias
 
 from fedping.model_store import open_store
@@ -99,7 +100,8 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
 
 def worker_name(settings: IngestSettings, slot: int) -> str:
     """Return the name of a worker's files in the landing folder, which hosts with their own journals may share."""
-    if settings.journal.absolute().is_relative_to(settings.landing.absolute()):
+    landing = settings.landing
+    if isinstance(landing, Path) and settings.journal.absolute().is_relative_to(landing.absolute()):
         return f"worker-{slot}"
     return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname()) or 'host'}-worker-{slot}"
 

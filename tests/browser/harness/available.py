@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support import azurite
+
 LEAST_NODE = 20
 REMEDY = "`make test-browser` installs what is missing, or says how"
 PACKAGES = {
@@ -39,16 +41,21 @@ _COMMANDS = {
     "openssl": ("openssl",),
     "npm": ("npm",),
 }
+AZURITE = "azurite"
+"""A program of npm's, not of Debian's."""
+
 _NOT_THERE = "NOT ON THIS MACHINE: "
 
 
 def path_of(name: str) -> str | None:
-    """Return the path of one of :data:`PACKAGES`; None where it is missing, or too old.
+    """Return the path of one of :data:`PACKAGES`, or of azurite; None where it is missing, or too old.
 
     `FEDPING_WITHOUT=chromium,node` makes as if those were missing.
     """
     if name in os.environ.get("FEDPING_WITHOUT", "").split(","):
         return None
+    if name == AZURITE:
+        return str(azurite.program()) if azurite.program() and path_of("node") else None
     found = [path for path in map(shutil.which, _COMMANDS[name]) if path is not None]
     if name == "node":
         found = [path for path in [*found, *_node_of_playwright()] if _node_version(path) >= LEAST_NODE]
@@ -70,12 +77,12 @@ def _node_version(path: str) -> int:
 
 
 def missing() -> list[str]:
-    """Return what of :data:`PACKAGES` is not there."""
-    return [name for name in PACKAGES if path_of(name) is None]
+    """Return what of :data:`PACKAGES`, and azurite, is not there."""
+    return [name for name in (*PACKAGES, AZURITE) if path_of(name) is None]
 
 
 def needed(name: str) -> str:
-    """Return the path of one of :data:`PACKAGES`; skips the test where there is none."""
+    """Return the path of one of :data:`PACKAGES`, or of azurite; skips the test where there is none."""
     path = path_of(name)
     if path is None:
         skip_for_want_of(f"{name} {LEAST_NODE} or newer" if name == "node" else name)

@@ -5,15 +5,19 @@ import shutil
 import subprocess
 import sys
 
-from tests.browser.harness.available import LEAST_NODE, PACKAGES, missing
+from tests.browser.harness.available import AZURITE, LEAST_NODE, PACKAGES, missing, path_of
+from tests.support import azurite
 
 
 def main() -> int:
     """Install what is missing where that can be done, else say what a person has to; returns the exit code."""
     lacking = missing()
-    if lacking and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install([PACKAGES[name] for name in lacking])
-        lacking = missing()
+    packages = [PACKAGES[name] for name in lacking if name != AZURITE]
+    if packages and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install(packages)
+    if AZURITE in lacking and (npm := path_of("npm")):
+        azurite.install(npm)
+    lacking = missing() if lacking else []
     if lacking:
         print(_advice(lacking), file=sys.stderr)
     return 1 if lacking else 0
@@ -33,11 +37,11 @@ def _install(packages: list[str]) -> None:
 
 def _advice(lacking: list[str]) -> str:
     names = [f"{name} {LEAST_NODE} or newer" if name == "node" else name for name in lacking]
-    packages = " ".join(PACKAGES[name] for name in lacking)
-    return (
-        f"Some tests need {', '.join(names)}, missing here: "
-        f"install them, on Debian with 'sudo apt-get install {packages}', and run this again."
-    )
+    packages = " ".join(PACKAGES[name] for name in lacking if name != AZURITE)
+    ways = [f"on Debian with 'sudo apt-get install {packages}'"] if packages else []
+    if AZURITE in lacking:
+        ways.append(f"{AZURITE} with npm, as 'python -m tests.support.azurite' does")
+    return f"Some tests need {', '.join(names)}, missing here: install them, {', '.join(ways)}, and run this again."
 
 
 if __name__ == "__main__":

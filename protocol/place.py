@@ -1,12 +1,12 @@
-"""Where a model store lies: in a folder of this machine, or in a bucket of an object store."""
+"""Where a model store or the landed pings lie: in a folder of this machine, or in a bucket of an object store."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 from fedping.protocol.errors import InvalidSettings
@@ -18,6 +18,7 @@ _ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
 """What would name another folder when the address is read again."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,35 @@ class Bucket:
 
 
 Place: TypeAlias = Path | Bucket
-"""Where a store lies; ``str`` of it is what an option takes."""
+"""Where a store or the landed pings lie, or one file there; ``str`` of it is what an option takes."""
+
+P = TypeVar("P", bound=Place)
+
+
+def below(place: P, key: str) -> P:
+    """Return a place below another; ``key`` is the way there, with '/'."""
+    if isinstance(place, Bucket):
+        return cast("P", replace(place, prefix=f"{place.prefix}/{key}" if place.prefix else key))
+    return cast("P", place / key)
+
+
+def name_of(place: Place) -> str:
+    """Return the last part of a place's address: the name of a file or a folder."""
+    return place.name if isinstance(place, Path) else place.prefix.rpartition("/")[2]
+
+
+def above(place: P) -> P:
+    """Return the folder that a place lies in."""
+    if isinstance(place, Bucket):
+        return cast("P", replace(place, prefix=place.prefix.rpartition("/")[0]))
+    return cast("P", place.parent)
+
+
+def key_in(folder: Place, place: Place) -> str:
+    """Return the way from a folder to a place below it, with '/'; the same wherever the folder lies."""
+    if isinstance(place, Path):
+        return place.relative_to(cast("Path", folder)).as_posix()
+    return place.prefix.removeprefix(f"{cast('Bucket', folder).prefix}/")
 
 
 def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
@@ -45,7 +74,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     Raises:
         InvalidSettings: it is neither a path nor the address of a bucket, or an address with more than that in it.
     """
-    if isinstance(said, Bucket):
+    if isinstance(said, Bucket | Path):
         return said
     text = os.fspath(said)
     found = _URL.match(text.strip())
@@ -57,7 +86,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
             f"the address of the {_KINDS[scheme]} has a name, a password or a token in it; give {scheme}://NAME/FOLDER "
             "alone, and credentials by the environment"
         )
-    if not _BUCKET.match(name):
+    if not (_CONTAINER if scheme == "az" else _BUCKET).match(name):
         raise InvalidSettings(f"'{text}' names no {_KINDS[scheme]}; give {scheme}://NAME or {scheme}://NAME/FOLDER")
     parts = unquote(prefix).split("/") if prefix else []
     if any(part in ("", ".", "..") or _ODD.search(part) or not part.isprintable() for part in parts):

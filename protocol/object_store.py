@@ -1,0 +1,242 @@
+"""Talking to an object store: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
+
+Credentials, region and endpoint come from the environment, by the variables that the tools of these services read
+(``docs/object-stores.md``). What fails in passing (no connection, a time-out, 429, 5xx, an answer that is cut off) is
+tried again, ever later, for :data:`PATIENCE` seconds; what does not pass is told in a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.place import Bucket
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_T = TypeVar("_T")
+
+PATIENCE = 20.0
+"""Seconds in which a request is tried again; the variable :data:`PATIENCE_VARIABLE` sets others."""
+
+PATIENCE_VARIABLE = "FEDPING_STORAGE_PATIENCE"
+
+LONGEST_PATIENCE = 300.0
+"""Seconds; credentials that are renewed last a few minutes longer than they are handed out."""
+
+ANSWERS_WITHIN = 60.0
+"""Seconds that one answer may take; what stops arriving earlier is given up after 15."""
+
+_MOST_TRIES = 10_000
+"""More than fit into :data:`LONGEST_PATIENCE`: only time ends the tries."""
+
+BROKEN_ANSWERS = ("body error",)
+BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
+"""What the library says of connections that broke. It leaves a put alone then that may have been carried out."""
+
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
+"""What S3, Azure and Google's issuer of tokens say if a request's time is not theirs, minutes apart."""
+
+_NOT_ALLOWED = re.compile(
+    r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant|lacked valid authentication credentials"
+)
+"""Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens. The last is what
+the library says where a profile's credentials cannot be renewed."""
+
+_LONGEST_REASON = 300
+
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
+
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; no connection string",
+}
+"""What a person most likely has."""
+
+
+class StorageAway(FedpingError):
+    """What keeps a store's or a landing folder's bytes does not answer, or refuses; the same may be tried again."""
+
+
+class Unsettled(OSError):
+    """Whether an object is created, and by whom, is not to be told yet."""
+
+
+@contextmanager
+def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn the library's errors into a :class:`StorageAway`: that somebody cannot ``what`` an object or a folder.
+
+    Those of ``let`` are left to the caller, unless they say that there is no bucket.
+    """
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError, NotImplementedError) as error:
+        if isinstance(error, let) and not any(code in str(error) for code in _NO_BUCKET):
+            raise
+        remedy = _remedy(str(error), where)
+        raise StorageAway(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
+
+
+def _remedy(said: str, where: Bucket) -> str:
+    """Return what a person is to do about an error of the library."""
+    if any(code in said for code in _NO_BUCKET):
+        return f"there is no '{where.name}': make it first, or correct the address"
+    if any(words in said for words in _CLOCKS_APART):
+        return "this machine's clock is wrong: set it, by NTP, say"
+    if _NOT_ALLOWED.search(said):
+        return "give credentials that may, and have not expired, by the environment"
+    if "conditional put is disabled" in said:
+        return "nothing can be published once without such puts: unset AWS_CONDITIONAL_PUT"
+    return "correct the endpoint, region or credentials in the environment if it stays so"
+
+
+@cache
+def connection(place: Bucket) -> ObjectStore:
+    """Return the connection to a bucket that the process shares; raises :class:`InvalidSettings`."""
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    _check_endpoints(place)
+    given: dict[str, Any] = {
+        "client_options": {
+            "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS[place.scheme]),
+            "connect_timeout": timedelta(seconds=5),
+            "read_timeout": timedelta(seconds=15),
+            "timeout": timedelta(seconds=ANSWERS_WITHIN),
+            "user_agent": "fedping",
+        },
+        "retry_config": {
+            "max_retries": _MOST_TRIES,
+            "retry_timeout": timedelta(seconds=_patience()),
+            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+        },
+    }
+    if place.scheme == "s3" and (provider := _of_profile()) is not None:
+        given["credential_provider"] = provider
+    try:
+        return from_url(str(place), **given)
+    except (BaseError, ValueError) as error:
+        raise InvalidSettings(
+            f"{place} cannot be opened ({_reason(error)}); give what is missing by the environment, such as "
+            f"{_CREDENTIALS[place.scheme]}"
+        ) from error
+
+
+def _check_endpoints(place: Bucket) -> None:
+    """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
+    for name in _ENDPOINTS[place.scheme]:
+        said = os.environ.get(name)
+        if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
+            raise InvalidSettings(
+                f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
+                "credentials by their own variables"
+            )
+
+
+def _of_profile() -> Any | None:
+    """Return what gives the credentials of a profile of AWS' own tools; None if the environment has others."""
+    if "AWS_ACCESS_KEY_ID" in os.environ or not (profile := os.environ.get("AWS_PROFILE")):
+        return None
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise InvalidSettings(
+            f"the credentials of AWS_PROFILE={profile} are read by boto3, which is not installed; install it with "
+            "'pip install boto3', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from error
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidSettings(
+            f"the credentials of AWS_PROFILE={profile} cannot be read ({_reason(error)}); correct its name, or log in"
+        ) from error
+
+
+def _patience() -> float:
+    said = os.environ.get(PATIENCE_VARIABLE)
+    if said is None:
+        return PATIENCE
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds <= LONGEST_PATIENCE:
+        raise InvalidSettings(
+            f"{PATIENCE_VARIABLE}={said} is not for how many seconds a request is tried again; give 0 to "
+            f"{LONGEST_PATIENCE:.0f}"
+        )
+    return seconds
+
+
+def heeding(ask: Callable[[], _T]) -> _T:
+    """Return what is asked for; Ctrl-C and other signals are heeded meanwhile, which the library would not do."""
+    if threading.current_thread() is not threading.main_thread():  # where no signal is handled
+        return ask()
+    answer: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="object store", daemon=True).start()
+    return answer.result()
+
+
+def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
+    """Return what is asked for, having tried it again if the connection broke: the library does not do so here."""
+    from obstore.exceptions import GenericError
+
+    until, pause = time.monotonic() + _patience(), 0.1
+    while True:
+        try:
+            return ask()
+        except (GenericError, Unsettled) as error:
+            broke = isinstance(error, Unsettled) or any(words in str(error) for words in broken)
+            if not broke or time.monotonic() + pause > until:
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+
+def check_bucket(error: FileNotFoundError) -> None:
+    """Raise an error again that says that there is no bucket, and not that there is no object."""
+    if any(code in str(error) for code in _NO_BUCKET):
+        raise error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what an object store answered, without what may be a secret in an address."""
+    said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
+    code = _code(error)
+    said = re.sub(r"//[^/\s@]*@", "//", re.sub(r"\?\S*", "", said))
+    text = " ".join(re.sub(r"<[^>]*>", " ", said).split()).rstrip(": ")
+    return (f"{code}: " if code else "") + text[:_LONGEST_REASON]
+
+
+def _code(error: BaseException) -> str:
+    """Return the code in an answer; "" if it has none, as none to HEAD has."""
+    found = re.search(r"<Code>([^<]{1,80})</Code>", str(error))
+    return found[1] if found else ""

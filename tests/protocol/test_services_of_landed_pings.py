@@ -1,0 +1,41 @@
+"""Landed pings in a bucket: every operation does the same with S3, Google Cloud Storage and Azure."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fedping.protocol.object_storage import BUCKETS
+from fedping.protocol.place import below, place_of
+from tests.support.object_server import SCHEMES, Bucket, bucket_of
+
+
+@pytest.fixture(params=SCHEMES)
+def bucket(request: pytest.FixtureRequest, object_servers: Callable[[str], str]) -> Iterator[Bucket]:
+    with bucket_of(object_servers(request.param), request.param) as made:
+        yield made
+
+
+def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket) -> None:
+    folder = place_of(f"{bucket.url}/landing")
+    file = below(folder, "study=a/1.parquet")
+    assert not BUCKETS.exists(file)
+    BUCKETS.write(file, [b"0123", b"456789"])
+    assert BUCKETS.exists(file)
+    assert BUCKETS.exists(folder)
+    assert BUCKETS.size(file) == 10
+    with BUCKETS.opened(file) as opened:
+        assert bytes(opened.read(2, 3)) == b"234"
+    found, size = BUCKETS.tail(file, 4)
+    assert (bytes(found), size) == (b"6789", 10)
+    BUCKETS.write_again(file, [b"abc"])
+    found, size = BUCKETS.tail(file, 64)
+    assert (bytes(found), size) == (b"abc", 3)
+    assert dict(BUCKETS.tree(folder)) == {"study=a": ["1.parquet"]}
+    assert BUCKETS.folders(folder) == ["study=a"]
+    BUCKETS.write_note(below(folder, "_note"), b"1")
+    assert BUCKETS.read_note(below(folder, "_note"), 10) == b"1"
+    BUCKETS.remove(file)
+    BUCKETS.remove(file)
+    assert not BUCKETS.exists(file)
+    with pytest.raises(FileNotFoundError):
+        BUCKETS.write_again(file, [b"abc"])
