@@ -30,8 +30,8 @@ SHARD_PINGS = TASK_PINGS = 4_000_000
 ROW_BYTES = 100
 """What a task holds of each ping."""
 
-CHUNKS = 8
-"""Column chunks that a round reads of each row group: seven that decide about a ping, and the updates."""
+READS, OF_STORE = 3, 80
+"""Requests of a round to a bucket: for each row group that a task reads, and to the store (`docs/object-stores.md`)."""
 
 HEAD_BYTES = 300
 """About what an answer without a model has."""
@@ -227,7 +227,7 @@ def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
         cores=cores,
         seconds=_seconds(costs, pings, shards, cores),
         memory_gb=pings / tasks * min(cores, tasks) * ROW_BYTES / GB,
-        reads=files * (1 + tasks + CHUNKS * max(groups, tasks)),  # listed; footers; and row groups, by each task
+        reads=OF_STORE + files * (tasks + READS * max(groups, tasks)),  # each task reads a footer, and its row groups
         a_day=a_day,
         core_hours_a_day=a_day * each / 3600,
     )

@@ -145,7 +145,7 @@ def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
     )
     yield "a round at the peak", f"{rounds.pings:,.0f} pings in {rounds.seconds:,.0f} s; cores: {rounds.cores:,}"
     yield "its shards and memory", f"{rounds.shards:,} shards, {rounds.memory_gb:,.1f} GB at a time on all cores"
-    yield "its reads", f"about {rounds.reads:,.0f}, each a request where pings lie in a bucket"
+    yield "its requests", f"about {rounds.reads:,.0f}, where pings lie in a bucket"
     yield "all rounds", f"{rounds.a_day:,.0f} a day, {rounds.core_hours_a_day:,.1f} core hours"
     yield (
         "models to clients",

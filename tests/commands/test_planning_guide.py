@@ -82,7 +82,7 @@ def test_a_plan_by_hand() -> None:
     assert found.rounds.seconds == pytest.approx(4.6)
     assert found.rounds.memory_gb == pytest.approx(3.6e6 * ROW_BYTES / 1e9)
     assert found.rounds.core_hours_a_day == pytest.approx(48 * (1.8 + 1) / 3600)
-    assert found.rounds.reads == 2 * 30 * (1 + 1 + 8 * 16)
+    assert found.rounds.reads == 80 + 2 * 30 * (1 + 3 * 16)
     assert (found.stored.landed_gb_a_day, found.stored.landed_gb) == (pytest.approx(8.64), pytest.approx(86.4))
     assert found.stored.models_gb_a_day == pytest.approx(172.8)
     month = 365.25 / 12
