@@ -26,6 +26,7 @@ from tests.support.manifests import (
     Pods,
     chosen,
     documents,
+    generated,
     mebibytes,
     objects,
     pods,
@@ -36,7 +37,15 @@ LEADER = objects()
 HELPER = objects(KUBERNETES / "helper")
 PRIVATE = with_component(LEADER, KUBERNETES / "private")
 TICKETS = with_component(LEADER, KUBERNETES / "tickets")
-SETS = {"leader": LEADER, "private": PRIVATE, "tickets": TICKETS, "helper": HELPER}
+BUCKET = with_component(LEADER, KUBERNETES / "bucket")
+SETS = {
+    "leader": LEADER,
+    "private": PRIVATE,
+    "tickets": TICKETS,
+    "bucket": BUCKET,
+    "private in a bucket": with_component(with_component(PRIVATE, KUBERNETES / "tickets"), KUBERNETES / "bucket"),
+    "helper": HELPER,
+}
 ALL_PODS = [(of, each) for of, found in SETS.items() for each in pods(found)]
 OURS = [(of, each) for of, each in ALL_PODS if each.name != "fedping-models"]
 
@@ -52,6 +61,11 @@ def in_sets() -> pytest.MarkDecorator:
 def the_pods(found: dict[Key, Object], name: str) -> Pods:
     (one,) = (each for each in pods(found) if each.name == name)
     return one
+
+
+def in_a_bucket(container: Object) -> bool:
+    """Return whether a container is told by the component `bucket` where store and landed pings are."""
+    return {"configMapRef": {"name": "fedping-bucket"}} in container.get("envFrom", ())
 
 
 def words_of(container: Object) -> list[str]:
@@ -103,13 +117,11 @@ def test_every_mount_has_its_volume_and_every_volume_its_source(each: tuple[str,
     volumes = {volume["name"]: volume for volume in made.spec.get("volumes", ())}
     mounted = {mount["name"] for container in made.containers() for mount in container["volumeMounts"]}
     assert mounted == volumes.keys() | set(made.claims())
-    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
-    generated = {each["name"] for each in kustomization["configMapGenerator"]}
     for volume in volumes.values():
         if claim := volume.get("persistentVolumeClaim"):
             assert ("PersistentVolumeClaim", claim["claimName"]) in found
         if configuration := volume.get("configMap"):
-            assert configuration["name"] in generated
+            assert ("ConfigMap", configuration["name"]) in generated()
 
 
 @pytest.mark.parametrize("each", OURS, ids=named)
@@ -121,6 +133,8 @@ def test_what_a_command_writes_is_on_a_volume(each: tuple[str, Pods]) -> None:
         if not words or words[:2] == ["study", "create"]:
             continue
         wanted = {"ingest": ["FEDPING_LANDING"], "round": ["FEDPING_STORE", "FEDPING_LANDING"]}.get(words[0], [])
+        if in_a_bucket(container):
+            wanted = []
         paths = [image(container["image"][8:]).environment[name] for name in wanted]
         paths += [path for option in ("--journal", "--folder") if (path := value_of(words, option))]
         for path in paths:
@@ -151,17 +165,18 @@ def test_store_and_landing_folder_are_shared_and_have_one_path_everywhere() -> N
 
 @in_sets()
 def test_selectors_take_the_pods_that_they_are_for(found: dict[Key, Object]) -> None:
+    wanted = {
+        "fedping-jobs": {"fedping-round", "fedping-study"},
+        "fedping-bucket": {"fedping-ingest", "fedping-round", "fedping-study"},
+        "fedping-models": {"fedping-models" if ("Deployment", "fedping-models") in found else "fedping-ingest"},
+    }
     for (kind, name), thing in found.items():
-        spec = thing["spec"]
+        spec = thing.get("spec", {})
         selector = spec.get("podSelector" if kind == "NetworkPolicy" else "selector")
         if selector is None:
             continue
         names = {each.name for each in chosen(selector, found)}
-        assert (
-            names == {"fedping-round", "fedping-study"}
-            if name == "fedping-jobs"
-            else names == {name.removesuffix("-hosts")}
-        )
+        assert names == wanted.get(name, {name.removesuffix("-hosts")}), (kind, name)
 
 
 @in_sets()
@@ -172,7 +187,8 @@ def test_ports_are_those_of_containers(found: dict[Key, Object]) -> None:
         spec = thing["spec"]
         chosen_pods = chosen(spec.get("selector") or spec["podSelector"], found)
         ports = {port["name"] for each in chosen_pods for port in each.spec["containers"][0].get("ports", ())}
-        told = spec["ports"] if kind == "Service" else [port for rule in spec["ingress"] for port in rule["ports"]]
+        rules = [port for rule in spec.get("ingress", ()) for port in rule["ports"]]
+        told = spec["ports"] if kind == "Service" else rules
         assert {port.get("targetPort", port["port"]) for port in told} <= ports, (kind, name)
 
 
@@ -438,9 +454,7 @@ def test_the_kustomization_of_the_guide_names_what_is_there(tmp_path: Path) -> N
         assert (tmp_path / path / "kustomization.yaml").is_file(), path
     used = {container["image"] for _, each in OURS for container in each.containers()} - {"fedping-helper"}
     assert {each["name"] for each in told["images"]} == used
-    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
-    generated = {each["name"] for each in kustomization["configMapGenerator"]}
-    assert {each["name"] for each in told["configMapGenerator"]} <= generated
+    assert {("ConfigMap", each["name"]) for each in told["configMapGenerator"]} <= generated()
     for patch in told["patches"]:
         assert (patch["target"]["kind"], patch["target"]["name"]) in LEADER
         for operation in yaml.safe_load(patch["patch"]):
