@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -49,10 +50,15 @@ def has_version_1(store: ModelStore) -> bool:
     return store.head("firefox-2018", "main").iteration >= 1
 
 
-def test_what_the_page_says_comes_to_a_version_in_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("spark", marks=pytest.mark.long)])
+def test_what_the_page_says_comes_to_a_version_in_the_bucket(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each command in its order; rounds are every few seconds, so that nobody waits two minutes for one."""
+    said = {"FEDPING_BUCKET": f"trying-{uuid.uuid4().hex[:12]}"}
     instead = {"--every=2m": "--every=3s", "/etc/nginx/conf.d": str(tmp_path)}
-    with composed(FILE, tmp_path, instead) as services:
+    with composed(FILE, tmp_path, said, instead) as services:
+        services.services["schedule"]["command"].append(f"--engine={engine}")
         services.up(["schedule", "ingest", "ingest-2"])
         for name in waits_for(services.services["nginx"]).keys() - {"certificate"}:
             assert wait_until(partial(services.is_well, name)), services.said(name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from fedping.server_jobs.ingest.processes.bonds import bound
 from tests.support.images import image
 from tests.support.ingest_server import free_port
 from tests.support.processes import PATIENCE, wait_until
@@ -58,13 +59,14 @@ class Composed:
     Args:
         file: the compose file.
         folder: where volumes are, and what the services say.
+        said: the variables that the file asks for, where they are not to be its defaults.
         instead: further words of commands, and what takes their place here.
     """
 
-    def __init__(self, file: Path, folder: Path, instead: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, folder: Path, said: Mapping[str, str], instead: Mapping[str, str]) -> None:
         self._file, self._folder, self._instead = file, folder, dict(instead)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.services = {name: filled_in(service, {}) for name, service in services(file).items()}
+        self.services = {name: filled_in(service, said) for name, service in services(file).items()}
         self.ports = {
             name: {port: free_port() for port in re.findall(r"--\S*port=(\d+)", " ".join(service["command"]))}
             for name, service in self.services.items()
@@ -130,7 +132,11 @@ class Composed:
     def _start(self, name: str) -> None:
         with open(self._log(name), "ab") as log:
             self._running[name] = subprocess.Popen(
-                self.command(name), env=self.environment(name), cwd=self._folder, stdout=log, stderr=log
+                bound(self.command(name)),
+                env=self.environment(name),
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
             )
 
     def is_well(self, name: str) -> bool:
@@ -178,9 +184,11 @@ class Composed:
 
 
 @contextlib.contextmanager
-def composed(file: Path, folder: Path, instead: Mapping[str, str]) -> Iterator[Composed]:
-    """Give a compose file's services, and leave none running at the end."""
-    made = Composed(file, folder, instead)
+def composed(
+    file: Path, folder: Path, said: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None
+) -> Iterator[Composed]:
+    """Give a compose file's services, see :class:`Composed`, and leave none running at the end."""
+    made = Composed(file, folder, said or {}, instead or {})
     try:
         yield made
     finally:
