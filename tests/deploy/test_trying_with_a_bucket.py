@@ -80,6 +80,6 @@ def test_what_the_page_says_comes_to_a_version_in_the_bucket(
         assert [codes[name] for name in ("schedule", "ingest", "ingest-2")] == [0, 0, 0]
         assert posted > 500
         landed = all_landed(place_of(os.environ["FEDPING_LANDING"]))
-        assert sum(open_landed(file).rows for file in landed) == posted
+        assert sum(open_landed(file).footer.num_rows for file in landed) == posted
         for name in ("journal", "journal-2"):
             assert not [*(tmp_path / "volumes" / name).glob("*.closed")]
