@@ -167,7 +167,10 @@ def test_the_command_of_an_image_is_one_that_fedping_takes(name: str) -> None:
 def test_what_an_image_writes_is_in_its_volumes(name: str) -> None:
     told = image(name)
     paths = [told.environment[each] for each in ("FEDPING_STORE", "FEDPING_LANDING")] if name != "helper" else []
-    paths += [path for path in (value_of(told.command, "--journal"), told.environment.get("FEDPING_HELPER")) if path]
+    paths += [told.environment[each] for each in ("FEDPING_JOURNAL", "FEDPING_HELPER") if each in told.environment]
+    assert name != "ingest" or "FEDPING_JOURNAL" in told.environment, (
+        "a journal beside the program, if pings land in a bucket"
+    )
     for path in paths:
         assert any(Path(path).is_relative_to(volume) for volume in told.volumes), path
 

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.object_store import PATIENCE
+from fedping.protocol.place import Bucket, place_of
 from fedping.server_jobs.ending import FORCED_AFTER
 from fedping.server_jobs.ingest.edge.health import NEARLY_FULL_BYTES
 from fedping.server_jobs.ingest.processes import supervisor
@@ -25,7 +27,7 @@ from tests.support.manifests import (
     Object,
     Pods,
     chosen,
-    documents,
+    generated,
     mebibytes,
     objects,
     pods,
@@ -37,7 +39,16 @@ HELPER = objects(KUBERNETES / "helper")
 PRIVATE = with_component(LEADER, KUBERNETES / "private")
 TICKETS = with_component(LEADER, KUBERNETES / "tickets")
 SPARK = with_component(LEADER, KUBERNETES / "spark")
-SETS = {"leader": LEADER, "private": PRIVATE, "tickets": TICKETS, "spark": SPARK, "helper": HELPER}
+BUCKET = with_component(LEADER, KUBERNETES / "bucket")
+SETS = {
+    "leader": LEADER,
+    "private": PRIVATE,
+    "tickets": TICKETS,
+    "spark": SPARK,
+    "bucket": BUCKET,
+    "private in a bucket": with_component(with_component(PRIVATE, KUBERNETES / "tickets"), KUBERNETES / "bucket"),
+    "helper": HELPER,
+}
 ALL_PODS = [(of, each) for of, found in SETS.items() for each in pods(found)]
 OURS = [(of, each) for of, each in ALL_PODS if each.name != "fedping-models"]
 
@@ -53,6 +64,11 @@ def in_sets() -> pytest.MarkDecorator:
 def the_pods(found: dict[Key, Object], name: str) -> Pods:
     (one,) = (each for each in pods(found) if each.name == name)
     return one
+
+
+def in_a_bucket(container: Object) -> bool:
+    """Return whether a container is told by the component `bucket` where store and landed pings are."""
+    return {"configMapRef": {"name": "fedping-bucket"}} in container.get("envFrom", ())
 
 
 def words_of(container: Object) -> list[str]:
@@ -106,13 +122,11 @@ def test_every_mount_has_its_volume_and_every_volume_its_source(each: tuple[str,
     volumes = {volume["name"]: volume for volume in made.spec.get("volumes", ())}
     mounted = {mount["name"] for container in made.containers() for mount in container["volumeMounts"]}
     assert mounted == volumes.keys() | set(made.claims())
-    kustomizations = [told for path in KUBERNETES.glob("**/kustomization.yaml") for told in documents(path)]
-    generated = {each["name"] for told in kustomizations for each in told.get("configMapGenerator", ())}
     for volume in volumes.values():
         if claim := volume.get("persistentVolumeClaim"):
             assert ("PersistentVolumeClaim", claim["claimName"]) in found
         if configuration := volume.get("configMap"):
-            assert configuration["name"] in generated
+            assert ("ConfigMap", configuration["name"]) in generated()
 
 
 @pytest.mark.parametrize("each", OURS, ids=named)
@@ -124,6 +138,8 @@ def test_what_a_command_writes_is_on_a_volume(each: tuple[str, Pods]) -> None:
         if not words or words[:2] == ["study", "create"]:
             continue
         wanted = {"ingest": ["FEDPING_LANDING"], "round": ["FEDPING_STORE", "FEDPING_LANDING"]}.get(words[0], [])
+        if in_a_bucket(container):
+            wanted = []
         paths = [image(container["image"][8:]).environment[name] for name in wanted]
         paths += [path for option in ("--journal", "--folder") if (path := value_of(words, option))]
         for path in paths:
@@ -154,14 +170,19 @@ def test_store_and_landing_folder_are_shared_and_have_one_path_everywhere() -> N
 
 @in_sets()
 def test_selectors_take_the_pods_that_they_are_for(found: dict[Key, Object]) -> None:
+    wanted = {
+        "fedping-jobs": {"fedping-round", "fedping-study"},
+        "fedping-spark": {"fedping-round"},
+        "fedping-bucket": {"fedping-ingest", "fedping-round", "fedping-study"},
+        "fedping-models": {"fedping-models" if ("Deployment", "fedping-models") in found else "fedping-ingest"},
+    }
     for (kind, name), thing in found.items():
         spec = thing.get("spec", {})
         selector = spec.get("podSelector" if kind == "NetworkPolicy" else "selector")
         if selector is None:
             continue
         names = {each.name for each in chosen(selector, found)}
-        several = {"fedping-jobs": {"fedping-round", "fedping-study"}, "fedping-spark": {"fedping-round"}}
-        assert names == several.get(name, {name.removesuffix("-hosts")})
+        assert names == wanted.get(name, {name.removesuffix("-hosts")}), (kind, name)
 
 
 @in_sets()
@@ -172,9 +193,8 @@ def test_ports_are_those_of_containers(found: dict[Key, Object]) -> None:
         spec = thing["spec"]
         chosen_pods = chosen(spec.get("selector") or spec["podSelector"], found)
         ports = {port["name"] for each in chosen_pods for port in each.spec["containers"][0].get("ports", ())}
-        told = (
-            spec["ports"] if kind == "Service" else [port for rule in spec["ingress"] for port in rule.get("ports", ())]
-        )
+        rules = [port for rule in spec.get("ingress", ()) for port in rule.get("ports", ())]
+        told = spec["ports"] if kind == "Service" else rules
         assert {port.get("targetPort", port["port"]) for port in told} <= ports, (kind, name)
 
 
@@ -330,6 +350,51 @@ def test_the_study_that_is_created_is_the_one_that_has_rounds() -> None:
     assert container["args"] == ["study", "create", f"{mount['mountPath']}/study.toml"]
 
 
+# --- store and landed pings in a bucket ---
+
+
+def test_in_a_bucket_no_volume_is_shared_and_journals_stay_the_pods_own() -> None:
+    assert "PersistentVolumeClaim" not in {kind for kind, _ in BUCKET}
+    for each in pods(BUCKET):
+        assert not [volume for volume in each.spec["volumes"] if "persistentVolumeClaim" in volume], each.name
+        assert each.claims() == (["journal"] if each.name == "fedping-ingest" else [])
+    (container,) = the_pods(BUCKET, "fedping-ingest").spec["containers"]
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/lib/fedping", "/tmp"}
+
+
+def test_in_a_bucket_all_pods_are_told_where_and_have_one_identity() -> None:
+    for each in pods(BUCKET):
+        (container,) = each.spec["containers"]
+        assert in_a_bucket(container), each.name
+        assert {"secretRef": {"name": "fedping-bucket", "optional": True}} in container["envFrom"], each.name
+        assert not [word for word in container["args"] if re.match("--(store|landing)", word)], "would be before it"
+        assert ("ServiceAccount", each.spec["serviceAccountName"]) in BUCKET
+
+
+def test_in_a_bucket_what_clients_fetch_is_ingest_s_under_the_same_name() -> None:
+    (ingest,) = chosen(BUCKET["Service", "fedping-models"]["spec"]["selector"], BUCKET)
+    assert ingest.name == "fedping-ingest"
+    assert BUCKET["Service", "fedping-models"]["spec"]["ports"] == LEADER["Service", "fedping-models"]["spec"]["ports"]
+    assert {name for _, name in BUCKET if "models" in name} == {"fedping-models"}
+
+
+def test_in_a_bucket_pods_may_ask_for_names_and_by_https_and_nothing_else() -> None:
+    policies = [thing["spec"] for (kind, _), thing in BUCKET.items() if kind == "NetworkPolicy"]
+    for each in pods(BUCKET):
+        mine = [spec for spec in policies if each.name in {one.name for one in chosen(spec["podSelector"], BUCKET)}]
+        open_ports = {port["port"] for spec in mine for rule in spec.get("egress", ()) for port in rule["ports"]}
+        assert open_ports == {53, 443}, each.name
+    assert BUCKET["NetworkPolicy", "fedping-ingest"] == LEADER["NetworkPolicy", "fedping-ingest"]
+
+
+def test_in_a_bucket_ingest_has_the_time_for_its_last_attempts() -> None:
+    ingest = the_pods(BUCKET, "fedping-ingest")
+    (container,) = ingest.spec["containers"]
+    before = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    stopping = before + 2 * (supervisor.KILL_AFTER + 5)
+    assert ingest.spec["terminationGracePeriodSeconds"] >= stopping + 5 * PATIENCE
+
+
 # --- secrets ---
 
 
@@ -422,28 +487,35 @@ def rendered(folder: Path) -> str:
     return ran.stdout
 
 
-def overlay(folder: Path) -> Path:
-    """Write the kustomization of docs/containers.md into a folder beside a copy of the manifests."""
+def told() -> list[Object]:
+    """Return the kustomizations of docs/containers.md: the whole one, and what a bucket adds to it."""
     page = (ROOT / "docs" / "containers.md").read_text()
-    (text,) = (
-        block for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "components" in block
-    )
+    return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
+
+
+def overlay(folder: Path, told: Object) -> Path:
+    """Write a kustomization into a folder beside a copy of the manifests."""
     shutil.copytree(ROOT / "deploy", folder / "fedping" / "deploy")
-    (folder / "kustomization.yaml").write_text(text)
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(told))
     (folder / "my_study.toml").write_text('name = "my-study"\n')
     return folder
 
 
+def with_a_bucket() -> Object:
+    """Return the whole kustomization with that which a bucket adds."""
+    whole, added = told()
+    return whole | {name: [*whole[name], *more] for name, more in added.items()}
+
+
 def test_the_kustomization_of_the_guide_names_what_is_there(tmp_path: Path) -> None:
-    (told,) = documents(overlay(tmp_path) / "kustomization.yaml")
-    for path in [*told["resources"], *told["components"]]:
-        assert (tmp_path / path / "kustomization.yaml").is_file(), path
+    whole, added = told()
+    folder = overlay(tmp_path, whole)
+    for path in [*whole["resources"], *whole["components"], *added["components"]]:
+        assert (folder / path / "kustomization.yaml").is_file(), path
     used = {container["image"] for _, each in OURS for container in each.containers()} - {"fedping-helper"}
-    assert {each["name"] for each in told["images"]} == used
-    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
-    generated = {each["name"] for each in kustomization["configMapGenerator"]}
-    assert {each["name"] for each in told["configMapGenerator"]} <= generated
-    for patch in told["patches"]:
+    assert {each["name"] for each in whole["images"]} == used
+    assert {("ConfigMap", each["name"]) for each in whole["configMapGenerator"]} <= generated()
+    for patch in whole["patches"]:
         assert (patch["target"]["kind"], patch["target"]["name"]) in LEADER
         for operation in yaml.safe_load(patch["patch"]):
             assert operation["op"] == "replace"
@@ -453,16 +525,36 @@ def test_the_kustomization_of_the_guide_names_what_is_there(tmp_path: Path) -> N
             assert refused(operation["value"]) == ""
 
 
-@pytest.mark.parametrize("which", ["leader", "helper", "guide"])
+def test_the_bucket_of_the_guide_is_one_that_fedping_takes() -> None:
+    _, added = told()
+    (configuration,) = added["configMapGenerator"]
+    assert in_a_bucket({"envFrom": [{"configMapRef": {"name": configuration["name"]}}]})
+    said = dict(literal.split("=", 1) for literal in configuration["literals"])
+    for name in ("FEDPING_STORE", "FEDPING_LANDING"):
+        assert name in image("round").environment, "else the image's own would stay"
+        assert isinstance(place_of(said[name]), Bucket)
+    for patch in added["patches"]:
+        assert (patch["target"]["kind"], patch["target"]["name"]) in BUCKET
+
+
+@pytest.mark.parametrize("which", ["leader", "helper", "guide", "bucket"])
 def test_kubectl_takes_them(which: str, tmp_path: Path) -> None:
     folders = {"leader": KUBERNETES, "helper": KUBERNETES / "helper"}
-    text = rendered(folders[which] if which in folders else overlay(tmp_path))
+    said = {"guide": lambda: told()[0], "bucket": with_a_bucket}
+    text = rendered(folders[which] if which in folders else overlay(tmp_path, said[which]()))
     made = [each for each in yaml.safe_load_all(text) if each["kind"] != "ConfigMap"]
-    assert len(made) == len(HELPER if which == "helper" else LEADER)
-    if which == "guide":
+    sets = {"leader": LEADER, "helper": HELPER, "guide": LEADER, "bucket": BUCKET}
+    assert {(each["kind"], each["metadata"]["name"]) for each in made} == sets[which].keys()
+    if which in said:
         assert not re.search(r"image: fedping-", text), "an image without a registry"
         assert 'name = "my-study"' in text
         assert "FEDPING_PRIVACY_KEY" in text
+    if which == "bucket":
+        (name,) = re.findall(r"^kind: ConfigMap\nmetadata:\n  name: (fedping-bucket-\w+)$", text, re.MULTILINE)
+        assert text.count(f"name: {name}") == 1 + len([*pods(BUCKET)])
+        assert "eks.amazonaws.com/role-arn" in text
+        assert "/srv/fedping/" not in text
+        assert "fedping-models-" not in text, "what nginx would be told, and is not there"
 
 
 @pytest.mark.skipif(

@@ -34,29 +34,50 @@ def key(thing: Object) -> Key:
 
 
 def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
-    """Return objects with a component's own beside them, and its patches over them."""
+    """Return objects with a component's own beside them and its patches over them."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     assert kustomization["kind"] == "Component"
     own = [each for name in kustomization.get("resources", ()) for each in documents(folder / name)]
-    found = found | {key(each): each for each in own}
-    patches = [each for patch in kustomization["patches"] for each in documents(folder / patch["path"])]
-    missing = [key(patch) for patch in patches if key(patch) not in found]
-    assert not missing, f"patches of what is not there: {missing}"
-    return found | {key(patch): _laid(found[key(patch)], patch) for patch in patches}
+    assert not [key(each) for each in own if key(each) in found]
+    laid = found | {key(each): each for each in own}
+    for patch in _patches(kustomization, folder):
+        if key(patch) in generated():
+            continue
+        assert key(patch) in found, f"a patch of what is not there: {key(patch)}"
+        laid[key(patch)] = _laid(laid[key(patch)], patch)
+    return {name: each for name, each in laid.items() if each is not None}
+
+
+def generated() -> set[Key]:
+    """Return what the kustomizations make of files, of which :func:`objects` has none."""
+    kustomizations = [told for path in KUBERNETES.glob("**/kustomization.yaml") for told in documents(path)]
+    return {("ConfigMap", each["name"]) for told in kustomizations for each in told.get("configMapGenerator", ())}
+
+
+def _patches(kustomization: Object, folder: Path) -> Iterator[Object]:
+    for each in kustomization["patches"]:
+        if "path" in each:
+            yield from documents(folder / each["path"])
+        else:
+            yield yaml.safe_load(each["patch"])
 
 
 def _laid(under: Any, over: Any) -> Any:
     """Lay a strategic merge patch over something: mappings by key, lists of named things by name, other lists whole.
 
-    Environment, volumes and containers are merged by name, mounts by path, as Kubernetes does.
+    Environment, volumes and containers are merged by name, mounts by path, as Kubernetes does. None is what is removed.
     """
+    if isinstance(over, dict) and over.get("$patch") == "delete":
+        assert under is not None, f"nothing there to remove: {over}"
+        return None
     if isinstance(under, dict) and isinstance(over, dict):
         return under | {name: _laid(under.get(name), over[name]) for name in over}
     if isinstance(under, list) and isinstance(over, list):
         for by in ("mountPath", "name"):
             if all(isinstance(each, dict) and by in each for each in [*under, *over]):
                 merged = {each[by]: each for each in under}
-                return [*(merged | {each[by]: _laid(merged.get(each[by]), each) for each in over}).values()]
+                merged |= {each[by]: _laid(merged.get(each[by]), each) for each in over}
+                return [each for each in merged.values() if each is not None]
     return over
 
 

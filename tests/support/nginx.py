@@ -55,9 +55,20 @@ class Nginx:
             return answer, answer.read()
 
 
-@contextlib.contextmanager
-def nginx_before(upstreams: Sequence[int], folder: Path) -> Iterator[Nginx]:
+UPSTREAM = "server 127.0.0.1:8080;"
+"""What the file says of ingest."""
+
+
+def nginx_before(upstreams: Sequence[int], folder: Path) -> contextlib.AbstractContextManager[Nginx]:
     """Run nginx with the documented file, of which addresses and paths are replaced, before ingests at some ports."""
+    text = CONFIGURATION.read_text()
+    assert UPSTREAM in text
+    return nginx_by(text.replace(UPSTREAM, "\n".join(f"server 127.0.0.1:{port};" for port in upstreams)), folder)
+
+
+@contextlib.contextmanager
+def nginx_by(text: str, folder: Path) -> Iterator[Nginx]:
+    """Run nginx with the documented file, as changed by whoever asks, but with addresses and paths of this machine."""
     needed("nginx")
     openssl = needed("openssl")
     folder.mkdir()
@@ -65,9 +76,7 @@ def nginx_before(upstreams: Sequence[int], folder: Path) -> Iterator[Nginx]:
     make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", "privkey.pem", "-out", "fullchain.pem"]
     subprocess.run(make, cwd=folder, check=True, capture_output=True)
     port, plain_port = free_port(), free_port()
-    text = CONFIGURATION.read_text()
     for old, new in {
-        "server 127.0.0.1:8080;": "\n".join(f"server 127.0.0.1:{upstream};" for upstream in upstreams),
         "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
         "listen 80;": f"listen 127.0.0.1:{plain_port};",
         "telemetry.example.org": "localhost",
