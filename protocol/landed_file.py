@@ -331,7 +331,7 @@ class _Heeding:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._file, name)
-        return partial(_heeded, found) if name.startswith("read") else found
+        return partial(_heeded, found) if name.startswith("read") and callable(found) else found
 
     def iter_batches(self, *args: object, **options: object) -> Iterator[pa.RecordBatch]:
         """See :meth:`pyarrow.parquet.ParquetFile.iter_batches`."""

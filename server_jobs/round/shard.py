@@ -53,6 +53,9 @@ LEAST_BATCH = 64
 MOST_BYTES = 2**26
 """Doubles decoded at a time at most, unless a single update has more."""
 
+MOST_HELD_BYTES = 2**26
+"""Of small files in a bucket, which came with their footers, a task holds so much at most, and reads the rest again."""
+
 FEW = 8
 """Of updates that have one weight of so many, or fewer, zeros are not written out; of more it would be no quicker.
 
@@ -125,11 +128,20 @@ def shard_partials(
         UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
     """
     older = [open_ping_file(file.path, rules.document, file.age, file.done) for file in late]
-    files = [*older, *(open_ping_file(path, rules.document) for path in paths)]
+    files = _held([*older, *(open_ping_file(path, rules.document) for path in paths)])
     for file in files:
         _refuse_replaced(file, (digests or {}).get(file.path))
     for some in together(sorted(shards), rules.m):
         yield from _partials(files, some, rules)
+
+
+def _held(files: list[PingFile]) -> list[PingFile]:
+    """Return the files without the bytes of small ones that came with their footers, beyond so many in all."""
+    sizes = np.cumsum([len(file.landed.whole or b"") for file in files])
+    return [
+        file if size <= MOST_HELD_BYTES else replace(file, landed=replace(file.landed, whole=None))
+        for file, size in zip(files, sizes, strict=True)
+    ]
 
 
 def together(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:

@@ -38,8 +38,9 @@ from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failin
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.ingest.processes.compacting import compact_the_rest
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import run_round, shard
 from fedping.server_jobs.round.engine import NumpyEngine
+from fedping.server_jobs.round.work import rules_for
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
 from tests.server_jobs.test_store_in_a_bucket import small_study
 from tests.support.ingest_app import PATH, STUDY, ingest_study, make_store
@@ -48,7 +49,7 @@ from tests.support.landed import landed_table
 from tests.support.object_server import SCHEMES, Bucket, bucket_of
 from tests.support.pings import ping_json
 from tests.support.processes import wait_until
-from tests.support.rounds import WHEN, crowd, land, store_with
+from tests.support.rounds import WHEN, crowd, land, store_with, work_of
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 20
@@ -222,6 +223,22 @@ def test_a_compactor_that_starts_looks_at_each_small_file_of_the_last_hour_once(
     before = bucket.seen()["GET"]
     assert len(recently_landed(landing)._sorted) == 200
     assert bucket.seen()["GET"] - before <= 40 + 2
+
+
+def test_a_task_holds_so_many_bytes_of_small_files_and_reads_the_others_again(
+    bucket: Bucket, landing: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, file = ready(tmp_path, landing)
+    late = land(landing, crowd(5, seed=2, first_document=500), at_ms=1_800_000_000_000)  # type: ignore[arg-type]
+    monkeypatch.setattr(shard, "MOST_HELD_BYTES", open_landed(file).size)
+    work = work_of([file, late], rules_for(store.study("study"), "main", 0, key=b""))  # type: ignore[list-item]
+    before = bucket.seen()["GET"]
+    list(NumpyEngine().partials(work))
+    assert bucket.seen()["GET"] - before > 2, "of two small files that are both held"
+    monkeypatch.undo()
+    before = bucket.seen()["GET"]
+    list(NumpyEngine().partials(work))
+    assert bucket.seen()["GET"] - before == 2
 
 
 # --- ingest ---
