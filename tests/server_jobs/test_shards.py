@@ -203,7 +203,7 @@ def test_empty_row_groups_cost_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(xxhash, "xxh3_64_digest", counted)
     assert aggregate([path], rules_of(64)).updates.clients == 20
-    assert digests <= 20 * 8  # the columns of the row groups that have a client
+    assert digests <= 20 * 10  # about the columns of the row groups that have a client, none of the 4,076 others
 
 
 @pytest.mark.parametrize(("groups", "shards"), [(64, 16), (64, 256), (16, 64)])
