@@ -354,14 +354,15 @@ class _Source:
 
     def __init__(self, opened: Opened, size: int, entries: bytes | None) -> None:
         self._opened, self._size, self._at = opened, size, 0
-        self._chunks = None if entries is None else sorted(_CHUNK.iter_unpack(entries))
+        # those of empty row groups, all of which are at byte 0, have nothing to verify
+        self._chunks = None if entries is None else sorted(each for each in _CHUNK.iter_unpack(entries) if each[1])
 
     def read(self, size: int = -1) -> Bytes:
         """Return the next ``size`` bytes; raises :class:`OSError` if they are not what was written."""
         left = max(0, self._size - self._at)
         size = left if size < 0 or (self._chunks is None and size > left) else size
         data = self._opened.read(self._at, size)
-        if self._chunks is not None:
+        if self._chunks is not None and size:
             self._verify(memoryview(data), size)
         self._at += size
         return data
@@ -372,7 +373,8 @@ class _Source:
         assert self._chunks is not None
         first = bisect_left(self._chunks, (self._at,))
         verified = self._at
-        for start, length, digest in self._chunks[first:]:
+        for at in range(first, len(self._chunks)):  # no slice: a file of many row groups is read in as many pieces
+            start, length, digest = self._chunks[at]
             if start + length > self._at + size:
                 break
             low = start - self._at

@@ -145,6 +145,8 @@ class PingReader:
     def rows(self, group: int, rules: Rules) -> Iterator[Rows]:
         """Yield all of a row group but the updates, a bounded batch at a time."""
         read, stated = 0, self._of.landed.footer.row_group(group).num_rows
+        if not stated:
+            return
         columns = [*_screened(rules.document), *self._of.instead]
         at_once = max(1, min(BATCH_ROWS, stated))  # room for so many is made before any is read
         for batch in self._file.iter_batches(at_once, row_groups=[group], columns=columns, use_threads=False):
