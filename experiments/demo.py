@@ -183,6 +183,7 @@ def running_demo(
                     if servers is not None and number == settings.iterations - 1:
                         seen = seen_by(servers, landing, study, line, number)
                     row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
+                    ingest.wait_for(study.name, line.name, number + 1)
                     progress.done.append(row)
                     on_iteration(row)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from fedping.experiments.server_process import free_ports, server_process
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.place import Place
 
-FLUSH_SECONDS = 60.0
+FLUSH_SECONDS = SERVED_SECONDS = 60.0
+LOOK_EVERY = 0.05
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,22 @@ class RunningIngest:
             raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
         if answer.status_code != 200:
             raise FedpingError(f"ingest has not landed its pings within {FLUSH_SECONDS:g} s; see {self.log}")
+
+    def wait_for(self, study: str, line: str, version: int) -> None:
+        """Return when clients are served a version: of a store in a bucket, ingest may see it a second later.
+
+        Raises:
+            FedpingError: they are not within a minute, or ingest does not answer.
+        """
+        newest = f"{self.address}/models/{study}/{line}/latest.json"
+        until = time.monotonic() + SERVED_SECONDS
+        try:
+            while requests.get(newest, timeout=SERVED_SECONDS).json()["iteration"] < version:
+                if time.monotonic() > until:
+                    raise FedpingError(f"ingest does not serve version {version} of {study}/{line}; see {self.log}")
+                time.sleep(LOOK_EVERY)
+        except (requests.RequestException, KeyError) as error:
+            raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from fedping.experiments.ingest_process import ingest_process
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.place import place_of
+from tests.support.object_server import SCHEMES, bucket_of
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +49,27 @@ def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> 
     head = open_store(outcome.store).head("demo", "main")
     assert head.iteration == 8
     check_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("scheme", [pytest.param(each, marks=[pytest.mark.long] * (each != "s3")) for each in SCHEMES])
+def test_the_whole_journey_keeps_its_store_and_its_pings_in_a_bucket(
+    scheme: str, tmp_path: Path, object_servers: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bucket_of(object_servers(scheme), scheme) as bucket:
+        asked = ["demo", "--clients", "500", "--iterations", "2", "--engine", "numpy", "--out", str(tmp_path / "out")]
+        assert main([*asked, "--bucket", f"{bucket.url}/demo"]) == 0
+        assert f"store and pings to {bucket.url}/demo" in capsys.readouterr().out.replace("\n", "")
+        store, landing = (place_of(f"{bucket.url}/demo/{name}") for name in ("store", "landing"))
+        assert open_store(store).head("demo", "main").iteration == 2
+        for version in ("1", "2"):
+            assert (
+                main(["store", "recompute", "demo", "main", version, "--store", str(store), "--landing", str(landing)])
+                == 0
+            )
+        assert not list((tmp_path / "out" / "journal").glob("*.closed"))
+        asked[asked.index("--out") + 1] = str(tmp_path / "again")
+        assert main([*asked, "--bucket", f"{bucket.url}/demo"]) == 2
+        assert "give --bucket another folder" in capsys.readouterr().err
 
 
 @pytest.mark.spark
