@@ -44,7 +44,6 @@ BROKEN_ANSWERS = ("body error",)
 BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
 """What the library says of connections that broke. It leaves a put alone then that may have been carried out."""
 
-
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NAMELESS = "Encountered object with invalid path"
 """What the library says of an object in a list that it could not ask for, with its name."""
