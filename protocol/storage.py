@@ -121,7 +121,7 @@ class Storage(Protocol):
 
 
 def storage_of(place: Place) -> Storage:
-    """Return what keeps the bytes at a place."""
+    """Return what keeps the bytes at a place: one for all folders, and one for all buckets."""
     if isinstance(place, Path):
         return FOLDERS
     from fedping.protocol.object_storage import BUCKETS
