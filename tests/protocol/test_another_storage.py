@@ -14,8 +14,8 @@ from fedping.protocol.place import Place, key_in, place_of
 from fedping.protocol.storage import Bytes, Opened, Storage
 from fedping.server_jobs.round import recompute
 from fedping.server_jobs.round.engine import NumpyEngine
-from tests.server_jobs.test_landing_in_a_bucket import ROUNDS, copied, landed, rounds
-from tests.server_jobs.test_store_in_a_bucket import digests, small_study
+from tests.server_jobs.test_landing_in_a_bucket import copied, landed, rounds
+from tests.server_jobs.test_store_in_a_bucket import ROUNDS, digests, small_study
 from tests.support.rounds import store_with
 
 
