@@ -33,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import format_of, refuse_newer
 from fedping.protocol.place import P, Place, above, below, name_of
 from fedping.protocol.storage import storage_of
@@ -81,7 +82,16 @@ ever count (`fedping.protocol.pipeline.Staleness`)."""
 def is_landing(landing: Place) -> bool:
     """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
     storage = storage_of(landing)
+    # a look at the mark is one request, and at the folder two
     return (storage.far and storage.exists(below(landing, MARK))) or storage.exists(landing)
+
+
+def check_landing(landing: Place) -> None:
+    """Raise :class:`FedpingError` if there is no landing folder."""
+    if not is_landing(landing):
+        raise FedpingError(
+            f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
+        )
 
 
 def mark_landing(landing: Place) -> None:

@@ -223,7 +223,7 @@ class BucketStorage:
         def ask() -> bytes | None:
             try:
                 found = obstore.get(_objects(where), where.prefix)
-                return bytes(found.bytes())[:most] if found.meta["size"] <= most else None
+                return bytes(found.bytes()) if found.meta["size"] <= most else None
             except FileNotFoundError as error:
                 check_bucket(error)
                 return None

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -43,7 +44,6 @@ _MOST_TRIES = 10_000
 BROKEN_ANSWERS = ("body error",)
 BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
 """What the library says of connections that broke. It leaves a put alone then that may have been carried out."""
-
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NAMELESS = "Encountered object with invalid path"
@@ -79,7 +79,7 @@ class StorageAway(FedpingError):
 
 
 class Unsettled(OSError):
-    """Whether an object is created, and by whom, is not to be told yet."""
+    """It cannot be told yet whether an object was created, and by whom."""
 
 
 @contextmanager
@@ -237,8 +237,8 @@ def _reason(error: BaseException) -> str:
     said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
     code = _code(error)
     said = re.sub(r"//[^/\s@]*@", "//", re.sub(r"\?\S*", "", said))
-    text = " ".join(re.sub(r"<[^>]*>", " ", said).split()).rstrip(": ")
-    return (f"{code}: " if code else "") + text[:_LONGEST_REASON]
+    text = shorten(re.sub(r"<[^>]*>", " ", said), _LONGEST_REASON, placeholder=" …").rstrip(": ")
+    return (f"{code}: " if code else "") + text
 
 
 def _code(error: BaseException) -> str:

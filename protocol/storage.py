@@ -1,7 +1,7 @@
 """What keeps landed pings: a folder of this machine, or a bucket; one small interface for both.
 
 A place is a file's or a folder's address (:mod:`fedping.protocol.place`). What is written is whole and durable when the
-call returns, or absent. Nothing is learned from times: a file's name says when it landed.
+call returns, or absent. When a file landed is read from its name, never from the time that its storage gives it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Storage(Protocol):
 
 
 def storage_of(place: Place) -> Storage:
-    """Return what keeps the bytes at a place."""
+    """Return what keeps the bytes at a place: one for all folders, and one for all buckets."""
     if isinstance(place, Path):
         return FOLDERS
     from fedping.protocol.object_storage import BUCKETS

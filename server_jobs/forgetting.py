@@ -91,10 +91,10 @@ def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place
     }
 
 
-def waiting_in(journal: Path, client: UUID) -> list[str]:
-    """Return the journal's segments that have pings of a client, which have not landed yet."""
+def waiting_in(journal: Path, client: UUID) -> list[str] | None:
+    """Return the journal's segments that have pings of a client, which have not landed yet; None if it is not here."""
     if not journal.is_dir():
-        return []
+        return None
     said = str(client).encode()
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
     return [printable(path.name) for path in paths if _contains(path, said)]

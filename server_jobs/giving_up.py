@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.folders import for_the_group
-from fedping.protocol.landing import is_landing
+from fedping.protocol.landing import check_landing
 from fedping.protocol.place import Place
 
 LOCK = ".giving-up.lock"
@@ -27,8 +27,7 @@ def alone(landing: Place, *, looks: bool = False) -> Iterator[None]:
     Raises:
         FedpingError: somebody else does so now, or there is no such folder, or it may not be written.
     """
-    if not is_landing(landing):
-        raise FedpingError(f"there is no landing folder at {landing}; correct --landing")
+    check_landing(landing)
     if looks or not isinstance(landing, Path):
         yield
         return

@@ -190,7 +190,7 @@ def _pings(
 def _read(session: SparkSession, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
     """Return some columns of landed files: read by the JVM from folders, and by Python workers from a bucket.
 
-    Which the JVM would need a connector of its own for; so it needs no key, and what is read is verified.
+    For a bucket the JVM would need a connector and a key; Python workers need neither, and verify what they read.
     """
     schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     if all(isinstance(folder, Path) for folder in folders):

@@ -14,7 +14,7 @@ from typing import Literal
 from fedping.protocol.analysed import StudyMetric
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import OLDER, files_by_iteration, is_landing, partition
+from fedping.protocol.landing import OLDER, check_landing, files_by_iteration, partition
 from fedping.protocol.place import P
 from fedping.protocol.study import Study
 
@@ -237,8 +237,7 @@ def window_folders(landing: P, study: Study, window: Window) -> dict[P, list[P]]
             f"arm '{lineless[0]}' follows no model line, so its pings belong to no iteration; give the window as a "
             "time, with --since and --until"
         )
-    if not is_landing(landing):
-        raise FedpingError(f"there is no landing folder at {landing}; correct --landing, or start 'fedping ingest'")
+    check_landing(landing)
     landed = list(_landed(landing, study, window))
     if not landed:
         raise FedpingError(

@@ -85,7 +85,8 @@ def demo(
     )
     console = Console(**AS_IT_IS)
     kept = f", store and pings to {bucket}" if bucket else ""
-    console.print(f"{clients:,} clients, {iterations} iterations; everything goes to {folder}{kept}", highlight=False)
+    what = f"{clients:,} clients, {iterations} iterations; everything goes to {folder}{kept}"
+    console.print(what, highlight=False, soft_wrap=True)
     with ExitStack() as stack:
         running = _watched(settings, console, stack)
         _print_outcome(running.outcome, console, stay)

@@ -118,7 +118,8 @@ def forget(
 
     These versions stay as they are published, and can no longer be computed again; the study's history says so, and
     not whose pings they were. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land
-    soon, and the same command removes them then. It is safe to repeat, and goes on after an interruption.
+    soon, and the same command removes them then. Run it where ingest runs, with its --journal; a warning says so where
+    there is no journal. It is safe to repeat, and goes on after an interruption.
 
     What is not looked into: backups, the journal's quarantine, and what clients send from now on.
     """
@@ -129,7 +130,8 @@ def forget(
 
     store = open_store(store_path)
     with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
-        waiting = waiting_in(journal_of(journal, landing), client_id)  # first: they may land meanwhile
+        journal = journal_of(journal, landing)
+        waiting = waiting_in(journal, client_id)  # first: they may land meanwhile
         found: list[Found] = []
         damaged: list[UnreadableFile] = []
         for looked, one in enumerate(pings_of(landing, client_id), 1):
@@ -166,7 +168,8 @@ def forget(
     pings = sum(one.pings for one in found)
     if as_json:
         made = {"pings": pings, "files": len(found), "versions": made_of, "removed": bool(found) and not dry_run}
-        click.echo(msgspec.json.encode({**made, "waiting": len(waiting), "damaged": len(damaged)}).decode())
+        made |= {"waiting": None if waiting is None else len(waiting), "damaged": len(damaged)}
+        click.echo(msgspec.json.encode(made).decode())
     elif not found:
         click.echo("no landed ping is of this client")
     else:
@@ -175,6 +178,12 @@ def forget(
         for name, versions in made_of.items():
             for line, numbers in versions.items():
                 click.echo(f"  they went into versions {in_words(numbers)} of {name}/{line}")
+    if waiting is None:
+        click.echo(
+            f"fedping: warning: there is no journal at {journal}, so pings of this client that have not landed "
+            "yet were not looked for; run the command where ingest runs, with its --journal",
+            err=True,
+        )
     if damaged:
         raise FedpingError(f"{damaged[0]}; {len(damaged):,} landed files could not be looked into")
     if waiting:
@@ -195,24 +204,33 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
 
     The files are the same, byte for byte, and under the same names, so that versions are computed again from there. Run
     it again to bring the copy up to date. Pings of a private study are deleted once they have been used, and so are not
-    copied.
+    copied; nor are those of a study that the store does not have, which may be private.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import all_landed, copy_landed, is_landing, study_of
+    from fedping.protocol.landing import all_landed, check_landing, copy_landed, study_of
 
-    if not is_landing(landing):
-        raise FedpingError(f"there is no landing folder at {landing}; correct --landing")
+    check_landing(landing)
     store = open_store(store_path)
-    private = {name for name in store.studies() if store.study(name).is_private}
-    if refused := sorted(private.intersection(studies)):
+    known = {name: store.study(name) for name in studies or store.studies()}
+    private = [name for name, study in known.items() if study.is_private]
+    if studies and private:
         raise InvalidSettings(
-            f"study '{refused[0]}' is private, and its clients are promised that their pings are deleted once they "
+            f"study '{private[0]}' is private, and its clients are promised that their pings are deleted once they "
             "have been used; they are not copied"
         )
-    of_studies: dict[str, list[Place]] = {name: [] for name in studies}
+    of_studies: dict[str, list[Place]] = {name: [] for name in known if name not in private}
+    unknown = set()
     for file in all_landed(landing):
-        if study_of(file) not in private and (not studies or study_of(file) in studies):
-            of_studies.setdefault(study_of(file), []).append(file)
+        if (name := study_of(file)) in of_studies:
+            of_studies[name].append(file)
+        elif not studies and name not in known:
+            unknown.add(name)
+    if unknown:
+        click.echo(
+            f"fedping: warning: not copied, since the store at {store_path} does not have them and cannot tell whether "
+            f"they are private: {', '.join(sorted(unknown))}; correct --store",
+            err=True,
+        )
     with status("copying landed files") as tell:
         for name, files in of_studies.items():
             new = 0

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import files_by_iteration, is_landing, landed_at
+from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
 from fedping.protocol.place import Place, absolute, below, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
@@ -122,10 +121,7 @@ def list_landed(
         FedpingError: there is no landing folder.
         UnreadableFile: a file is not whole, or not of the study's pings.
     """
-    if not is_landing(landing):
-        raise FedpingError(
-            f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
-        )
+    check_landing(landing)
     now_ms = round(time.time() * 1000) if now_ms is None else now_ms
     latest = now_ms + AHEAD_MS
     since_ms = since_ms if since_ms <= latest else now_ms

@@ -71,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["study", "--planned-clients", "500"], 2, "give --interim with it"),
         (["study", "--subsample", "500"], 2, "give --html or --figures with it"),
         (["study", "--html", "nowhere/report.html"], 2, "there is no folder nowhere to write the report to"),
-        (["study", "--landing", "nowhere"], 1, "there is no landing folder at nowhere; correct --landing"),
+        (["study", "--landing", "nowhere"], 1, "there is no landing folder at nowhere; start 'fedping ingest' with it"),
     ],
 )
 def test_one_sentence(

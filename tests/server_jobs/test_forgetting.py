@@ -77,7 +77,7 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
         "files": 3,
         "versions": {"study": {"main": [1, 2]}},
         "removed": False,
-        "waiting": 0,
+        "waiting": None,
         "damaged": 0,
     }
     assert pings_of(tmp_path) == 3
@@ -102,6 +102,17 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
     assert forget(tmp_path) == 0
     assert "no landed ping is of this client" in capsys.readouterr().out
     assert len(store.history("study")) == 1
+
+
+def test_it_is_told_where_there_is_no_journal_to_look_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    played(tmp_path)
+    assert forget(tmp_path, "--dry-run", "--journal", str(tmp_path / "elsewhere")) == 0
+    assert f"there is no journal at {tmp_path / 'elsewhere'}, so pings of this client" in capsys.readouterr().err
+    (tmp_path / "elsewhere").mkdir()
+    assert forget(tmp_path, "--dry-run", "--json", "--journal", str(tmp_path / "elsewhere")) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["waiting"] == 0
+    assert "journal" not in said.err
 
 
 def test_rounds_that_take_late_pings_go_on_and_are_computed_again(tmp_path: Path) -> None:

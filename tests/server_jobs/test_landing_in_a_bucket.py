@@ -385,6 +385,21 @@ def test_a_landing_folder_is_copied_into_a_bucket_and_back(
         assert main([*again, "--landing", str(landing)]) == 0
 
 
+def test_pings_of_a_study_that_the_store_does_not_have_are_not_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_with(tmp_path / "store", small_study())
+    here = landed(tmp_path / "landing")
+    land(here, crowd(3), study="another")  # type: ignore[arg-type]
+    said = ["landing", "copy", "--store", str(tmp_path / "store"), "--landing", str(here), "--to", str(tmp_path / "to")]
+    assert main([*said, "another"]) == 1
+    assert "no study 'another'" in capsys.readouterr().err
+    assert not (tmp_path / "to").exists()
+    assert main(said) == 0
+    assert "cannot tell whether they are private: another; correct --store" in capsys.readouterr().err
+    assert {key_in(tmp_path / "to", file).split("/")[0] for file in all_landed(tmp_path / "to")} == {"study=study"}
+
+
 # --- ingest ---
 
 
