@@ -213,6 +213,12 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     for file in all_landed(landing):
         if study_of(file) not in private and (not studies or study_of(file) in studies):
             of_studies.setdefault(study_of(file), []).append(file)
+    known = store.studies()
+    if unknown := [name for name, files in of_studies.items() if not files and name not in known]:
+        has = ", ".join(known) or "none"
+        raise FedpingError(
+            f"the store {store.where} has no study '{unknown[0]}', and no ping of one has landed; it has {has}"
+        )
     with status("copying landed files") as tell:
         for name, files in of_studies.items():
             new = 0
