@@ -12,7 +12,6 @@ from fedping.protocol.errors import InvalidSettings
 # `pathlib` makes one slash of two, and some systems write one themselves (dbfs:/). A drive of Windows has one letter.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)(.*)", re.DOTALL)
 
-
 _SECRET = re.compile(r"(?<=//).*@|(?<=\?).*", re.DOTALL)
 """What of an address may be a password or a token: what stands before the host, and behind a question mark."""
 

@@ -83,7 +83,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         version: which.
         arm: the arm whose clients have told it.
         clients: how many have.
-        examples: theirs together, each up to the study's limit and to ``most_votes`` of the line's pipeline.
+        examples: theirs together, each up to the study's limit, and to ``most_votes`` where examples are votes.
         loss: the mean by examples.
         accuracy: the share of examples whose class was predicted; None where nobody told of classes.
         balanced_accuracy: the mean of that share over classes, each as much as any other.
@@ -210,9 +210,11 @@ def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: s
 
 
 def _counted(said: _Said, study: Study, line: str) -> int:
-    """Return as how many examples of an evaluation a ping counts: no more than in a round."""
-    most = study.line(line).pipeline.most_votes
-    return _believed(said, study) if most is None else min(_believed(said, study), most)
+    """Return as how many examples of an evaluation a ping counts: no more than in a round whose votes are examples."""
+    pipeline, believed = study.line(line).pipeline, _believed(said, study)
+    if pipeline.weighting != "examples" or pipeline.most_votes is None:
+        return believed
+    return min(believed, pipeline.most_votes)
 
 
 def _cells(study: Study, line: str) -> int:

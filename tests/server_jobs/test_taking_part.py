@@ -89,14 +89,19 @@ def test_each_client_tells_once_and_within_the_limit_how_a_version_does(tmp_path
     assert found.worst == pytest.approx(0.7)
 
 
-def test_a_client_weighs_no_more_than_its_votes_in_a_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("weighting", "examples", "accuracy"), [("examples", 200, 0.5), ("ping", 1100, 1000 / 1100)])
+def test_a_client_weighs_no_more_than_its_votes_in_a_round(
+    tmp_path: Path, weighting: Any, examples: int, accuracy: float
+) -> None:
     study = study_of()
     (line,) = study.lines
-    study = replace(study, lines=(replace(line, pipeline=replace(line.pipeline, most_votes=100)),))
+    pipeline = replace(line.pipeline, weighting=weighting, most_votes=100)
+    study = replace(study, lines=(replace(line, pipeline=pipeline),))
     boasts = Said(client=1, arm="held-out", loss=0.0, examples=1000, confusion=(1000, 0, 0, 0))
     land(tmp_path, study, boasts, Said(client=2, arm="held-out", loss=4.0, examples=100, confusion=(0, 0, 100, 0)))
     (found,) = evaluations(tmp_path, study, "main")
-    assert (found.examples, found.loss, found.accuracy) == (200, 2.0, 0.5)
+    assert (found.examples, found.accuracy) == (examples, pytest.approx(accuracy))
+    assert found.loss == pytest.approx(4 * (1 - accuracy))
 
 
 @pytest.mark.parametrize("model", ["linear-regression", "k-means"])
