@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from fedping.protocol.digest import digest_of
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.model import Staged
-from fedping.protocol.spec import ModelSpec, published
+from fedping.protocol.spec import ModelSpec, Name, published
 
 LinkState: TypeAlias = dict[str, tuple[float, ...]]
 """The state of one link of the server's chain: named vectors of doubles."""
@@ -248,9 +248,9 @@ class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
         local_epsilon: that of each contribution, by noise that its clients added; None where they added none.
     """
 
-    study: str
-    line: str
-    iteration: int
+    study: Name
+    line: Name
+    iteration: Annotated[int, Meta(ge=0)]
     digest: str
     private: bool = False
     epsilon: float | None = None

@@ -9,7 +9,8 @@ clients have another id with every version.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -36,6 +37,9 @@ ID_DIGITS = 8
 """Of a client's id, which is enough to tell a hundred apart."""
 
 CONFUSION = "confusion"
+
+WITHOUT_CLASSES = frozenset({"linear-regression", "k-means"})
+"""Models that predict no class, whatever a client tells of classes."""
 
 
 class Participant(Struct, frozen=True, kw_only=True):
@@ -79,7 +83,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         version: which.
         arm: the arm whose clients have told it.
         clients: how many have.
-        examples: theirs together, each up to the study's limit.
+        examples: theirs together, each up to the study's limit, and to ``most_votes`` where examples are votes.
         loss: the mean by examples.
         accuracy: the share of examples whose class was predicted; None where nobody told of classes.
         balanced_accuracy: the mean of that share over classes, each as much as any other.
@@ -108,7 +112,7 @@ class _Said(NamedTuple):
     received_ms: int
     loss: float
     examples: int
-    confusion: Sequence[int] | None
+    confusion: NDArray[np.int32] | None
 
 
 def lists_clients(study: Study) -> bool:
@@ -150,9 +154,11 @@ def evaluations(landing: Place, study: Study, line: str) -> list[Evaluation]:
     _check(study)
     arms = {arm.name for arm in study.arms if arm.line == line and arm.applies and not arm.submits}
     first: dict[tuple[int, str, bytes], _Said] = {}
-    for said in _Reading(landing, study, line).pings() if arms else ():
+    for said in _Reading(landing, study, line, _cells(study, line)).pings() if arms else ():
         key = said.version, said.arm, said.client
-        if said.arm in arms and (key not in first or said.document < first[key].document):
+        if said.version < 0 or said.arm not in arms:  # who holds no version yet tells of none
+            continue
+        if key not in first or said.document < first[key].document:
             first[key] = said  # of several, the one that any number of retries cannot choose
     groups: dict[tuple[int, str], list[_Said]] = {}
     for (version, arm, _), said in first.items():
@@ -188,52 +194,66 @@ def _believed(said: _Said, study: Study) -> int:
 
 
 def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: str) -> Evaluation:
-    weights = np.array([_believed(said, study) for said in told], np.float64)
-    losses = np.array([said.loss for said in told])
+    weights = [_counted(said, study, line) for said in told]
+    total = sum(weights)
     found = Evaluation(
         version=version,
         arm=arm,
         clients=len(told),
-        examples=int(weights.sum()),
-        loss=float((losses * weights).sum() / weights.sum()),
+        examples=total,
+        loss=sum(said.loss * weight for said, weight in zip(told, weights, strict=True)) / total,
     )
-    width = _classes(study, line) ** 2
-    cells = [
-        np.array(said.confusion) * (weight / sum(said.confusion))
-        for said, weight in zip(told, weights.tolist(), strict=True)
-        if said.confusion and len(said.confusion) == width and sum(said.confusion) > 0
+    told_classes = [
+        (said.confusion, weight) for said, weight in zip(told, weights, strict=True) if said.confusion is not None
     ]
-    return _with_classes(found, np.array(cells)) if cells else found
+    return _with_classes(found, told_classes) if told_classes else found
 
 
-def _classes(study: Study, line: str) -> int:
-    """Return how many classes a line's model predicts, if it predicts any: two unless its settings say another."""
-    classes = study.line(line).spec.settings.get("classes", 2)
-    return classes if isinstance(classes, int) else 2
+def _counted(said: _Said, study: Study, line: str) -> int:
+    """Return as how many examples of an evaluation a ping counts: no more than in a round whose votes are examples."""
+    pipeline, believed = study.line(line).pipeline, _believed(said, study)
+    if pipeline.weighting != "examples" or pipeline.most_votes is None:
+        return believed
+    return min(believed, pipeline.most_votes)
 
 
-def _with_classes(found: Evaluation, cells: NDArray[np.float64]) -> Evaluation:
-    """Return an evaluation with what the cells of k clients tell, shape (k, classes²)."""
-    classes = math.isqrt(cells.shape[1])
-    squares = cells.reshape(-1, classes, classes)
-    total = squares.sum(axis=0)
+def _cells(study: Study, line: str) -> int:
+    """Return how many numbers tell which classes were taken for which; 0 if a line's model predicts none.
+
+    It predicts two unless its settings say another number.
+    """
+    spec = study.line(line).spec
+    classes = spec.settings.get("classes", 2)
+    return 0 if spec.model in WITHOUT_CLASSES else (classes if isinstance(classes, int) else 2) ** 2
+
+
+def _with_classes(found: Evaluation, told: list[tuple[NDArray[np.int32], int]]) -> Evaluation:
+    """Return an evaluation with what clients tell of classes: their cells, shape (classes²,), and what they weigh."""
+    classes = math.isqrt(len(told[0][0]))
+    total, worst = np.zeros((classes, classes)), 1.0
+    for cells, weight in told:  # one after the other: of many clients their cells side by side would be large
+        square = cells.reshape(classes, classes) * (weight / int(cells.sum(dtype=np.int64)))
+        total += square
+        worst = min(worst, float(np.trace(square) / square.sum()))
     rows = total.sum(axis=1)
-    right = np.trace(squares, axis1=1, axis2=2) / squares.sum(axis=(1, 2))
     there = rows > 0
     return replace(
         found,
         accuracy=float(np.trace(total) / rows.sum()),
         balanced_accuracy=float((np.diag(total)[there] / rows[there]).mean()),
-        worst=float(right.min()),
+        worst=worst,
         confusion=tuple(map(tuple, total.tolist())),
     )
 
 
 class _Reading:
-    """Reads what counts of the landed pings of a line, the newest versions first, up to :data:`MOST_PINGS`."""
+    """Reads what counts of the landed pings of a line, the newest versions first, up to :data:`MOST_PINGS`.
 
-    def __init__(self, landing: Place, study: Study, line: str) -> None:
-        self._landing, self._study, self._line = landing, study, line
+    Of what pings tell of classes, it reads that which has ``cells`` numbers; nothing if 0.
+    """
+
+    def __init__(self, landing: Place, study: Study, line: str, cells: int = 0) -> None:
+        self._landing, self._study, self._line, self._cells = landing, study, line, cells
         self._dealt = dealt_by_hash(study)
         self._arms = {arm.name for arm in study.arms if arm.line == line}
         self.complete = True
@@ -259,7 +279,7 @@ class _Reading:
                     self.complete = False
                     return
                 read += landed.footer.num_rows
-                yield from _said_in(landed)
+                yield from _said_in(landed, self._cells)
 
     def _counts(self, said: _Said) -> bool:
         limits = self._study.limits
@@ -270,14 +290,12 @@ class _Reading:
         return self._dealt is None or self._dealt.arm_of(UUID(bytes=said.client)) == said.arm
 
 
-def _said_in(landed: LandedFile) -> Iterator[_Said]:
+def _said_in(landed: LandedFile, cells: int) -> Iterator[_Said]:
     columns = ["client_id", "document_id", "study_variation", "model_version", "received_at", "loss", "examples"]
-    if CONFUSION in landed.footer.schema.to_arrow_schema().names:  # files of before have none
-        columns.append(CONFUSION)
-    for batch in landed.batches(columns, rows=1024):
+    of_classes = cells > 0 and CONFUSION in landed.footer.schema.to_arrow_schema().names  # files of before have none
+    for batch in landed.batches([*columns, CONFUSION] if of_classes else columns, rows=1024):
         rows: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in columns if name != "received_at"}
         received = batch.column("received_at").cast("int64").to_pylist()
-        confusions = rows.get(CONFUSION, [None] * batch.num_rows)
         yield from map(
             _Said,
             rows["client_id"],
@@ -287,5 +305,14 @@ def _said_in(landed: LandedFile) -> Iterator[_Said]:
             received,
             rows["loss"],
             rows["examples"],
-            confusions,
+            (_of_classes(told, cells) for told in batch.column(CONFUSION)) if of_classes else repeat(None),
         )
+
+
+def _of_classes(told: Any, cells: int) -> NDArray[np.int32] | None:
+    """Return what a ping tells of classes, in 4 bytes a number; None of another number of classes, or of no example."""
+    numbers = told.values
+    if numbers is None or len(numbers) != cells:
+        return None
+    found: NDArray[np.int32] = numbers.to_numpy().astype(np.int32)  # a copy, or it would keep the whole batch
+    return found if found.any() else None

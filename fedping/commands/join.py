@@ -324,7 +324,8 @@ def _ticket_in(file: Path) -> str:
 def _introduction(institution: Institution, data: Path) -> str:
     member, progress = institution.member, institution.folder.progress
     spec = member.line.spec
-    so_far = f"; {progress.sent:,} pings so far, up to version {progress.version}" if progress.version >= 0 else ""
+    pings = f"{progress.sent:,} ping{'' if progress.sent == 1 else 's'}"
+    so_far = f"; {pings} so far, up to version {progress.version}" if progress.version >= 0 else ""
     sends = "" if member.arm.submits else ", which sends its loss and no update"
     rows = f"{len(institution.rows):,} {'held-out rows' if institution.evaluates else 'rows'} of {data}"
     return (
@@ -525,7 +526,7 @@ class _TakingPart:
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
             awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
-            raise FedpingError(_refusal(ping, outcome))
+            raise FedpingError(_refusal(institution, ping, outcome))
         return True
 
     async def _posted(self, institution: Institution, ping: Waiting) -> Outcome | None:
@@ -584,13 +585,14 @@ class _TakingPart:
         raise _Over(0)
 
 
-def _refusal(ping: Waiting, outcome: Outcome) -> str:
+def _refusal(institution: Institution, ping: Waiting, outcome: Outcome) -> str:
     from fedping.client_sim.joining.institution import NOT_ALLOWED
 
     if outcome.reason.startswith(NOT_ALLOWED):
+        member, option = institution.member, "--held-out-ticket" if institution.evaluates else "--ticket"
         return (
             f"the server does not take pings of this client: {outcome.reason}; ask the operator for a ticket for the "
-            "client id that is shown above, and give its file with --ticket"
+            f"client id {member.client_id}, and give its file with {option}"
         )
     return (
         f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same command "

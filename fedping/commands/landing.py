@@ -286,17 +286,20 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     """Show how the versions of the LINES (default: all) of a STUDY do on rows that institutions have held out.
 
     As their clients tell in arms that apply the versions and do not submit: 'fedping join --hold-out'. Each counts once
-    a version, with as many rows as the study's limit lets it have. The newest 20,000 pings are read.
+    a version, with as many rows as the study's limit and the line's 'most_votes' let it have. The newest 20,000 pings
+    are read.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.taking_part import evaluations
+    from fedping.server_jobs.taking_part import MOST_PINGS, evaluations
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):
         found = evaluations(landing, store.study(study), line)
         if not found and not as_json:
-            click.echo(f"{study}/{line}: nothing was told of rows that were held out")
+            click.echo(
+                f"{study}/{line}: nothing is told of rows that are held out, in the newest {MOST_PINGS:,} pings at most"
+            )
         for one in found:
             if as_json:
                 click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(one)}).decode())

@@ -444,10 +444,13 @@ def _described(the_study: Study) -> str:
         rows.append(f"  arm {one.name:<20} {one.share:>6.1%}  {follows}  {' '.join(does)}".rstrip())
     rows += (f"  {told}" for told in _believed(the_study))
     for line in the_study.lines:
+        votes = VOTES[line.pipeline.weighting]
+        if (most := line.pipeline.most_votes) is not None:
+            votes += f" and {most:,} a client at most"
         steps = f"{_optimizer(line.pipeline.optimizer)} on {_aggregate(line.pipeline.aggregate)}"
         rows.append(
             f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote "
-            f"{VOTES[line.pipeline.weighting]}, at least {line.pipeline.min_clients} clients a round"
+            f"{votes}, at least {line.pipeline.min_clients} clients a round"
         )
         rows += (
             f"    {told}" for told in (*_own(line), *_sent(line), *_safeguards(line), *_guarantee(line), *_ending(line))
@@ -483,10 +486,13 @@ def _own(line: Line) -> Iterator[str]:
 
 
 def _sent(line: Line) -> Iterator[str]:
-    """Yield in words what a line's updates go through before they are sent; nothing where they are sent as they are.
+    """Yield in words which clients send updates of a version, and what these go through before they are sent.
 
-    The one link of a private line follows from its guarantee, which says what of it is for people.
+    Nothing where all clients send them, as they are. The one link of a private line follows from its guarantee, which
+    says what of it is for people.
     """
+    if line.participation < 1:
+        yield f"{_percent(line.participation)} of the clients send an update of a version, drawn by their ids"
     if line.upload and line.privacy is None:
         yield f"an update is sent through {in_words(line.upload)}"
 

@@ -11,6 +11,7 @@ import click
 
 from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.local_path import without_secrets
 from fedping.protocol.numbers import with_minus
 from fedping.protocol.study import Line, Study
 
@@ -75,8 +76,8 @@ def wanted_of(study: Study, texts: tuple[str, ...]) -> list[Wanted]:
         match = _FROM.fullmatch(text)
         if match is None:
             raise InvalidSettings(
-                f"--from {text!r} names no version; give OLD_STUDY/LINE or OLD_STUDY/LINE@VERSION, after LINE= if only "
-                "that line of the new study is to take weights over"
+                f"--from {without_secrets(text)!r} names no version; give OLD_STUDY/LINE or OLD_STUDY/LINE@VERSION, "
+                "after LINE= if only that line of the new study is to take weights over"
             )
         if match["line"] is None and len(study.lines) != 1:
             has = ", ".join(line.name for line in study.lines) or "none"
@@ -197,7 +198,8 @@ def summary_of(study: Study, name: str, warm: Warm) -> str:
     anew = study.line(name).spec.m - warm.begun.taken
     rest = f", and {anew:,} start{'s' if anew == 1 else ''} anew" if anew else ""
     moved = f"; its constraints move {len(warm.begun.moved):,}" if warm.begun.moved else ""
-    return f"takes {warm.begun.taken:,} weights over from {warm.origin.taken.told}{rest}{moved}"
+    taken = f"{warm.begun.taken:,} weight{'' if warm.begun.taken == 1 else 's'}"
+    return f"takes {taken} over from {warm.origin.taken.told}{rest}{moved}"
 
 
 def _rows(warm: Warm) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fedping.main import main
 from fedping.model_store import open_store
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -37,6 +38,17 @@ def blocks(section: str) -> list[str]:
     text = GUIDE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^( *)```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [re.sub(f"^{indented}", "", block, flags=re.MULTILINE) for indented, block in found]
+
+
+def test_pings_of_a_study_that_is_not_there_are_not_said_to_be_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_with(tmp_path / "store", small_study())
+    said = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path), "--to", str(tmp_path / "copy")]
+    assert main(["landing", "copy", "misspelt", *said]) == 1
+    assert "has no study 'misspelt', and no ping of one has landed; it has study" in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
+    assert main(["landing", "copy", "study", *said]) == 0
 
 
 BACKUP, RESTORE, LOOK = blocks("6. Back up and restore")

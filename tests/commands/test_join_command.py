@@ -160,7 +160,7 @@ def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, joi
     join.once(server.url, "--for", "0.1s", code=75)  # the same version has had its ping
     assert len(server.attempts) == 1
     server.publish(1)
-    assert "1 pings so far, up to version 0" in join.once(server.url)[1]
+    assert "1 ping so far, up to version 0" in join.once(server.url)[1]
     pings = [json.loads(attempt.body) for attempt in server.attempts]
     assert [ping["payload"]["model_version"] for ping in pings] == [0, 1]
     assert pings[0]["clientId"] == pings[1]["clientId"]
@@ -201,7 +201,9 @@ def test_a_refused_ping_ends_the_command_and_the_next_version_is_next(server: Fa
 
 def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
     server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
-    assert "ask the operator for a ticket for the client id" in join.once(server.url, code=1)[1]
+    said = join.once(server.url, code=1)[1]
+    client = json.loads(server.attempts[-1].body)["clientId"]
+    assert f"ask the operator for a ticket for the client id {client}, and give its file with --ticket" in said
     (tmp_path / "ticket").write_text("key.1.mac\n")
     server.plan = lambda name, attempt: LANDED
     out, _ = join.once(server.url, "--ticket", str(tmp_path / "ticket"))

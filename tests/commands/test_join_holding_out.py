@@ -62,6 +62,14 @@ def test_an_institution_sends_what_it_learned_and_how_the_version_does_on_other_
     assert cells.sum(axis=1) == pytest.approx(0.25 * classes_of(0), abs=1)
 
 
+def test_it_is_said_which_of_the_two_tickets_is_missing(typed: Typed) -> None:
+    with faulty_server(study_with_place()) as server:
+        server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
+        _, said = typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", code=1)
+        client = json.loads(server.attempts[-1].body)["clientId"]
+    assert f"a ticket for the client id {client}, and give its file with --held-out-ticket" in said
+
+
 def classes_of(number: int) -> np.ndarray[Any, Any]:
     data = load("breast-cancer")
     order = np.argsort(data.y + np.random.default_rng(5).normal(0, 0.6, len(data)))

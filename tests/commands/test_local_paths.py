@@ -12,7 +12,7 @@ from fedping.experiments.simulate.settings import experiment_from_toml as study_
 from fedping.main import SUBCOMMANDS, cli, main
 from fedping.options import AnyPlace, LocalPath
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.local_path import local_path, without_secrets
 from tests.support.ingest_app import STUDY, make_store
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -24,8 +24,23 @@ ADDRESSES += ["s3a:/bucket/x", "dbfs:/mnt/x", "S3://B", "file://other/x", "http:
 def test_an_address_is_refused_in_one_sentence(said: str) -> None:
     with pytest.raises(InvalidSettings, match="no path of this machine") as refused:
         local_path(said)
-    assert said in str(refused.value)
+    assert f"'{without_secrets(said)}'" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("s3://me:hidden@bucket/x", "s3://…bucket/x"),
+        ("https://hidden@host", "https://…host"),
+        ("https://me:a/hidden@host/x", "https://…host/x"),
+        ("https://host/x?key=hidden", "https://host/x?…"),
+        ("s3a://bucket/x", "s3a://bucket/x"),
+        ("me@here/x?", "me@here/x?"),
+    ],
+)
+def test_a_password_in_an_address_is_not_repeated(said: str, told: str) -> None:
+    assert without_secrets(said) == told
 
 
 @pytest.mark.parametrize(

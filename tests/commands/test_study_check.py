@@ -76,6 +76,15 @@ def checked(
     return codes[0], answers[0].out, answers[0].err.splitlines()
 
 
+def test_whose_updates_count_and_how_much_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = {**RECLUSTER, "aggregate": {"by": "mean"}, "weighting": "examples", "most_votes": 2000}
+    described = study(LOGISTIC | ARRAYS, training=LOCAL, participation=0.3, pipeline=pipeline)
+    code, told, _ = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert "one vote an example and 2,000 a client at most, at least 100 clients a round" in told
+    assert "30 % of the clients send an update of a version, drawn by their ids" in told
+
+
 REFUSED = [
     (
         study(FRECENCY | weights(FRECENCY_NAMES[:21]), "frecency-update"),

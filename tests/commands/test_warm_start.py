@@ -1,5 +1,6 @@
 """A new study that begins with the trained weights of an older one, under a spec that has changed since."""
 
+import json
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
+from fedping.model_store.seal import sealed, unsealed
 from fedping.model_store.version import FORMAT, TAKEN_OVER_FORMAT
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Central, Privacy
@@ -145,6 +147,25 @@ def test_a_version_with_other_weights_than_those_that_it_names_is_found_out(stor
     assert again.differences[0].startswith("model differs at 1 of 4 places")
 
 
+@pytest.mark.parametrize(
+    ("field", "forged"), [("study", "../old"), ("study", "a\u001b[31m"), ("line", "../main"), ("iteration", -1)]
+)
+def test_what_names_no_version_is_no_beginning(
+    store: ModelStore, tmp_path: Path, field: str, forged: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.toml").write_text(NEW)
+    assert typed(tmp_path, "create", "--from", "old/main") == 0
+    (file,) = (tmp_path / "store/new").glob("*/versions/0.json")
+    document = json.loads(unsealed(file.read_bytes()))
+    document["lineage"]["warm_start"]["taken"][field] = forged
+    file.unlink()
+    file.write_bytes(sealed(json.dumps(document).encode()))
+    capsys.readouterr()
+    for command in (["history", "new", "main"], ["recompute", "new", "main", "0"]):
+        assert main(["store", *command, "--store", str(tmp_path / "store")]) == 1
+        assert f"at `$.lineage.warm_start.taken.{field}`" in capsys.readouterr().err
+
+
 def test_where_the_old_study_is_gone_its_weights_are_taken_as_they_are_which_is_said(
     store: ModelStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +211,9 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
     [
         (("--from", "old"), 2, "--from 'old' names no version; give OLD_STUDY/LINE"),
         (("--from", "old/main@x"), 2, "names no version"),
+        (("--from", "s3://me:hidden@bucket/old/main"), 2, "--from 's3://…bucket/old/main' names no version"),
+        (("--from", "old/main", "--from-store", "http://me:hidden@host/x"), 2, "'http://…host/x' is no path"),
+        (("--from", "old/main", "--from-store", "ftp://host/x?key=hidden"), 2, "'ftp://host/x?…' is no path"),
         (("--from", "old/main", "--from", "old/main@1"), 2, "says twice what line 'main' begins with"),
         (("--from", "other=old/main"), 2, "study 'new' has no line 'other'"),
         (("--from", "nobody/main"), 1, "has no study 'nobody'; it has old"),
@@ -213,6 +237,7 @@ def test_what_cannot_be_taken_over_is_refused_in_a_sentence(
         assert typed(tmp_path, command, *words) == code
         said = capsys.readouterr().err
         assert told in said
+        assert "hidden" not in said
         assert "Traceback" not in said
     assert store.studies() == ["old"], "nothing is half done"
 

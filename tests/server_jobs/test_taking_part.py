@@ -1,5 +1,6 @@
 """Who takes part, and how versions do on held-out rows: what clients say is believed within bounds, and once."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,55 @@ def test_each_client_tells_once_and_within_the_limit_how_a_version_does(tmp_path
     assert found.accuracy == pytest.approx(170 / 200)
     assert found.balanced_accuracy == pytest.approx((0.9 + 0.8) / 2)
     assert found.worst == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("weighting", "examples", "accuracy"), [("examples", 200, 0.5), ("ping", 1100, 1000 / 1100)])
+def test_a_client_weighs_no_more_than_its_votes_in_a_round(
+    tmp_path: Path, weighting: Any, examples: int, accuracy: float
+) -> None:
+    study = study_of()
+    (line,) = study.lines
+    pipeline = replace(line.pipeline, weighting=weighting, most_votes=100)
+    study = replace(study, lines=(replace(line, pipeline=pipeline),))
+    boasts = Said(client=1, arm="held-out", loss=0.0, examples=1000, confusion=(1000, 0, 0, 0))
+    land(tmp_path, study, boasts, Said(client=2, arm="held-out", loss=4.0, examples=100, confusion=(0, 0, 100, 0)))
+    (found,) = evaluations(tmp_path, study, "main")
+    assert (found.examples, found.accuracy) == (examples, pytest.approx(accuracy))
+    assert found.loss == pytest.approx(4 * (1 - accuracy))
+
+
+@pytest.mark.parametrize("model", ["linear-regression", "k-means"])
+def test_of_a_model_without_classes_nobody_is_believed_about_classes(tmp_path: Path, model: str) -> None:
+    study = study_of()
+    spec = replace(study.lines[0].spec, model=model)
+    study = replace(study, lines=(replace(study.lines[0], spec=spec),))
+    land(tmp_path, study, Said(client=1, arm="held-out", examples=100, confusion=(100, 0, 0, 0)))
+    (found,) = evaluations(tmp_path, study, "main")
+    assert (found.examples, found.accuracy, found.confusion) == (100, None, None)
+
+
+def test_who_holds_no_version_tells_of_none(tmp_path: Path) -> None:
+    study = study_of()
+    land(tmp_path, study, Said(client=1, arm="held-out", version=-1), Said(client=2, arm="held-out", version=0))
+    assert [one.version for one in evaluations(tmp_path, study, "main")] == [0]
+    assert {one.version for one in roll_of(tmp_path, study, "main").listed} == {-1, 0}
+
+
+def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Path) -> None:
+    """As many numbers as pings may have, all of them large, of 2,000 clients: as Python's own they take 70 MB."""
+    study = study_of(limits=Limits(loss=(0, 10)))
+    spec = replace(study.lines[0].spec, settings={"features": 9, "classes": 32})
+    study = replace(study, lines=(replace(study.lines[0], spec=spec),))
+    cells = tuple(range(1_000_000, 1_000_000 + 32**2))
+    said = (Said(client=k, arm="held-out", examples=sum(cells), confusion=cells) for k in range(2_000))
+    land(tmp_path, study, *said)
+    for read, most in ((roll_of, 8), (evaluations, 24)):
+        tracemalloc.start()
+        try:
+            assert read(tmp_path, study, "main")
+            assert tracemalloc.get_traced_memory()[1] < most * 2**20
+        finally:
+            tracemalloc.stop()
 
 
 def test_of_several_pings_of_a_client_the_same_one_counts_whatever_the_order(tmp_path: Path) -> None:
