@@ -184,8 +184,8 @@ def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
     """
     if fleet.within_s > fleet.every_s:
         raise InvalidSettings(
-            f"rounds every {fleet.every_s:,.0f} s that take up to {fleet.within_s:,.0f} s fall ever further behind; give "
-            "--within at most the time of --every"
+            f"rounds every {fleet.every_s:,.0f} s that take up to {fleet.within_s:,.0f} s fall ever further behind; "
+            "give --within at most the time of --every"
         )
     ingest, rounds, stored = _ingest(fleet, costs), _rounds(fleet, costs), _stored(fleet, costs)
     machines = ingest.machines * fleet.machine_cores
