@@ -180,8 +180,13 @@ def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
     """Return what a fleet asks.
 
     Raises:
-        InvalidSettings: no cluster ends the round at the peak in time.
+        InvalidSettings: no cluster ends the round at the peak in time, or rounds may take longer than the time between.
     """
+    if fleet.within_s > fleet.every_s:
+        raise InvalidSettings(
+            f"rounds every {fleet.every_s:,.0f} s that take up to {fleet.within_s:,.0f} s fall ever further behind; "
+            "give --within at most the time of --every"
+        )
     ingest, rounds, stored = _ingest(fleet, costs), _rounds(fleet, costs), _stored(fleet, costs)
     machines = ingest.machines * fleet.machine_cores
     fetches = fleet.clients * fleet.fetches_a_day
@@ -213,7 +218,7 @@ def _ingest(fleet: Fleet, costs: UnitCosts) -> Ingest:
 
 
 def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
-    mean = fleet.clients * fleet.pings_a_day / DAY_S * fleet.every_s
+    mean = fleet.clients * fleet.pings_a_day * fleet.every_s / DAY_S  # divided last, so that whole numbers stay whole
     pings = mean * fleet.peak
     shards, cores = _cluster(fleet, costs, pings)
     files = _ingest(fleet, costs).machines * max(1.0, fleet.every_s / COMPACT_S)

@@ -5,6 +5,7 @@ A run whose executor is lost is tried again on another, where it goes on from it
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +81,7 @@ def _from_anywhere(unit: Unit) -> Unit:
     """Return a unit whose files are found from the folder in which an executor works."""
     setup, here = unit.setup, Path.cwd()
     setup = replace(setup, data=setup.data.at(here), gossip=setup.gossip.at(here) if setup.gossip else None)
-    return Unit(unit.name, unit.baseline, setup, unit.seed, unit.fold)
+    return dataclasses.replace(unit, setup=setup)
 
 
 def _run(units: Sequence[bytes], out: Path, number: int) -> Outcome:

@@ -86,12 +86,8 @@ def fleet(
     within: str,
     model: str,
     costs: Path | None,
-    price_core_hour: float | None,
-    price_gb_month: float | None,
-    price_gb_out: float | None,
-    price_million_requests: float | None,
     as_json: bool,
-    **asked: Any,
+    **given: Any,
 ) -> None:
     """Show what a fleet of any size asks of its operator: machines, storage, rounds, and money by your own prices.
 
@@ -100,24 +96,17 @@ def fleet(
     """
     import msgspec
 
+    from fedping.protocol.settings_file import converted
     from fedping.server_jobs.fleet_plan import MEASURED, Fleet, Prices, planned, read_costs
     from fedping.server_jobs.schedule import parse_every
 
     known = MEASURED if costs is None else read_costs(costs)
     if model not in known:
         raise InvalidSettings(f"there are no costs of '{model}'; there are those of {', '.join(known)}: give --model")
-    given = {**asked, "every_s": parse_every(every), "within_s": parse_every(within)}
-    try:
-        fleet = msgspec.convert(given, Fleet)
-    except msgspec.ValidationError as error:
-        raise InvalidSettings(f"no fleet can be planned so: {error}") from error
-    prices = Prices(
-        core_hour=price_core_hour,
-        gb_month=price_gb_month,
-        gb_out=price_gb_out,
-        million_requests=price_million_requests,
-    )
-    found = planned(fleet, known[model], prices)
+    prices = {name: given.pop(f"price_{name}") for name in Prices.__struct_fields__}
+    given |= {"every_s": parse_every(every), "within_s": parse_every(within)}
+    fleet = converted(given, Fleet, "no fleet can be planned so: ")
+    found = planned(fleet, known[model], converted(prices, Prices, "no money can be planned so: "))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return

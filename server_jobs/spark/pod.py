@@ -31,6 +31,9 @@ EXECUTOR = {
 }
 """The arguments of an executor, and the variables that Spark tells them by."""
 
+JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
+"""A variable with one of an executor's Java options, and its number."""
+
 
 def program(words: Sequence[str], environment: Mapping[str, str], home: Path, java: Path) -> list[str]:
     """Return the program of a container and its arguments.
@@ -74,9 +77,6 @@ def _java_options(environment: Mapping[str, str]) -> list[str]:
     """Return the options that Spark numbers, in their order."""
     found = {int(name[1]): value for key, value in environment.items() if (name := JAVA_OPTION.fullmatch(key))}
     return [found[number] for number in sorted(found)]
-
-
-JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:

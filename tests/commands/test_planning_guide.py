@@ -96,6 +96,14 @@ def test_a_plan_by_hand() -> None:
     assert planned(fleet, ROUND, Prices()).money == {}
 
 
+def test_pings_of_a_round_are_whole_where_they_are() -> None:
+    """A rounding upwards would take a task, or twice the shards, for a billionth of a ping."""
+    for clients in (1e8, 64e6, 128e6):
+        fleet = Fleet(clients=clients, pings_a_day=5, every_s=86_400, peak=1, within_s=3600)
+        assert planned(fleet, ROUND, Prices()).rounds.pings == 5 * clients
+    assert planned(Fleet(clients=64e6, pings_a_day=1, every_s=86_400, peak=1), ROUND, Prices()).rounds.shards == 16
+
+
 def test_who_asks_more_often_than_there_are_versions_gets_heads() -> None:
     rarely = planned(Fleet(clients=1e6, fetches_a_day=48), ROUND, Prices()).stored.models_gb_a_day
     often = planned(Fleet(clients=1e6, fetches_a_day=96), ROUND, Prices()).stored.models_gb_a_day
@@ -105,7 +113,7 @@ def test_who_asks_more_often_than_there_are_versions_gets_heads() -> None:
 @given(
     clients=st.floats(1, 1e9),
     pings=st.floats(0.01, 100),
-    within=st.floats(10, 3600),
+    within=st.floats(10, 1800),
     costs=st.sampled_from([ROUND, *MEASURED.values()]),
 )
 def test_a_round_ends_in_time_on_no_more_cores_than_shards_or_is_refused(
@@ -158,7 +166,11 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
     [
         (["--clients", "1e11"], "no cluster ends a round of"),
         (["--clients", "1e6", "--within", "1s", "--model", "million"], "no cluster ends a round of"),
-        (["--clients", "1e6", "--pings-a-day", "0"], "no fleet can be planned so"),
+        (["--clients", "1e6", "--pings-a-day", "0"], "no fleet can be planned so: 'pings_a_day' is 0.0"),
+        (["--clients", "1e6", "--keep-days", "nan"], "no fleet can be planned so: 'keep_days' is nan"),
+        (["--clients", "1e6", "--price-gb-out", "nan"], "no money can be planned so: 'gb_out' is nan"),
+        (["--clients", "1e6", "--price-core-hour", "inf"], "no money can be planned so: 'core_hour' is inf"),
+        (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give --within at most the time of --every"),
         (["--clients", "1e6", "--peak", "0.5"], "no fleet can be planned so"),
         (["--clients", "1e6", "--busy", "1.5"], "no fleet can be planned so"),
         (["--clients", "inf"], "no fleet can be planned so"),
