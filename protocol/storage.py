@@ -13,16 +13,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from fedping.protocol.folders import for_the_group, make_folder, sync_folder
 from fedping.protocol.place import Place
 from fedping.protocol.sight import settled
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Bytes: TypeAlias = "bytes | memoryview | pa.Buffer"
+Bytes: TypeAlias = bytes | memoryview
 
 
 class NotAFile(OSError):
@@ -144,10 +141,9 @@ class _OpenedFile:
         # time.
         import pyarrow as pa
 
-        data = pa.allocate_buffer(size)
-        view, at = memoryview(data), 0
+        data, at = memoryview(pa.allocate_buffer(size)), 0
         while at < size:
-            read = os.preadv(self._handle, [view[at:]], start + at)
+            read = os.preadv(self._handle, [data[at:]], start + at)
             if read == 0:
                 raise OSError("it is shorter than its footer says")
             at += read

@@ -53,6 +53,8 @@ def described(name: str) -> pdoc.doc.Module:
 
 def build(out: Path) -> None:
     """Write the reference anew."""
+    # pdoc runs what is imported for type checkers; of this package's own such imports, not before it is there
+    importlib.import_module("obstore.store")
     pdoc.render.configure(
         docformat="google", footer_text=f"fedping {fedping.__version__}", template_directory=TEMPLATES, show_source=True
     )
