@@ -128,7 +128,7 @@ def model_table(k: int) -> pa.Table:
         "loss": pa.array(rng.exponential(1, k)),
         "examples": pa.array((np.arange(k) % 4).astype(np.int32)),
     }
-    return pa.table({name: made[name] for name in schema.names}, schema=schema)
+    return pa.table({name: made.get(name, pa.nulls(k)) for name in schema.names}, schema=schema)
 
 
 def run_one_round(store: ModelStore, landing: Path, study: str = "study") -> None:

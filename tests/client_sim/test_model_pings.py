@@ -114,6 +114,7 @@ MODEL_UPDATE_COLUMNS = (
     "update",
     "loss",
     "examples",
+    "confusion",
 )
 
 

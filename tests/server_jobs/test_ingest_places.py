@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedping.protocol.landing import partition, partitions
+from fedping.protocol.landing import all_landed, partition
+from fedping.protocol.storage import FolderStorage
 from fedping.server_jobs.ingest.compaction.compactor import clear_unfinished
 from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
 from fedping.server_jobs.ingest.journal.segment import OPEN, segments
@@ -118,22 +119,23 @@ def test_a_start_lists_only_the_folders_in_which_something_landed_lately(
     for document in documents:
         ingest.ping(document=document)
     ingest.land()
-    [fresh] = partitions(ingest.settings.landing)
+    [fresh] = {file.parent for file in all_landed(ingest.settings.landing)}
     for version in range(1, 40):
         old = partition(ingest.settings.landing, "study", "main", version)
         old.mkdir()
         (old / f"{version:013d}-ab.parquet").write_bytes(b"no need to look")
         os.utime(old, (1, 1))
     listed: list[Path] = []
+    files = FolderStorage.files
 
-    def listing(folder: Path) -> list[Path]:
+    def listing(storage: FolderStorage, folder: Path) -> list[str]:
         listed.append(folder)
-        return sorted(folder.glob("*.parquet"))
+        return files(storage, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedping.server_jobs.ingest.compaction.duplicates.landed_files", listing)
+        patch.setattr(FolderStorage, "files", listing)
         recently_landed(ingest.settings.landing)
-    assert listed == [fresh]
+    assert [folder for folder in listed if folder.name.startswith("iteration=")] == [fresh]
     for document in documents:
         ingest.ping(document=document)
     ingest.land()

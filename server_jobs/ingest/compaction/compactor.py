@@ -78,6 +78,7 @@ class Compactor:
             StorageAway: a bucket does not answer; as before.
         """
         self._tell_of_others()
+        self._known()
         if close_abandoned(self._settings.journal, self._set_aside_torn):
             self._suspects.update(path.name for path in segments(self._settings.journal, CLOSED))
         chosen = _first_bytes(_of_one_type(self._ready()), PASS_BYTES)
@@ -91,6 +92,12 @@ class Compactor:
                 raise
             self._counters.add("compaction_microseconds", int(1e6 * (time.perf_counter() - began)))
         return bool(chosen)
+
+    def _known(self) -> RecentDocuments:
+        """Return the documents that landed last, read once: before anything lands, as soon as a bucket answers."""
+        if self._recent is None:
+            self._recent = recently_landed(self._settings.landing)
+        return self._recent
 
     def _tell_of_others(self) -> None:
         """Log once each entry in the journal that only has a segment's name."""
@@ -128,9 +135,7 @@ class Compactor:
         """Write the records' partitions; return how many rows are landed now, including those of an earlier attempt."""
         ids = uuid_bytes(records.column("document_id"))
         documents = keys_of(ids, records.column(STUDY))
-        if self._recent is None:
-            self._recent = recently_landed(self._settings.landing)
-        first = first_of_each(documents) & ~self._recent.holds(documents)
+        first = first_of_each(documents) & ~self._known().holds(documents)
         origin = records.column(SEGMENT).to_numpy()
         note = segment_note(path.name for path in chosen)
         document = DOCUMENT_TYPES[document_in(chosen[0])]
@@ -145,7 +150,7 @@ class Compactor:
                 self._counters.add("files", 1)
                 self._uploads.add(study, line, table)
                 self._newcomers.add(study, uuid_bytes(records.column("client_id").take(pa.array(rows))), now_ms)
-        self._recent.add(documents[first])
+        self._known().add(documents[first])
         return int(first.sum())
 
     def _landed_before(
