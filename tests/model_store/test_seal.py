@@ -251,7 +251,7 @@ def test_rounds_go_on_where_the_landing_folder_can_only_be_read(
     landing = tmp_path / "landing"
     store = store_with(tmp_path / "store", small_study())
     land(landing, crowd(5))
-    monkeypatch.setattr("fedping.protocol.landing.make_folder", _read_only)
+    monkeypatch.setattr("fedping.protocol.storage.make_folder", _read_only)
     for method in ("rename", "write_text", "unlink"):
         monkeypatch.setattr(Path, method, _kept_out_of(landing, getattr(Path, method)))
     result = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")

@@ -52,7 +52,7 @@ from tests.support.effort import few_or_all
 from tests.support.ingest_app import STUDY, make_store
 from tests.support.ingest_server import running_ingest
 from tests.support.landed import landed_table
-from tests.support.object_server import Bucket, bucket_of, object_server
+from tests.support.object_server import Bucket, bucket_of, environment, object_server
 from tests.support.processes import wait_until
 from tests.support.rounds import WHEN, crowd, land, store_with
 
@@ -312,20 +312,28 @@ def test_rounds_over_a_bucket_make_the_versions_of_a_folder_and_compute_them_aga
         assert main([*asked, "--landing", str(there)]) == 0
 
 
+@pytest.fixture
+def knowing(bucket: Bucket, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the session that all tests share, whose workers have the bucket's keys by their environment."""
+    for name, value in environment(bucket.endpoint, bucket.scheme).items():
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    return spark
+
+
 @pytest.mark.spark
-def test_executors_read_a_bucket_themselves(tmp_path: Path, bucket: Bucket, spark: Any) -> None:
+def test_executors_read_a_bucket_themselves(tmp_path: Path, bucket: Bucket, knowing: Any) -> None:
     from fedping.server_jobs.round.spark_engine import SparkEngine
 
     here = landed(tmp_path / "landing")
     there = copied(here, place_of(f"{bucket.url}/landing"))
     one, other = (store_with(tmp_path / name, small_study()) for name in ("one", "other"))
     rounds(one, here, NumpyEngine())
-    rounds(other, there, SparkEngine(lambda: nullcontext(spark)))
+    rounds(other, there, SparkEngine(lambda: nullcontext(knowing)))
     assert digests(one) == digests(other)
 
 
 @pytest.mark.spark
-def test_a_study_is_counted_from_a_bucket_as_from_a_folder(tmp_path: Path, bucket: Bucket, spark: Any) -> None:
+def test_a_study_is_counted_from_a_bucket_as_from_a_folder(tmp_path: Path, bucket: Bucket, knowing: Any) -> None:
     here = tmp_path / "landing"
     study = small_study()
     for version in (0, 1):
@@ -334,7 +342,7 @@ def test_a_study_is_counted_from_a_bucket_as_from_a_folder(tmp_path: Path, bucke
     there = copied(here, place_of(bucket.url))
     metrics = METRICS[:3]
     for window in (Window(), Window(first=1, last=1)):
-        one, other = (as_text(count_study(spark, where, study, metrics, window)) for where in (here, there))
+        one, other = (as_text(count_study(knowing, where, study, metrics, window)) for where in (here, there))
         assert one == other
 
 
