@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store import open_store
+from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landing import all_landed
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import landed_ids
@@ -25,6 +27,15 @@ from tests.support.pings import ping_json
 from tests.support.rounds import WHEN
 
 KEPT = Path(__file__).parent / "written_by_older"
+
+
+def clients_of(landing: Path) -> dict[str, str]:
+    """Return who sent each landed document."""
+    batches = (
+        batch for file in all_landed(landing) for batch in open_landed(file).batches(["document_id", "client_id"])
+    )
+    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return {str(uuid.UUID(bytes=document)): str(uuid.UUID(bytes=client)) for document, client in rows}
 
 
 @pytest.mark.parametrize("kept", ["before_numbers", "with_numbers"])
@@ -40,9 +51,10 @@ def test_a_journal_of_an_older_ingest_lands_and_each_of_its_pings_counts_once(ke
         status = server.flush()
         assert (status["missing"], status["quarantined"], status["pending"]) == (0, 0, 0)
         assert set(landed_ids(landing)) == set(answered)
+        clients = clients_of(landing)
         for document in (answered[0], answered[-1]):  # whose answer was lost, and which is sent again
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
-            body = json.dumps({**ping_json(2), "clientId": str(uuid.uuid4())})
+            body = json.dumps({**ping_json(2), "clientId": clients[document]})
             connection.request(
                 *("POST", f"/submit/study/frecency-update/1/{document}", body), {"Content-Type": "application/json"}
             )
