@@ -1,7 +1,6 @@
 """Rows that an institution holds out: nothing is learned from them, and they tell how versions do, in a real round."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.taking_part import evaluations
 from tests.support.faulty_server import LANDED, faulty_server, refusal
 from tests.support.ingest_server import running_ingest
-from tests.support.institutions import ARMS, STUDY, agreed, tables, tumours
+from tests.support.institutions import ARMS, STUDY, Typed, tumours, typed_join
 from tests.support.rounds import store_with
-
-Typed = Callable[..., tuple[str, str]]
 
 
 def study_with_place(**study: Any) -> Study:
@@ -29,18 +26,7 @@ def study_with_place(**study: Any) -> Study:
 
 @pytest.fixture
 def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
-    files, columns = tables(tmp_path), agreed(tmp_path / "columns.toml")
-
-    def run(url: str, *options: str, number: int = 0, code: int = 0) -> tuple[str, str]:
-        capsys.readouterr()
-        own = ["--data", files[number], "--columns", columns, "--state", tmp_path / f"state-{number}"]
-        ended = main(["join", url, STUDY, *map(str, own), "--every", "0.1s", *options])
-        said = capsys.readouterr()
-        assert ended == code, said
-        assert "Traceback" not in said.err
-        return said.out, said.err
-
-    return run
+    return typed_join(tmp_path, capsys)
 
 
 def test_an_institution_sends_what_it_learned_and_how_the_version_does_on_other_rows(typed: Typed) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from tests.support.effort import few_or_all
 from tests.support.faulty_server import LANDED, FaultyServer, faulty_server, refusal
 from tests.support.helper_server import helper_server
 from tests.support.ingest_server import IngestServer, running_ingest
-from tests.support.institutions import STUDY, accuracy, agreed, joining, tables, tumours
+from tests.support.institutions import STUDY, Typed, accuracy, agreed, joining, tables, tumours, typed_join
 from tests.support.processes import wait_until
 from tests.support.rounds import store_with
 from tests.support.shared_rounds import KEY
@@ -56,24 +55,9 @@ def private(**privacy: Any) -> Study:
     return Study(name=STUDY, pings="private-update", enrolment="hash", arms=arms, lines=(line,))
 
 
-Command = Callable[..., tuple[str, str]]
-
-
 @pytest.fixture
-def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command as it is typed, by one of three institutions."""
-    files, columns = tables(tmp_path), agreed(tmp_path / "columns.toml")
-
-    def run(url: str, *options: str, number: int = 0, code: int = 0) -> tuple[str, str]:
-        capsys.readouterr()
-        own = ["--data", files[number], "--columns", columns, "--state", tmp_path / f"state-{number}"]
-        ended = main(["join", url, STUDY, *map(str, own), "--every", "0.1s", *options])
-        said = capsys.readouterr()
-        assert ended == code, said
-        assert "Traceback" not in said.err
-        return said.out, said.err
-
-    return run
+def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
+    return typed_join(tmp_path, capsys)
 
 
 def vector_in(body: bytes) -> list[int]:
@@ -81,7 +65,7 @@ def vector_in(body: bytes) -> list[int]:
     return np.frombuffer(base64.b64decode(payload), "<i4").tolist()
 
 
-def test_a_ping_is_a_vector_and_nothing_else_under_another_id_each_version(typed: Command) -> None:
+def test_a_ping_is_a_vector_and_nothing_else_under_another_id_each_version(typed: Typed) -> None:
     study = private()
     with faulty_server(study) as server:
         server.plan = lambda name, attempt: publishing(server, len(server.attempts))
@@ -107,7 +91,7 @@ def publishing(server: FaultyServer, version: int) -> Any:
     return LANDED
 
 
-def test_what_is_shown_of_a_private_line_counts_as_no_contribution(typed: Command, tmp_path: Path) -> None:
+def test_what_is_shown_of_a_private_line_counts_as_no_contribution(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private(contributions=1, central=None, local=OneSign(epsilon=1.0))) as server:
         first, second = (json.loads(typed(server.url, "--show")[0]) for _ in range(2))
         assert first["clientId"] == second["clientId"]
@@ -120,7 +104,7 @@ def progress(tmp_path: Path) -> Progress:
         return folder.progress
 
 
-def test_after_as_many_contributions_as_it_may_make_it_makes_none(typed: Command, tmp_path: Path) -> None:
+def test_after_as_many_contributions_as_it_may_make_it_makes_none(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private(contributions=2, central=None, local=OneSign(epsilon=1.0))) as server:
         server.plan = lambda name, attempt: publishing(server, len(server.attempts))
         _, said = typed(server.url, "--yes")
@@ -132,7 +116,7 @@ def test_after_as_many_contributions_as_it_may_make_it_makes_none(typed: Command
     assert progress(tmp_path).contributed == 2
 
 
-def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Command) -> None:
+def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Typed) -> None:
     central = replace(QUIET, rounds=10**6)
     with faulty_server(private(central=central, contributions=1)) as server:
         _, said = typed(server.url, "--show")
@@ -143,7 +127,7 @@ def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Command) -> N
         assert server.attempts == []
 
 
-def test_a_refused_ping_of_a_private_line_is_not_made_again(typed: Command, tmp_path: Path) -> None:
+def test_a_refused_ping_of_a_private_line_is_not_made_again(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private()) as server:
         server.plan = lambda name, attempt: refusal(403, "not you")
         assert "does not take pings of this client" in typed(server.url, "--yes", code=1)[1]
@@ -152,7 +136,7 @@ def test_a_refused_ping_of_a_private_line_is_not_made_again(typed: Command, tmp_
     assert progress(tmp_path).contributed == 1
 
 
-def test_a_ping_is_kept_until_its_moment_also_by_the_next_command(typed: Command, tmp_path: Path) -> None:
+def test_a_ping_is_kept_until_its_moment_also_by_the_next_command(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private(delay_minutes=1440.0)) as server:
         _, said = typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
         assert "waiting for the moment, drawn by lot, at which the ping of version 0 is sent" in said
@@ -168,7 +152,7 @@ def test_a_ping_is_kept_until_its_moment_also_by_the_next_command(typed: Command
         assert json.loads(attempt.body) == kept["body"]
 
 
-def test_a_client_adds_noise_of_its_own(typed: Command) -> None:
+def test_a_client_adds_noise_of_its_own(typed: Typed) -> None:
     study = private(central=None, local=LocalGaussian(epsilon=1.0, delta=1e-6))
     with faulty_server(study) as server:
         noisy, again = (vector_in(typed(server.url, "--show")[0].encode()) for _ in range(2))
@@ -196,7 +180,7 @@ def test_promises_say_what_is_sent_and_for_whom_a_guarantee_is(privacy: dict[str
 
 
 def test_a_round_releases_what_institutions_have_contributed(
-    typed: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, landing = tmp_path / "store", tmp_path / "landing"
     store_with(store, private())
@@ -217,7 +201,7 @@ def round_in(store: Path, landing: Path, *options: str) -> list[str]:
     return ["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing), *options]
 
 
-def test_two_servers_read_together_what_institutions_have_shared(typed: Command, tmp_path: Path) -> None:
+def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, tmp_path: Path) -> None:
     """No offer, no ping; with one, a round of both servers steps as one server's would."""
     helper = make_helper(tmp_path / "helper")
     study = private(central=None, shared=Shared(helper=helper.identity, min_batch=2))
@@ -248,7 +232,7 @@ def offered(server: IngestServer) -> bool:
 
 
 @pytest.mark.thorough
-def test_killed_at_any_moment_it_contributes_once_a_version(typed: Command, tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_contributes_once_a_version(typed: Typed, tmp_path: Path) -> None:
     """Killed before its ping is posted, it either sends these bytes or, if they never came to be, nothing."""
     versions = few_or_all(2, 3)
     study = private(central=None, local=OneSign(epsilon=1.0), contributions=versions)

@@ -4,15 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from fedping.client_sim.data import Table, load
 from fedping.client_sim.learning.registry import model_spec
+from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.spec import Step
@@ -91,3 +93,25 @@ def joining(url: str, *options: str | Path, stdin: int = subprocess.DEVNULL) -> 
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+Typed: TypeAlias = Callable[..., tuple[str, str]]
+
+
+def typed_join(folder: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Return `fedping join` as it is typed by one of three institutions, with their tables and states in a folder.
+
+    It returns what was said on stdout and stderr, having looked at the exit code.
+    """
+    files, columns = tables(folder), agreed(folder / "columns.toml")
+
+    def run(url: str, *options: str, number: int = 0, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        own = ["--data", files[number], "--columns", columns, "--state", folder / f"state-{number}"]
+        ended = main(["join", url, STUDY, *map(str, own), "--every", "0.1s", *options])
+        said = capsys.readouterr()
+        assert ended == code, said
+        assert "Traceback" not in said.err
+        return said.out, said.err
+
+    return run
