@@ -15,6 +15,7 @@ import copyreg
 import dataclasses
 import importlib
 import inspect
+import io
 import math
 import os
 import pickle
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
@@ -309,35 +310,63 @@ def _imported(load: Callable[[], object], what: str) -> None:
         raise InvalidSettings(f"{what} cannot be imported ({type(error).__name__}: {error}); fix it first") from error
 
 
-def packed() -> bytes:
-    """Return the extensions that this process has met, for another one, by value: it need not have their modules.
+class Packed(NamedTuple):
+    """Extensions on their way to another process.
 
-    One that cannot be had by value, as a struct, is found there by its module, if that is there.
+    Attributes:
+        data: for :func:`unpack`.
+        modules: those that the other process has to have, as what they define does not go by value.
     """
-    return pickle.dumps([_packed(each) for each in _registered.values()]) if _registered else b""
+
+    data: bytes
+    modules: frozenset[str]
 
 
-def _packed(extension: Extension) -> bytes:
+def packed() -> Packed:
+    """Return the extensions that this process has met, for another one, which need not have most of their modules.
+
+    They go by value. What is or uses a struct, which cannot be had by value, goes by its module; one of a script, which
+    is no module elsewhere, stays here.
+    """
+    entries = [_packed(each) for each in _registered.values()]
+    modules = frozenset(each for each in entries if isinstance(each, str)) - {"__main__"}
+    return Packed(pickle.dumps(entries) if entries else b"", modules)
+
+
+def _packed(extension: Extension) -> bytes | str:
+    """Return an extension by value, or the name of its module."""
     cloudpickle = _cloudpickle()
     copyreg.pickle(msgspec.Meta, _reduced)  # which stands in annotations, and does not do this itself
-    said = (extension.kind, extension.name, extension.make, extension.code, extension.keywords)
-    home = sys.modules.get(extension.make.__module__.partition(".")[0])
-    if home is None or home.__name__ in ("__main__", "fedping") or extension.make is extension.settings:
-        return cast("bytes", cloudpickle.dumps(said))
-    cloudpickle.register_pickle_by_value(home)
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[name-defined, misc]
+        def reducer_override(self, of: Any) -> Any:
+            if isinstance(of, type) and issubclass(of, Struct) and not of.__module__.startswith("fedping."):
+                raise pickle.PicklingError("a struct would come out there without its fields")
+            return super().reducer_override(of)
+
+    module = extension.make.__module__
+    home = sys.modules.get(module.partition(".")[0])
+    is_elsewhere = home is not None and home.__name__ not in ("__main__", "fedping")
+    written = io.BytesIO()
+    if is_elsewhere:
+        cloudpickle.register_pickle_by_value(home)
     try:
-        return cast("bytes", cloudpickle.dumps(said))
+        Pickler(written).dump((extension.kind, extension.name, extension.make, extension.code, extension.keywords))
     except (TypeError, pickle.PicklingError):
-        pass
+        return module
     finally:
-        cloudpickle.unregister_pickle_by_value(home)
-    return cast("bytes", cloudpickle.dumps(said))
+        if is_elsewhere:
+            cloudpickle.unregister_pickle_by_value(home)
+    return written.getvalue()
 
 
 def unpack(data: bytes) -> None:
     """Register what :func:`packed` made in another process of ours."""
     for one in pickle.loads(data) if data else ():
         try:
+            if isinstance(one, str):
+                importlib.import_module(one)  # it registers what it has, by the hash of the code that is here
+                continue
             extension = _extension(*pickle.loads(one))
         except ImportError:
             continue  # whoever needs it is told so

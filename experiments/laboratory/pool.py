@@ -127,7 +127,7 @@ def _run_side_by_side(
     finished: Finished,
 ) -> None:
     others = set(multiprocessing.active_children())
-    ready = (writer, _CONTEXT.Lock(), os.getpid(), packed())
+    ready = (writer, _CONTEXT.Lock(), os.getpid(), packed().data)
     with ProcessPoolExecutor(jobs, mp_context=_CONTEXT, initializer=_begin, initargs=ready) as pool:
         with _main_left_alone():  # all processes are started here
             waiting: dict[Future[Outcome], Unit] = {

@@ -19,6 +19,7 @@ from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.shipping import ship_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,9 @@ class SparkEngine:
         """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
-            run = _runner(work, tasks, pieces)
+            extensions = packed()
+            ship_modules(session.sparkContext, extensions.modules)
+            run = _runner(work, tasks, pieces, extensions.data)
             if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
                 numbers = session.range(0, len(tasks), 1, len(tasks))
                 yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
@@ -93,12 +96,13 @@ def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD
     return rows.partitionBy(-(-places // each), lambda place: int(place) // each)
 
 
-def _runner(work: Work, tasks: list[tuple[int, ...]], pieces: int) -> Callable[[int], Iterator[tuple[int, bytes]]]:
+def _runner(
+    work: Work, tasks: list[tuple[int, ...]], pieces: int, extensions: bytes
+) -> Callable[[int], Iterator[tuple[int, bytes]]]:
     """Return what a Spark worker runs: from a task's number to rows, so many pieces of the outcome of each shard.
 
     Piece i of shard s has the place ``s * pieces + i``.
     """
-    extensions = packed()
 
     def run(number: int) -> Iterator[tuple[int, bytes]]:
         unpack(extensions)

@@ -120,8 +120,9 @@ def ship_modules(context: SparkContext, modules: Iterable[str]) -> None:
 def _ship(context: SparkContext, name: str, content: bytes) -> None:
     # Executors fetch it whenever they start, so it must last as long as the application, as this folder does.
     path = Path(context._temp_dir, name)
-    path.write_bytes(content)
-    context.addPyFile(str(path))
+    if not path.exists():
+        path.write_bytes(content)
+        context.addPyFile(str(path))
 
 
 def _zipped(files: Iterable[tuple[str, Path]]) -> bytes:

@@ -55,11 +55,11 @@ def spread(
     extensions = packed()
 
     def done(number: int) -> Said:
-        return number, _done(work, extensions, number)
+        return number, _done(work, extensions.data, number)
 
     with sessions.working(job) as session:
         context = session.sparkContext
-        ship_modules(context, modules)
+        ship_modules(context, {*modules, *extensions.modules})
         heard: SimpleQueue[list[Said] | BaseException | None] = SimpleQueue()
         acting = threading.Thread(target=_act, args=(context, done, count, heard), name="spark-spreading", daemon=True)
         acting.start()

@@ -147,11 +147,17 @@ def test_they_come_to_the_same_on_spark(tmp_path: Path) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.fixture
+def at_work(spark: Any) -> Any:
+    """A session whose Python workers have been started, so that what is installed after that is nothing to them."""
+    assert spark.sparkContext.parallelize(range(4), 2).map(abs).sum() == 6
+    return spark
+
+
 @pytest.mark.spark
-@pytest.mark.usefixtures("site")
-def test_they_come_to_the_same_on_executors(tmp_path: Path, spark) -> None:
+def test_they_come_to_the_same_on_executors_that_do_not_have_them(at_work: Any, site: Path, tmp_path: Path) -> None:
     run(experiment(), tmp_path / "here")
-    run_experiment(experiment(), tmp_path / "there", spark=LivingSession(lambda: nullcontext(spark)))
+    run_experiment(experiment(), tmp_path / "there", spark=LivingSession(lambda: nullcontext(at_work)))
     found = [np.load(run_of(tmp_path / where) / "last.npy") for where in ("here", "there")]
     np.testing.assert_array_equal(*found)
 
@@ -556,7 +562,7 @@ def test_they_travel_to_a_process_that_does_not_have_them(site: Path, tmp_path: 
     server = experiment().variants["federated"].server
     for kind in extensions.KINDS:
         extensions.all_of(kind)
-    (tmp_path / "packed").write_bytes(extensions.packed())
+    (tmp_path / "packed").write_bytes(extensions.packed().data)
     (tmp_path / "pipeline.json").write_bytes(msgspec.json.encode(server))
     shutil.rmtree(site)
     script = """
@@ -575,6 +581,46 @@ print(sorted(each.name for kind in extensions.KINDS for each in extensions.all_o
     assert said == "the optimizer 'lion' 7"
     assert "by-visits" in names
     assert "spread" not in names  # a struct, which is found by its module alone
+
+
+STRUCT = """
+import fedping, msgspec, pathlib
+from fedping.protocol import extensions
+
+@fedping.metric("apart")
+class Apart(msgspec.Struct, frozen=True):
+    ddof: int = 0
+
+def pack():
+    packed = extensions.packed()
+    pathlib.Path("packed").write_bytes(packed.data)
+    print(sorted(packed.modules), extensions.found("metric", "apart").code)
+
+if __name__ == "__main__":
+    pack()
+"""
+
+UNPACKED = """
+import pathlib, sys
+from fedping.protocol import extensions
+extensions.unpack(pathlib.Path("packed").read_bytes())
+print(extensions.recorded("metric", "apart", sys.argv[1]))
+"""
+
+
+def test_a_struct_never_runs_elsewhere_with_other_code_or_without_its_fields(tmp_path: Path) -> None:
+    def python(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        return (done.stdout + done.stderr).strip()
+
+    (tmp_path / "apart.py").write_text(STRUCT)
+    modules, code = python("apart.py").split()
+    assert modules == "[]"
+    assert "the metric 'apart' is an extension that is not here; install the package" in python("-c", UNPACKED, code)
+    assert python("-c", "import apart; apart.pack()") == f"['apart'] {code}"
+    assert python("-c", UNPACKED, code) == "the metric 'apart'"
+    (tmp_path / "apart.py").write_text(STRUCT.replace("ddof: int", "ddof: float"))
+    assert "the metric 'apart' that is here has other code" in python("-B", "-c", UNPACKED, code)
 
 
 def steps_of(spec: Any, *, rates: tuple[float, ...] = (0.5, 1.0)) -> Transformation[Any]:

@@ -116,7 +116,7 @@ def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None
     """Of 5 keys each is created once, by whom it says, and read whole, while three in ten requests fail."""
     blobs = blobs_in(bucket)
     bucket.faults(kind, share=0.3, seed=18)
-    before = bucket.seen().get("failed", 0)
+    before = bucket.seen()["failed"]
     for number in range(5):
         assert blobs.create(f"k/{number}", b"mine" * 100)
         assert not blobs.create(f"k/{number}", b"theirs")
@@ -143,7 +143,7 @@ def test_a_create_that_came_to_nothing_is_repeated(bucket: Bucket) -> None:
     """The library does not: it cannot know whose object it finds the second time."""
     blobs = blobs_in(bucket)
     for kind in ("reset", "conflict") if bucket.scheme == "s3" else ("reset",):
-        before = bucket.seen().get("failed", 0)
+        before = bucket.seen()["failed"]
         bucket.faults(kind, method="PUT", most=3)
         assert blobs.create(kind, b"1")
         assert bucket.seen()["failed"] >= before + 3
@@ -176,7 +176,7 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket) -> None:
     many = {"s3": few_or_all(11, 1001), "gs": 1001, "az": few_or_all(11, 5001)}[bucket.scheme]
     with ThreadPoolExecutor(16) as writers:
         list(writers.map(lambda number: blobs.replace(f"versions/{number}.json", b"1"), range(many)))
-    before = bucket.seen().get("GET", 0)
+    before = bucket.seen()["GET"]
     assert sorted(blobs.names("versions")) == sorted(f"{number}.json" for number in range(many))
     assert bucket.seen()["GET"] - before == (2 if many > 1000 else 1)
 

@@ -22,7 +22,7 @@ a share of the requests fail from then on, at most so many:
     deaf         no fault of one request: conditional writes are not obeyed
     kept         nor this: what is there may not be replaced, as by a policy of retention
 
-`GET /_seen` tells how many requests of each method there were.
+`GET /_seen?NAME` tells how many requests of each method there were of a bucket, and how many failed by order.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +52,9 @@ from tests.support.google_storage import TOKEN, GoogleStorage
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 SCHEMES = ("s3", "gs", "az")
+
+_PREFIX = "test-"
+"""Begins the name of every bucket."""
 
 _SLOW = ("503 Slow Down", "SlowDown", "")
 _ERROR = ("500 Internal Server Error", "InternalError", "")
@@ -108,10 +111,9 @@ class Bucket:
         """Let no request fail any more."""
         self.faults("", 0.0)
 
-    def seen(self) -> dict[str, int]:
-        """Return how many requests there were, by method, and how many failed by order."""
-        found: dict[str, int] = requests.get(f"{self.endpoint}/_seen", timeout=60).json()
-        return found
+    def seen(self) -> Counter[str]:
+        """Return how many requests there were of this bucket, by method, and how many failed by order."""
+        return Counter(requests.get(f"{self.endpoint}/_seen?{self.name}", timeout=60).json())
 
     def get(self, key: str) -> requests.Response:
         """Fetch an object by HTTP, as a browser does from a bucket, but as somebody who may."""
@@ -181,7 +183,7 @@ def environment(endpoint: str, scheme: str) -> dict[str, str]:
 @contextlib.contextmanager
 def bucket_of(endpoint: str, scheme: str = "s3") -> Iterator[Bucket]:
     """Make a new bucket, which this process and those that it starts have the keys of."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+    name = f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environment(endpoint, scheme).items():
             patch.setenv(variable, value)
@@ -216,7 +218,7 @@ class _Faulty:
         self._said: dict[str, Any] = {"kind": ""}
         self._draws = random.Random(0)
         self._lock = threading.Lock()
-        self._seen: Counter[str] = Counter()
+        self._seen: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by the bucket's name
 
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/_faults":
@@ -226,8 +228,11 @@ class _Faulty:
             return []
         if environ["PATH_INFO"] == "/_seen":
             start("200 OK", [("Content-Type", "application/json")])
-            return [json.dumps(self._seen).encode()]
-        while (kind := self._fault(environ["REQUEST_METHOD"])) == "hangs":
+            return [json.dumps(self._seen[environ["QUERY_STRING"]]).encode()]
+        method, seen = environ["REQUEST_METHOD"], self._seen[_bucket_in(environ["PATH_INFO"])]
+        with self._lock:
+            seen[method] += 1
+        while (kind := self._fault(method, seen)) == "hangs":
             time.sleep(0.05)
         if kind == "kept" and any(name in environ for name in _CONDITIONS):
             kind = ""
@@ -250,16 +255,15 @@ class _Faulty:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
 
-    def _fault(self, method: str) -> str:
+    def _fault(self, method: str, seen: Counter[str]) -> str:
         with self._lock:
-            self._seen[method] += 1
             said = self._said
             if not said["kind"] or said["method"] not in ("", method) or said["most"] == 0:
                 return ""
             if self._draws.random() >= said["share"]:
                 return ""
             said["most"] -= 1
-            self._seen["failed"] += 1
+            seen["failed"] += 1
             return str(said["kind"])
 
     def _answer(self, environ: dict[str, Any], start: Start, *, cut: bool) -> Iterable[bytes]:
@@ -268,6 +272,11 @@ class _Faulty:
             return [b"".join(parts)[:-1]] if cut and len(b"".join(parts)) > 1 else parts
         with self._one_put:
             return list(self._application(environ, start))
+
+
+def _bucket_in(path: str) -> str:
+    """Return the name of the bucket that a request is about, wherever the service has it in the path."""
+    return next((part for part in path.split("/") if part.startswith(_PREFIX)), "")
 
 
 def _serve(application: Callable[..., Iterable[bytes]], scheme: str) -> None:
