@@ -23,8 +23,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
-def parse_every(text: str) -> int:
-    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds.
+def parse_every(text: str, what: str = "an interval for rounds") -> int:
+    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds; ``what`` it is, is said where it is none.
 
     Raises:
         InvalidSettings: it is not of that form, is zero, or is longer than a day.
@@ -32,8 +32,7 @@ def parse_every(text: str) -> int:
     seconds = _seconds(text)
     if seconds is None or not 0 < seconds <= DAY:
         raise InvalidSettings(
-            f"'{text}' is not an interval for rounds; give whole seconds, minutes or hours up to a day, such as "
-            "45s, 30m or 6h"
+            f"'{text}' is not {what}; give whole seconds, minutes or hours up to a day, such as 45s, 30m or 6h"
         )
     return seconds
 

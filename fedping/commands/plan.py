@@ -104,7 +104,7 @@ def fleet(
     if model not in known:
         raise InvalidSettings(f"there are no costs of '{model}'; there are those of {', '.join(known)}: give --model")
     prices = {name: given.pop(f"price_{name}") for name in Prices.__struct_fields__}
-    given |= {"every_s": parse_every(every), "within_s": parse_every(within)}
+    given |= {"every_s": parse_every(every), "within_s": parse_every(within, "a time for --within")}
     fleet = converted(given, Fleet, "no fleet can be planned so: ")
     found = planned(fleet, known[model], converted(prices, Prices, "no money can be planned so: "))
     if as_json:

@@ -214,7 +214,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     if clients is None and at_most is None:
         return None
     longest = DAY if every is None else every * 9 // 10
-    seconds = longest if at_most is None else parse_every(at_most)
+    seconds = longest if at_most is None else parse_every(at_most, "a time for --wait-at-most")
     if seconds > longest:
         raise InvalidSettings(
             f"--wait-at-most {at_most} is longer than nine tenths of the interval; rounds would come too late for the "
@@ -508,6 +508,10 @@ def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
         log.tell(f"warning: {error}", "warning")
 
 
+LONG_LOSS = 1e8
+"""From here on a loss has more digits than anybody reads."""
+
+
 def show(result: RoundResult, as_json: bool) -> None:
     """Print a result: a sentence and a row an arm, or one line of JSON; or log it."""
     if log.is_json():
@@ -530,9 +534,13 @@ def show(result: RoundResult, as_json: bool) -> None:
         if arm.loss is not None:
             rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"
             of = "examples" if result.privacy is None else "clients, about"
-            firm = f" (winsorised {with_minus(f'{arm.winsorised.loss:.4f}')})" if arm.winsorised is not None else ""
-            loss = f"loss {with_minus(f'{arm.loss:10.4f}')}{firm}"
-            click.echo(f"  {name:<24} {arm.examples:>10,} {of}   {loss}{rank}")
+            firm = f" (winsorised {_figure(arm.winsorised.loss)})" if arm.winsorised is not None else ""
+            click.echo(f"  {name:<24} {arm.examples:>10,} {of}   loss {_figure(arm.loss):>10}{firm}{rank}")
+
+
+def _figure(loss: float) -> str:
+    """Return a loss as people read it; where clients report sums of squares, it may be of any size."""
+    return with_minus(f"{loss:.4f}" if abs(loss) < LONG_LOSS else f"{loss:.4e}")
 
 
 NEED_SOMEBODY = ("held", "exhausted", "withdrawn", "rolled_back")

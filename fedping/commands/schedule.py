@@ -144,7 +144,7 @@ def schedule(
     wait = wait_of(wait_for, wait_at_most, None if plan is not None else parse_every(every))
     clock = WallClock()
     on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
-    until = math.inf if lasting is None else clock.now() + parse_every(lasting)
+    until = math.inf if lasting is None else clock.now() + parse_every(lasting, "a time for --for")
     if ends_at is not None:
         if lasting is not None:
             raise click.UsageError("--for and --until both say when to end; leave one of them out")

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fedping.commands.round import show
 from fedping.main import SUBCOMMANDS, main
 from fedping.model_store.store import open_store
+from fedping.model_store.version import ArmSummary
 from fedping.protocol.landing import newest_noted, note_newest
+from fedping.server_jobs.round import RoundResult
 from tests.support.versions import after, small_study, version_0
 
 ROOT = Path(__file__).parents[2]
@@ -219,3 +222,12 @@ def test_a_full_disk_is_told_in_a_sentence(
         return
     assert main(["simulate"]) == 1
     assert capsys.readouterr().err == "fedping: the disk has no room left; make room, then run the same command again\n"
+
+
+@pytest.mark.parametrize(("loss", "shown"), [(0.4321987, "0.4322"), (-7.25, "−7.2500"), (6.02e23, "6.0200e+23")])
+def test_a_round_shows_losses_of_any_size_in_a_few_digits(
+    loss: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {"treatment": ArmSummary(pings=5, examples=5, loss=loss, rank_selected=None)}
+    show(RoundResult(status="held", study="s", line="l", iteration=1, min_clients=1, arms=arms), False)
+    assert capsys.readouterr().out.split()[-2:] == ["loss", shown]

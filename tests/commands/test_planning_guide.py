@@ -166,6 +166,7 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
     [
         (["--clients", "1e11"], "no cluster ends a round of"),
         (["--clients", "1e6", "--within", "1s", "--model", "million"], "no cluster ends a round of"),
+        (["--clients", "1e6", "--within", "soon"], "'soon' is not a time for --within; give whole seconds, minutes"),
         (["--clients", "1e6", "--pings-a-day", "0"], "no fleet can be planned so: 'pings_a_day' is 0.0"),
         (["--clients", "1e6", "--keep-days", "nan"], "no fleet can be planned so: 'keep_days' is nan"),
         (["--clients", "1e6", "--price-gb-out", "nan"], "no money can be planned so: 'gb_out' is nan"),
