@@ -42,8 +42,9 @@ _MOST_TRIES = 10_000
 """More than fit into :data:`LONGEST_PATIENCE`: only time ends the tries."""
 
 BROKEN_ANSWERS = ("body error",)
-BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request")
-"""What the library says of connections that broke. It leaves a put alone then that may have been carried out."""
+BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request", "NoSuchUpload", "InvalidBlockList")
+"""What the library says of connections that broke. It leaves a put alone then that may have been carried out; and when
+it asks again for the end of an upload in parts that was, it is told that there is no such upload any more."""
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NAMELESS = "Encountered object with invalid path"
@@ -218,7 +219,7 @@ def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
     while True:
         try:
             return ask()
-        except (GenericError, Unsettled) as error:
+        except (GenericError, FileNotFoundError, Unsettled) as error:
             broke = isinstance(error, Unsettled) or any(words in str(error) for words in broken)
             if not broke or time.monotonic() + pause > until:
                 raise

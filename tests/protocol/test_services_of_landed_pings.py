@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
+from fedping.protocol import object_storage
 from fedping.protocol.object_storage import BUCKETS
 from fedping.protocol.place import below, place_of
 from tests.support.object_server import SCHEMES, Bucket, bucket_of
@@ -39,3 +41,25 @@ def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket
     assert not BUCKETS.exists(file)
     with pytest.raises(FileNotFoundError):
         BUCKETS.write_again(file, [b"abc"])
+
+
+PART = 5 * 2**20
+"""The smallest part that the services take."""
+
+
+@pytest.mark.parametrize("kind", ["", "error", "slow_down", "reset", "lost", "cut"])
+def test_a_large_file_is_written_in_parts_and_is_there_whole_or_not_at_all(
+    kind: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_storage, "PART_BYTES", PART)
+    data = np.random.default_rng(1).bytes(2 * PART + 12_345)
+    file = place_of(f"{bucket.url}/landing/1.parquet")
+    before = bucket.seen()
+    if kind:
+        bucket.faults(kind, share=0.4, seed=3, most=6)
+    BUCKETS.write(file, [data[:PART], data[PART:]])
+    assert not kind or bucket.seen()["failed"]
+    bucket.well()
+    with BUCKETS.opened(file) as opened:
+        assert bytes(opened.read(0, len(data))) == data
+    assert bucket.seen()["PUT"] - before["PUT"] >= 3

@@ -8,6 +8,9 @@ XML API lack conditional puts, lists or metadata. So this one is what Google des
     PUT /BUCKET/OBJECT          x-goog-if-generation-match, Cache-Control, Content-Type, x-goog-meta-*
     GET, HEAD /BUCKET/OBJECT    Range
     DELETE /BUCKET/OBJECT
+    POST /BUCKET/OBJECT?uploads                        begin an upload in parts; the headers of a put
+    PUT /BUCKET/OBJECT?partNumber=N&uploadId=ID        send one
+    POST, DELETE /BUCKET/OBJECT?uploadId=ID            make the object of them, or give the upload up
 """
 
 import hashlib
@@ -23,6 +26,8 @@ from xml.sax.saxutils import escape
 
 TOKEN = "a-token-of-tests"
 PAGE = 1000
+LEAST_PART = 5 * 2**20
+"""Bytes of every part but the last."""
 
 Start = Callable[..., Any]
 
@@ -37,7 +42,15 @@ class _Object:
     @property
     def tag(self) -> str:
         """Google's entity tag of what was sent in one request: the MD5 of its bytes."""
-        return f'"{hashlib.md5(self.data).hexdigest()}"'
+        return _tag(self.data)
+
+
+@dataclass(frozen=True)
+class _Upload:
+    bucket: str
+    key: str
+    headers: tuple[tuple[str, str], ...]
+    parts: dict[int, bytes] = field(default_factory=dict)
 
 
 class _Refused(Exception):
@@ -53,6 +66,7 @@ class GoogleStorage:
 
     def __init__(self) -> None:
         self._buckets: dict[str, dict[str, _Object]] = {}
+        self._uploads: dict[str, _Upload | None] = {}
         self._generation = 0
         self._lock = threading.Lock()
 
@@ -86,8 +100,11 @@ class GoogleStorage:
             if bucket not in self._buckets:
                 raise _Refused("404 Not Found", "NoSuchBucket", "The specified bucket does not exist.")
             objects = self._buckets[bucket]
+            asked = parse_qs(environ["QUERY_STRING"], keep_blank_values=True)
             if not key:
-                return _list(bucket, objects, parse_qs(environ["QUERY_STRING"], keep_blank_values=True))
+                return _list(bucket, objects, asked)
+            if "uploads" in asked or "uploadId" in asked:
+                return self._in_parts(objects, bucket, key, body, environ, asked)
             if method == "PUT":
                 return self._put(objects, key, body, environ)
             if key not in objects:
@@ -96,6 +113,40 @@ class GoogleStorage:
                 del objects[key]
                 return "204 No Content", [], b""
             return _get(objects[key], environ.get("HTTP_RANGE"))
+
+    def _in_parts(
+        self,
+        objects: dict[str, _Object],
+        bucket: str,
+        key: str,
+        body: bytes,
+        environ: dict[str, Any],
+        asked: dict[str, list[str]],
+    ) -> _Answer:
+        if "uploads" in asked:
+            upload = f"upload-{len(self._uploads)}"
+            self._uploads[upload] = _Upload(bucket, key, tuple(_kept(environ)))
+            told = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key><UploadId>{upload}</UploadId>"
+            return _xml("InitiateMultipartUploadResult", told)
+        upload = asked["uploadId"][0]
+        begun = self._uploads.get(upload)
+        if begun is None or (begun.bucket, begun.key) != (bucket, key):
+            raise _Refused("404 Not Found", "NoSuchUpload", "The requested upload was not found.")
+        if environ["REQUEST_METHOD"] == "PUT":
+            begun.parts[int(asked["partNumber"][0])] = body
+            return "200 OK", [("ETag", _tag(body))], b""
+        self._uploads[upload] = None
+        if environ["REQUEST_METHOD"] == "DELETE":
+            return "204 No Content", [], b""
+        named = re.findall(r"<Part>.*?</Part>", body.decode(), re.DOTALL)
+        numbers = [int(re.search(r"<PartNumber>(\d+)</PartNumber>", each)[1]) for each in named]  # type: ignore[index]
+        if any(len(begun.parts.get(number, b"")) < LEAST_PART for number in numbers[:-1]):
+            raise _Refused("400 Bad Request", "EntityTooSmall", "A part but the last is too small.")
+        self._generation += 1
+        data = b"".join(begun.parts[number] for number in numbers)
+        objects[key] = made = _Object(data, self._generation, begun.headers)
+        status, headers, answer = _xml("CompleteMultipartUploadResult", f"<ETag>{escape(made.tag)}</ETag>")
+        return status, [*headers, ("x-goog-generation", str(made.generation))], answer
 
     def _put(self, objects: dict[str, _Object], key: str, body: bytes, environ: dict[str, Any]) -> _Answer:
         there = objects[key].generation if key in objects else 0
@@ -106,6 +157,17 @@ class GoogleStorage:
         self._generation += 1
         objects[key] = made = _Object(body, self._generation, tuple(_kept(environ)))
         return "200 OK", [("ETag", made.tag), ("x-goog-generation", str(made.generation))], b""
+
+
+def _tag(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+def _xml(name: str, told: str) -> _Answer:
+    body = (
+        f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>{told}</{name}>"
+    )
+    return "200 OK", [("Content-Type", "application/xml; charset=UTF-8")], body.encode()
 
 
 def error_body(code: str, message: str) -> bytes:
