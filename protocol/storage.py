@@ -109,7 +109,7 @@ class Storage(Protocol):
         ...
 
     def read_note(self, file: Place, most: int) -> bytes | None:
-        """Return the bytes of a small file, at most so many; None if there is none, or it cannot be read."""
+        """Return the bytes of a small file; None if there is none, it has more than so many, or it cannot be read."""
         ...
 
     def write_note(self, file: Place, data: bytes) -> None:
@@ -243,7 +243,8 @@ class FolderStorage:
         """See :meth:`Storage.read_note`."""
         try:
             with open(_path(file), "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as note:
-                return note.read(most) or b""
+                data = note.read(most + 1) or b""  # None of a pipe that nobody writes into
+                return data if len(data) <= most else None
         except OSError:
             return None
 

@@ -93,7 +93,8 @@ class DictStorage:
         self.kept.pop(str(file), None)
 
     def read_note(self, file: Place, most: int) -> bytes | None:
-        return self.kept.get(str(file), b"")[:most] or None
+        note = self.kept.get(str(file))
+        return note if note is not None and len(note) <= most else None
 
     def write_note(self, file: Place, data: bytes) -> None:
         self.write(file, [data])

@@ -9,6 +9,7 @@ import pytest
 
 from fedping.protocol import landing
 from fedping.protocol.landing import SHARDS, id_bytes, note_newest, shard_of, write_landed
+from fedping.protocol.storage import FOLDERS
 from tests.support.landed import landed_table
 
 
@@ -58,6 +59,12 @@ def test_iterations_are_ordered_as_numbers_and_foreign_names_are_not_read(tmp_pa
     assert [p.name for p in landing.landed_files(folder)] == ["10-c.parquet", "2-b.parquet"]
     assert landing.landed_at(folder / "0000000000002-b.parquet") == 2
     assert landing.landed_at(folder / "foreign.parquet") is None
+
+
+def test_a_note_of_more_bytes_than_asked_for_is_none(tmp_path: Path) -> None:
+    FOLDERS.write_note(tmp_path / "note", b"12")
+    assert [FOLDERS.read_note(tmp_path / "note", most) for most in (1, 2)] == [None, b"12"]
+    assert FOLDERS.read_note(tmp_path / "other", 2) is None
 
 
 def test_a_note_that_is_interrupted_leaves_nothing_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket
     assert dict(BUCKETS.tree(folder)) == {"study=a": ["1.parquet"]}
     assert BUCKETS.folders(folder) == ["study=a"]
     BUCKETS.write_note(below(folder, "_note"), b"1")
-    assert BUCKETS.read_note(below(folder, "_note"), 10) == b"1"
+    assert BUCKETS.read_note(below(folder, "_note"), 1) == b"1"
+    assert BUCKETS.read_note(below(folder, "_note"), 0) is None
     BUCKETS.remove(file)
     BUCKETS.remove(file)
     assert not BUCKETS.exists(file)
