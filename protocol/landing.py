@@ -113,6 +113,11 @@ def line_folder(landing: P, study: str, line: str | None) -> P:
     return below(landing, f"study={study}/line={line or NO_LINE}")
 
 
+def studies_landed(landing: Place) -> list[str]:
+    """Return the studies of which pings have landed, in order."""
+    return sorted(name.partition("=")[2] for name in storage_of(landing).folders(landing) if name.startswith("study="))
+
+
 def lines_landed(landing: Place, study: str) -> list[str]:
     """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
     folder = below(landing, f"study={study}")

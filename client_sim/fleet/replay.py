@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,9 @@ from fedping.client_sim.fleet.transport import Fetched, Outcome, Transport, Unav
 from fedping.client_sim.fleet.waiting import Backoff
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
+from fedping.protocol.place import Bucket, Place, name_of
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ class Recording:
     """The recorded pings of a file, or of the files of a folder.
 
     Args:
-        path: a Parquet or NDJSON file, a folder of them, or a landing folder.
+        path: a Parquet or NDJSON file, a folder of them, or a landing folder, which may be in a bucket.
         study: that pings are posted to; in a landing folder also the study whose pings they are, unless ``of`` says.
         of: the name of the recorded study in a landing folder.
 
@@ -130,7 +133,7 @@ class Recording:
         FedpingError: there is no recording at the path.
     """
 
-    def __init__(self, path: Path, study: PublicStudy, of: str | None = None) -> None:
+    def __init__(self, path: Place, study: PublicStudy, of: str | None = None) -> None:
         self.files = _files(path, of or study.name)
         self.skipped: Counter[str] = Counter()
         self._study = study
@@ -146,29 +149,23 @@ class Recording:
         """
         for file in self.files:
             try:
-                with open(file, "rb") as opened:
-                    head = opened.read(4)
-                yield from self._parquet(file) if head == _PARQUET else self._lines(file, head)
+                if isinstance(file, Path) and (head := _head(file)) != _PARQUET:
+                    yield from self._lines(file, head)
+                else:
+                    yield from self._parquet(file)
             except OSError as error:
                 raise FedpingError(f"cannot read the recording {file} ({error}); give another --replay") from error
 
-    def _parquet(self, file: Path) -> Iterator[Recorded]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def _parquet(self, file: Place) -> Iterator[Recorded]:
+        landed = open_landed(file)
+        columns = self._columns(file, landed.footer.schema.to_arrow_schema())
+        size = sum(landed.footer.row_group(i).total_byte_size for i in range(landed.footer.num_row_groups))
+        rows = max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * landed.footer.num_rows // max(1, size)))
+        for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
+            for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
+                yield from self._rows(batch)
 
-        try:
-            with pq.ParquetFile(file, buffer_size=2**20) as opened:
-                columns = self._columns(file, opened.schema_arrow)
-                size = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.num_row_groups))
-                rows = BYTES_AT_A_TIME * opened.metadata.num_rows // max(1, size)
-                rows = max(1, min(ROWS_AT_A_TIME, rows))
-                for group in range(opened.num_row_groups):  # read as one, a file's groups would all stay in memory
-                    for batch in opened.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
-                        yield from self._rows(batch)
-        except pa.ArrowException as error:
-            raise FedpingError(f"{file} is damaged, or no Parquet file; leave it out of the recording") from error
-
-    def _columns(self, file: Path, schema: pa.Schema) -> list[str]:
+    def _columns(self, file: Place, schema: pa.Schema) -> list[str]:
         payload = self._document.payload
         fields = [name for name in payload.__struct_fields__ if name != "update" and name not in payload.ALIASES]
         columns = ["document_id", "client_id", *fields, "update_encoding", "update"]
@@ -432,30 +429,50 @@ def _leave(room: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
     room.release()
 
 
-def _files(path: Path, study: str) -> list[Path]:
+_KINDS = (".parquet", ".ndjson", ".jsonl", ".ndjson.gz", ".ndjson.zst")
+
+
+def _head(file: Path) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read(4)
+
+
+def _files(path: Place, study: str) -> Sequence[Place]:
     """Return the files of a recording; those of a landing folder in the order in which they landed."""
-    if path.is_file():
+    if isinstance(path, Path) and path.is_file():
         return [path]
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         raise FedpingError(f"there is no recording at {path}; give a Parquet or NDJSON file, or a landing folder")
-    studies = sorted(folder.name.partition("=")[2] for folder in path.glob("study=*") if folder.is_dir())
-    if studies and study not in studies:
-        raise FedpingError(
-            f"the landing folder {path} has no pings of study '{study}', only of {', '.join(studies)}; name one of "
-            "them with --from-study"
-        )
-    below = path / f"study={study}" if studies else path
-    kinds = (".parquet",) if studies else (".parquet", ".ndjson", ".jsonl", ".ndjson.gz", ".ndjson.zst")
-    found = [
-        file
-        for file in below.rglob("*")
-        if file.name.endswith(kinds)
-        and not any(part.startswith((".", "_")) for part in file.relative_to(below).parts)
-        and file.is_file()
-    ]
+    studies = studies_landed(path)
+    found: Sequence[Place]
+    if studies or isinstance(path, Bucket):
+        found = _landed(path, studies, study)
+    else:
+        found = [
+            file
+            for file in path.rglob("*")
+            if file.name.endswith(_KINDS)
+            and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+            and file.is_file()
+        ]
+        if not found:
+            kinds = ", ".join(_KINDS)
+            raise FedpingError(f"{path} holds no recording: no file ends with {kinds}; give another --replay")
+    return sorted(found, key=lambda file: (name_of(file), str(file)))
+
+
+def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
+    if study not in studies:
+        others = f", only of {', '.join(studies)}; name one of them with --from-study" if studies else ""
+        raise FedpingError(f"the landing folder {landing} has no pings of study '{study}'{others or _ANOTHER}")
+    lines = [None if line == NO_LINE else line for line in lines_landed(landing, study)]
+    found = [file for line in lines for files in files_by_iteration(landing, study, line).values() for file in files]
     if not found:
-        raise FedpingError(f"{below} holds no recording: no file ends with {', '.join(kinds)}; give another --replay")
-    return sorted(found, key=lambda file: (file.name, str(file)))
+        raise FedpingError(f"the landing folder {landing} has no landed files of study '{study}'{_ANOTHER}")
+    return found
+
+
+_ANOTHER = "; give another --replay"
 
 
 def _id_from(text: bytes) -> UUID:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import click
 
-from fedping.options import LocalPath, json_option
+from fedping.options import AnyPlace, LocalPath, json_option
 from fedping.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ class Pace:
 )
 @click.option(
     "--replay",
-    type=LocalPath(),
-    help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder.",
+    type=AnyPlace(),
+    help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder, "
+    "which may be in a bucket.",
 )
 @click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are taken]")
 @click.option(

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,13 +26,15 @@ from fedping.client_sim.fleet.waiting import Backoff
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.landed import ModelPings, landed_model_updates
-from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.landing import all_landed, copy_landed, partition, write_landed
+from fedping.protocol.place import below, place_of
 from fedping.protocol.study import Study
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import RETRY, PlannedTransport, fleet_study
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.landed import landed_table, random_ids
 from tests.support.model_updates import STUDY, model_lines, model_study
+from tests.support.object_server import bucket_of
 from tests.support.processes import left_over, new_mark
 from tests.support.versions import after, version_0
 from tests.support.virtual_time import in_virtual_time
@@ -124,6 +126,26 @@ def test_a_landing_folder_lands_again_bit_for_bit_under_new_document_ids(
     assert set(again["document_id"]).isdisjoint(before["document_id"])
     assert again["document_id"].nunique() == 240
     assert list(again["line"]) == list(before["line"])
+
+
+def test_what_landed_in_a_bucket_lands_again(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], object_servers: Callable[[str], str]
+) -> None:
+    with bucket_of(object_servers("s3")) as bucket:
+        landing = f"{bucket.url}/landing"
+        for file in all_landed(tmp_path / "recording"):
+            copy_landed(file, below(place_of(landing), file.relative_to(tmp_path / "recording").as_posix()))
+        found = replayed(capsys, server.url, "--replay", landing, "--same-ids")
+        assert (found["pings"]["accepted"], found["skipped_by_reason"]) == (240, {})
+        _, err = said(capsys, server.url, "--replay", landing, "--from-study", "other", code=1)
+        assert f"no pings of study 'other', only of {STUDY}; name one of them with --from-study" in err
+        _, err = said(capsys, server.url, "--replay", bucket.url, code=1)
+        assert f"the landing folder {bucket.url} has no pings of study '{STUDY}'; give another --replay" in err
+    server.flush()
+    pd.testing.assert_frame_equal(
+        rows_of(tmp_path / "landing").drop(columns="received_at"),
+        rows_of(tmp_path / "recording").drop(columns="received_at"),
+    )
 
 
 def test_the_recorded_ids_are_kept_where_asked_and_a_run_given_again_posts_the_same(
@@ -243,7 +265,7 @@ def test_what_is_refused_or_not_taken_is_counted_with_its_reason(
         (["--same-ids"], 2, "--same-ids is for recorded pings; give --replay with it"),
         (["--replay", "{empty}", "--rate", "0"], 2, "a rate of 0 pings a second cannot be meant"),
         (["--replay", "{frecency}"], 1, "has no column 'examples', so it holds no model-update pings, which study"),
-        (["--replay", "{damaged}"], 1, "is damaged, or no Parquet file; leave it out of the recording"),
+        (["--replay", "{damaged}"], 1, "is not a whole Parquet file "),
         (["--replay", "{cut}"], 1, "cannot read the recording "),
     ],
 )
