@@ -457,28 +457,16 @@ def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Pat
     assert "give credentials that may" in ended.stderr
 
 
-# Dies at the so-manieth write to the bucket, before or after it was carried out.
 KILLED = """
-import os, signal, sys
+import sys
 from pathlib import Path
-import obstore
 from fedping.protocol.place import place_of
 from fedping.server_jobs.ingest.compaction.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.settings import IngestSettings
+from tests.support.killed_puts import die_at_put
 
-left, before, put = int(sys.argv[3]), sys.argv[4] == "before", obstore.put
-
-def killing(*args, **more):
-    global left
-    left -= 1
-    if left == 0 and before:
-        os.kill(os.getpid(), signal.SIGKILL)
-    put(*args, **more)
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-obstore.put = killing
+die_at_put(int(sys.argv[3]), sys.argv[4])
 journal = Path(sys.argv[2])
 settings = IngestSettings(store=journal, landing=place_of(sys.argv[1]), journal=journal)
 while Compactor(settings, Counters(settings.counters)).run_once():

@@ -206,29 +206,17 @@ def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bu
     assert away.blobs.names("") == ["study"]
 
 
-# Dies at the so-manieth request that writes, before or after it was carried out.
 KILLED = """
-import os, signal, sys
+import sys
 from pathlib import Path
-import obstore
 from fedping.model_store import open_store
 from fedping.protocol.place import place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-
-left, before, put = int(sys.argv[3]), sys.argv[4] == "before", obstore.put
-
-def killing(*args, **more):
-    global left
-    left -= 1
-    if left == 0 and before:
-        os.kill(os.getpid(), signal.SIGKILL)
-    put(*args, **more)
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+from tests.support.killed_puts import die_at_put
 
 store = open_store(place_of(sys.argv[1]))
-obstore.put = killing
+die_at_put(int(sys.argv[3]), sys.argv[4])
 run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), clock=lambda: "%s", code_version="test")
 """
 
