@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.object_store import heeding
 from fedping.protocol.place import Bucket, Place, is_address, place_of
-from fedping.protocol.storage import Bytes, NotAFile, Opened, storage_of
+from fedping.protocol.storage import Bytes, NotAFile, Opened, ShortFile, storage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,7 +319,7 @@ class _Whole:
 
     def read(self, start: int, size: int) -> Bytes:
         if start + size > len(self._data):
-            raise OSError("it is shorter than its footer says")
+            raise ShortFile("it is shorter than its footer says")
         return self._data[start : start + size]
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import format_of, refuse_newer
 from fedping.protocol.place import P, Place, above, below, name_of
-from fedping.protocol.storage import storage_of
+from fedping.protocol.storage import Bytes, Opened, ShortFile, storage_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,7 +136,8 @@ def iterations(landing: Place, study: str, line: str | None) -> list[int]:
 def _iteration(folder: str) -> int | None:
     """Return the iteration that a folder's name says; None of a foreign one."""
     beginning, _, number = folder.partition("=")
-    return int(number) if beginning == "iteration" and _is_integer(number) else None
+    is_ours = beginning == "iteration" and _is_integer(number) and str(int(number)) == number
+    return int(number) if is_ours else None
 
 
 def landed_files(folder: P) -> list[P]:
@@ -201,25 +202,39 @@ def size_of(file: Place) -> int:
 
 
 def copy_landed(file: Place, to: Place) -> bool:
-    """Copy a landed file to another place, byte for byte; return False if the same file is there.
+    """Copy a landed file to another place, byte for byte; return False if the same file, whole, is there.
 
     Raises:
-        UnreadableFile: it is damaged; nothing is copied.
+        UnreadableFile: it is damaged, or was changed meanwhile; nothing is copied.
         FileNotFoundError: it is gone.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
 
     mine = open_landed(file)
+    columns = mine.footer.schema.to_arrow_schema().names
     with suppress(FileNotFoundError, UnreadableFile):
         there = open_landed(to)
         if (there.digest, there.size) == (mine.digest, mine.size):
-            return False
-    mine.verify(mine.footer.schema.to_arrow_schema().names)
+            there.verify(columns)
+            if mine.entries is not None or _are_equal(file, to, mine.size):
+                return False
+    mine.verify(columns)
     with storage_of(file).opened(file) as opened:
-        starts = range(0, mine.size, _COPIED_AT_ONCE)
-        parts = (opened.read(start, min(_COPIED_AT_ONCE, mine.size - start)) for start in starts)
-        storage_of(to).write(to, (memoryview(part) for part in parts))
+        try:
+            storage_of(to).write(to, map(memoryview, _pieces(opened, mine.size)))
+        except ShortFile as error:
+            raise UnreadableFile(file, "was changed while it was copied") from error
     return True
+
+
+def _are_equal(one: Place, other: Place, size: int) -> bool:
+    with storage_of(one).opened(one) as mine, storage_of(other).opened(other) as theirs:
+        return all(a == b for a, b in zip(_pieces(mine, size), _pieces(theirs, size), strict=True))
+
+
+def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
+    for start in range(0, size, _COPIED_AT_ONCE):
+        yield opened.read(start, min(_COPIED_AT_ONCE, size - start))
 
 
 def remove_landed(file: Place) -> None:
@@ -299,26 +314,32 @@ def write_landed(
     return file
 
 
-def write_again(file: Place, table: pa.Table) -> None:
-    """Write a landed file anew in its place, with some of its pings, as durably as :func:`write_landed`.
-
-    It stays readable for whom it was.
+def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Write a landed file anew in its place, as durably as :func:`write_landed`; it stays readable for whom it was.
 
     Args:
         file: its place.
-        table: what it had, or a part of that, with the metadata of its schema.
+        change: from what it has to what it is to have, with the metadata of its schema.
 
     Raises:
         FileNotFoundError: it is gone.
-        FedpingError: somebody else has written it in the meantime; it is as they left it.
+        UnreadableFile: it is damaged.
+        FedpingError: somebody else has written it since it was read; it is as they left it.
     """
-    from fedping.protocol.landed_file import SEALED_KEY
+    storage_of(file).write_again(file, _changed(file, change))
 
+
+def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[memoryview | bytes]:
+    """Yield what a file is to have; it is read only when the first part is asked for."""
+    from fedping.protocol.landed_file import SEALED_KEY, open_landed
+
+    with open_landed(file).opened() as opened:
+        table = change(opened.read())
     notes = dict(table.schema.metadata or {})
     notes.pop(SEALED_KEY, None)
     said = notes.pop(SHARDS_KEY, b"")
     shards = shards_in({SHARDS_KEY: said}, int(said)) if said.isdigit() else 1
-    storage_of(file).write_again(file, _sealed(table.replace_schema_metadata(notes), shards=max(shards, SHARDS)))
+    yield from _sealed(table.replace_schema_metadata(notes), shards=max(shards, SHARDS))
 
 
 def _sealed(

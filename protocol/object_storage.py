@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.object_store import BROKEN_ANSWERS, BROKEN_PUTS, again, check_bucket, connection, heeding, told
 from fedping.protocol.place import Bucket, Place
-from fedping.protocol.storage import Bytes, Opened
+from fedping.protocol.storage import Bytes, ChangedMeanwhile, Opened, ShortFile
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -147,17 +147,23 @@ class BucketStorage:
     def read(self, where: Bucket, start: int, size: int) -> Bytes:
         """Return some bytes of an object; raises :class:`FileNotFoundError` if it is gone."""
         import obstore
+        from obstore.exceptions import GenericError
 
         if size == 0:
             return b""
 
         def ask() -> Bytes:
-            return memoryview(obstore.get_range(_objects(where), where.prefix, start=start, length=size))
+            try:
+                return memoryview(obstore.get_range(_objects(where), where.prefix, start=start, length=size))
+            except GenericError as error:
+                if any(words in str(error) for words in _NO_SUCH_RANGE):
+                    return b""
+                raise
 
         with _gone_or_away("read", where):
             found = again(lambda: heeding(ask), BROKEN_ANSWERS)
         if len(found) != size:
-            raise OSError("it is shorter than its footer says")
+            raise ShortFile("it is shorter than its footer says")
         return found
 
     def write(self, file: Place, parts: Iterable[bytes | memoryview]) -> None:
@@ -197,10 +203,7 @@ class BucketStorage:
         except PreconditionError as error:
             if bytes(self.tail(where, len(data) + 1)[0]) == data:
                 return  # by this very put, whose answer was lost
-            raise FedpingError(
-                f"{where} was changed by somebody else at the same time, and is as they left it; run the same command "
-                "again"
-            ) from error
+            raise ChangedMeanwhile(where) from error
 
     def remove(self, file: Place) -> None:
         """See :meth:`fedping.protocol.storage.Storage.remove`."""

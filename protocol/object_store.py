@@ -67,6 +67,9 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
 }
 
+_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""What the names of the variables that the library reads begin with."""
+
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -122,6 +125,7 @@ def connection(place: Bucket) -> ObjectStore:
     from obstore.store import from_url
 
     _check_endpoints(place)
+    _check_variables(place)
     given: dict[str, Any] = {
         "client_options": {
             "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS[place.scheme]),
@@ -155,6 +159,17 @@ def _check_endpoints(place: Bucket) -> None:
             raise InvalidSettings(
                 f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
                 "credentials by their own variables"
+            )
+
+
+def _check_variables(place: Bucket) -> None:
+    """Refuse a value that no header of a request can hold, as one read from a file with its line break."""
+    for name, said in os.environ.items():
+        if not name.startswith(_VARIABLES[place.scheme]) or said.startswith("{"):  # a key of Google's is JSON
+            continue
+        if said != said.strip() or not said.isprintable():
+            raise InvalidSettings(
+                f"{name} has a line break, or a space at an end, as a value has that comes from a file; set it without"
             )
 
 
@@ -198,17 +213,27 @@ def _patience() -> float:
 def heeding(ask: Callable[[], _T]) -> _T:
     """Return what is asked for; Ctrl-C and other signals are heeded meanwhile, which the library would not do."""
     if threading.current_thread() is not threading.main_thread():  # where no signal is handled
-        return ask()
+        return _calm(ask)
     answer: Future[_T] = Future()
 
     def work() -> None:
         try:
-            answer.set_result(ask())
+            answer.set_result(_calm(ask))
         except BaseException as error:
             answer.set_exception(error)
 
     threading.Thread(target=work, name="object store", daemon=True).start()
     return answer.result()
+
+
+def _calm(ask: Callable[[], _T]) -> _T:
+    """Return what is asked for; a panic of the library, which is no Exception, is raised as an error."""
+    try:
+        return ask()
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise OSError("its library cannot make a request of what the environment says") from error
 
 
 def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:

@@ -81,7 +81,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     if found is None or (scheme := found[1].lower()) not in _KINDS:
         return local_path(text)
     name, prefix = found[2], found[3].rstrip("/")
-    if "@" in name or "?" in text or "#" in text:  # what comes before or after may be a secret, and is not repeated
+    if re.search(r"[^A-Za-z0-9._-]", name) or re.search(r"[?#]", unquote(text)):  # may be a secret: is not repeated
         raise InvalidSettings(
             f"the address of the {_KINDS[scheme]} has a name, a password or a token in it; give {scheme}://NAME/FOLDER "
             "alone, and credentials by the environment"

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.folders import for_the_group, make_folder, sync_folder
 from fedping.protocol.place import Place
 from fedping.protocol.sight import settled
@@ -24,6 +25,19 @@ Bytes: TypeAlias = bytes | memoryview
 
 class NotAFile(OSError):
     """Something else is where a file should be; the words say what."""
+
+
+class ShortFile(OSError):
+    """A file ends before the bytes that were asked for."""
+
+
+class ChangedMeanwhile(FedpingError):
+    """Somebody else has written a file that was to be written again."""
+
+    def __init__(self, file: Place) -> None:
+        super().__init__(
+            f"{file} was changed by somebody else at the same time, and is as they left it; run the same command again"
+        )
 
 
 class Opened(Protocol):
@@ -38,7 +52,7 @@ class Opened(Protocol):
         """Return ``size`` bytes from ``start`` on.
 
         Raises:
-            OSError: there are not as many.
+            ShortFile: there are not as many.
         """
         ...
 
@@ -99,8 +113,11 @@ class Storage(Protocol):
     def write_again(self, file: Place, parts: Iterable[bytes | memoryview]) -> None:
         """Write other bytes into a file that there is, for whoever may read it now.
 
+        ``parts`` are asked for once it is known what is there, so that they may be made of what is read.
+
         Raises:
             FileNotFoundError: it is gone.
+            ChangedMeanwhile: somebody else has written it since the call; it is as they left it.
         """
         ...
 
@@ -145,7 +162,7 @@ class _OpenedFile:
         while at < size:
             read = os.preadv(self._handle, [data[at:]], start + at)
             if read == 0:
-                raise OSError("it is shorter than its footer says")
+                raise ShortFile("it is shorter than its footer says")
             at += read
         return data
 
@@ -163,7 +180,7 @@ class FolderStorage:
         """See :meth:`Storage.folders`."""
         try:
             with os.scandir(_path(folder)) as entries:
-                return [entry.name for entry in entries if entry.is_dir()]
+                return [entry.name for entry in entries if _is_folder(entry)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -229,7 +246,10 @@ class FolderStorage:
     def write_again(self, file: Place, parts: Iterable[bytes | memoryview]) -> None:
         """See :meth:`Storage.write_again`: what a symbolic link names is replaced, and not the link."""
         place = Path(os.path.realpath(_path(file)))
-        _write(place, parts, like=place.stat())
+        seen, made = place.stat(), list(parts)
+        if place.stat().st_ino != seen.st_ino:  # whoever writes it makes another file
+            raise ChangedMeanwhile(file)
+        _write(place, made, like=seen)
 
     def remove(self, file: Place) -> None:
         """See :meth:`Storage.remove`."""
@@ -264,6 +284,14 @@ class FolderStorage:
 
 
 FOLDERS = FolderStorage()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a symbolic link to one that it does not lie in itself."""
+    if not entry.is_symlink():
+        return entry.is_dir()
+    there = Path(os.path.realpath(entry.path))
+    return there.is_dir() and not Path(os.path.realpath(Path(entry.path).parent)).is_relative_to(there)
 
 
 def _path(place: Place) -> Path:

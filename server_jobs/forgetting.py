@@ -7,6 +7,7 @@ files that it was made of are others then, so that it can no longer be computed 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
-from fedping.protocol.landing import all_landed, shard_of, shards_in, study_of, write_again
+from fedping.protocol.landing import all_landed, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.place import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 
@@ -68,14 +69,19 @@ def _is_of(column: pa.Array, client: UUID) -> pa.Array:
 def remove(found: Found, client: UUID) -> None:
     """Write a file again without the pings of a client; one that has no others stays, empty.
 
+    One that is gone, as a private line's round deletes them, has no pings left.
+
     Raises:
         UnreadableFile: it is damaged.
+        ChangedMeanwhile: somebody else has written it meanwhile.
         OSError: it cannot be written; it is as it was.
     """
-    with open_landed(found.file).opened() as file:
-        table = file.read()
-    kept = table.filter(pc.invert(_is_of(table.column("client_id").combine_chunks(), client)))
-    write_again(found.file, kept)
+
+    def without(table: pa.Table) -> pa.Table:
+        return table.filter(pc.invert(_is_of(table.column("client_id").combine_chunks(), client)))
+
+    with suppress(FileNotFoundError):
+        rewrite(found.file, without)
 
 
 def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place]) -> Mapping[str, tuple[int, ...]]:

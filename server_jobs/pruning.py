@@ -77,10 +77,17 @@ def pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int
     return Pruning(
         study=name,
         files=tuple(files),
-        bytes=sum(map(size_of, files)),
+        bytes=sum(map(_size, files)),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
     )
+
+
+def _size(file: Place) -> int:
+    try:
+        return size_of(file)
+    except FileNotFoundError:  # by somebody else's prune
+        return 0
 
 
 def remove(found: Pruning) -> Iterator[int]:

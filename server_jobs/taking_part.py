@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from fedping.protocol.place import Place
 from fedping.protocol.study import Study
 
 MOST_PINGS = 20_000
-"""That are read to list who takes part, or to evaluate, the newest versions first."""
+"""That are read to list who takes part, or to evaluate: those of the newest versions first, and of the newest files."""
 
 MOST_LISTED = 100
 """Clients that are listed; of more it is told how many there are."""
@@ -270,16 +270,16 @@ class _Reading:
     def _all(self) -> Iterator[_Said]:
         read = 0
         for number in reversed(iterations(self._landing, self._study.name, self._line)):
-            for file in landed_files(partition(self._landing, self._study.name, self._line, number)):
+            for file in reversed(landed_files(partition(self._landing, self._study.name, self._line, number))):
                 try:
                     landed = open_landed(file)
                 except FileNotFoundError:  # pruned since it was listed
                     continue
-                if read + landed.footer.num_rows > MOST_PINGS:
+                yield from islice(_said_in(landed, self._cells), MOST_PINGS - read)
+                read += landed.footer.num_rows
+                if read > MOST_PINGS:
                     self.complete = False
                     return
-                read += landed.footer.num_rows
-                yield from _said_in(landed, self._cells)
 
     def _counts(self, said: _Said) -> bool:
         limits = self._study.limits

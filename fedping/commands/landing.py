@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -235,7 +236,8 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
         for name, files in of_studies.items():
             new = 0
             for number, file in enumerate(files, 1):
-                new += copy_landed(file, below(to, key_in(landing, file)))
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    new += copy_landed(file, below(to, key_in(landing, file)))
                 tell(f"{name}: {number:,} of {len(files):,} landed files")
             if as_json:
                 click.echo(msgspec.json.encode({"study": name, "files": len(files), "new": new}).decode())

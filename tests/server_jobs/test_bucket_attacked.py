@@ -27,7 +27,7 @@ from fedping.protocol.landing import (
     lines_landed,
     partition,
     remove_landed,
-    write_again,
+    rewrite,
     write_landed,
 )
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
@@ -139,8 +139,7 @@ def test_a_file_that_goes_or_changes_under_a_round_ends_it_and_the_next_goes_on(
 
     def changed(step: str) -> None:
         if step == "listed":
-            with open_landed(file).opened() as opened:
-                write_again(file, opened.read().slice(0, 10))
+            rewrite(file, lambda table: table.slice(0, 10))
 
     def gone(step: str) -> None:
         if step == "listed":

@@ -23,7 +23,6 @@ from fedping.analysis.study.metrics import METRICS, Window
 from fedping.analysis.study.tally import StudyTally
 from fedping.main import main
 from fedping.model_store import ModelStore
-from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import (
     OLDER,
@@ -38,11 +37,12 @@ from fedping.protocol.landing import (
     note_newest,
     partition,
     remove_landed,
-    write_again,
+    rewrite,
     write_landed,
 )
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
 from fedping.protocol.place import Place, below, key_in, name_of, place_of
+from fedping.protocol.storage import ChangedMeanwhile
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -172,15 +172,13 @@ def test_the_same_pings_are_the_same_bytes_and_read_alike(rows: int, landing: Pl
 
 def test_a_file_is_written_again_with_fewer_pings(landing: Place) -> None:
     file = write_landed(partition(landing, "s", "main", 0), landed_table(MANY, 1), 1, {b"note": b"kept"})
-    with open_landed(file).opened() as opened:
-        table = opened.read()
-    write_again(file, table.slice(0, 10))
+    rewrite(file, lambda table: table.slice(0, 10))
     again = open_landed(file)
     assert again.footer.num_rows == 10
     assert again.footer.metadata[b"note"] == b"kept"
     remove_landed(file)
     with pytest.raises(FileNotFoundError):
-        write_again(file, table)
+        rewrite(file, lambda table: table)
 
 
 # --- reading from a bucket ---
@@ -259,36 +257,23 @@ def test_a_bucket_that_is_away_is_no_damaged_file(bucket: Bucket, monkeypatch: p
             ask()
 
 
-def test_what_somebody_else_has_written_meanwhile_is_not_written_over(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedping.protocol import object_storage
-
-    landing = place_of(bucket.url)
+def test_what_somebody_else_has_written_since_it_was_read_is_not_written_over(landing: Place) -> None:
     file = write_landed(partition(landing, "s", "main", 0), landed_table(30, 3), 1)
-    with open_landed(file).opened() as opened:
-        table = opened.read()
-    heads = object_storage.BucketStorage._head
 
-    def looked_too_early(self: Any, where: Any) -> Any:
-        found = heads(self, where)
-        monkeypatch.undo()
-        write_again(file, table.slice(0, 20))
-        return found
+    def meanwhile(table: pa.Table) -> pa.Table:
+        rewrite(file, lambda table: table.slice(0, 20))
+        return table.slice(0, 10)
 
-    monkeypatch.setattr(object_storage.BucketStorage, "_head", looked_too_early)
-    with pytest.raises(FedpingError, match="changed by somebody else at the same time"):
-        write_again(file, table.slice(0, 10))
+    with pytest.raises(ChangedMeanwhile, match="changed by somebody else at the same time"):
+        rewrite(file, meanwhile)
     assert open_landed(file).footer.num_rows == 20
 
 
 def test_a_file_whose_answer_was_lost_as_it_was_written_again_is_written(bucket: Bucket) -> None:
     landing = place_of(bucket.url)
     file = write_landed(partition(landing, "s", "main", 0), landed_table(30, 3), 1)
-    with open_landed(file).opened() as opened:
-        table = opened.read()
     bucket.faults("lost", method="PUT", most=1)
-    write_again(file, table.slice(0, 10))
+    rewrite(file, lambda table: table.slice(0, 10))
     assert open_landed(file).footer.num_rows == 10
 
 
