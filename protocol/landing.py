@@ -229,7 +229,7 @@ def copy_landed(file: Place, to: Place) -> bool:
 
 def _are_equal(one: Place, other: Place, size: int) -> bool:
     with storage_of(one).opened(one) as mine, storage_of(other).opened(other) as theirs:
-        return all(a == b for a, b in zip(_pieces(mine, size), _pieces(theirs, size), strict=True))
+        return all(bytes(a) == bytes(b) for a, b in zip(_pieces(mine, size), _pieces(theirs, size), strict=True))
 
 
 def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedping.model_store.blobs import Blobs, LocalBlobs
 from fedping.model_store.objects import ObjectBlobs
+from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.object_store import PATIENCE_VARIABLE, _reason
+from fedping.protocol.object_storage import BUCKETS
+from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason
 from fedping.protocol.place import Bucket as Place
 from fedping.protocol.place import place_of
 from tests.support import azurite
@@ -396,12 +399,45 @@ def test_a_place_is_a_path_or_a_bucket(said: str, place: Path | Place) -> None:
         "s3://secret@bucket",
         "az://container/x?sv=1&sig=secret",
         "gs://bucket/x#secret",
+        "s3://KEYID:secret/bucket",
+        "az://account;AccountKey=secret/container",
+        "s3://bucket/x%3Fsig=secret",
     ],
 )
 def test_a_secret_in_an_address_is_refused_and_not_repeated(said: str) -> None:
     with pytest.raises(InvalidSettings, match="has a name, a password or a token in it") as told:
         place_of(said)
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "said"),
+    [
+        ("s3", "AWS_SESSION_TOKEN", "secret\n"),
+        ("s3", "AWS_ACCESS_KEY_ID", " secret"),
+        ("gs", "GOOGLE_BEARER_TOKEN", "secret\nsecret"),
+        ("az", "AZURE_STORAGE_ACCOUNT_KEY", "secret\r\n"),
+    ],
+)
+def test_a_variable_that_no_request_can_hold_is_named_and_not_repeated(
+    scheme: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, said)
+    with pytest.raises(InvalidSettings, match=f"{name} has a line break, or a space at an end") as told:
+        open_store(place_of(f"{scheme}://bucket-of-{name.lower().replace('_', '-')}"))
+    assert "secret" not in str(told.value)
+
+
+def test_a_panic_of_the_library_is_an_error(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As the library's own, which cannot be imported."""
+
+    def panics(*_: Any, **__: Any) -> None:
+        raise PanicException
+
+    monkeypatch.setattr("obstore.head", panics)
+    with pytest.raises(StorageAway, match="its library cannot make a request of what the environment says"):
+        BUCKETS.size(place_of(f"{bucket.url}/x"))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,18 @@ def test_a_shard_is_kept_even_when_nobody_falls_into_it(tmp_path: Path) -> None:
     assert [file.metadata.row_group(i).num_rows for i in range(SHARDS)] == [5_000] + [0] * (SHARDS - 1)
 
 
+def test_a_link_to_a_folder_that_it_lies_in_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = write_landed(landing.partition(tmp_path / "disk", "b", "main", 0), landed_table(3, 1), 1)
+    here = tmp_path / "landing"
+    file = write_landed(landing.partition(here, "a", "main", 0), landed_table(3, 1), 1)
+    (here / "study=b").symlink_to(tmp_path / "disk/study=b")
+    for way, to in {"study=a/loop": ".", "study=a/up": here, "other": "..", "self": "self"}.items():
+        (here / way).symlink_to(to)
+    linked = here / "study=b" / elsewhere.relative_to(tmp_path / "disk/study=b")
+    assert landing.all_landed(here) == [file, linked]
+    assert landing.studies_landed(here) == ["a", "b"]
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -50,7 +62,15 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_iterations_are_ordered_as_numbers_and_foreign_names_are_not_read(tmp_path: Path) -> None:
-    for name in ("iteration=9", "iteration=10", "iteration=-1", "iteration=100", "iteration=x", "other"):
+    for name in (
+        "iteration=9",
+        "iteration=10",
+        "iteration=-1",
+        "iteration=100",
+        "iteration=x",
+        "other",
+        "iteration=009",
+    ):
         (landing.line_folder(tmp_path, "s", "main") / name).mkdir(parents=True)
     assert landing.iterations(tmp_path, "s", "main") == [-1, 9, 10, 100]
     folder = landing.partition(tmp_path, "s", "main", 9)

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 
@@ -23,7 +24,7 @@ from fedping.analysis.study.metrics import METRICS, Window
 from fedping.analysis.study.tally import StudyTally
 from fedping.main import main
 from fedping.model_store import ModelStore
-from fedping.protocol.landed_file import UnreadableFile, open_landed
+from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed
 from fedping.protocol.landing import (
     OLDER,
     all_landed,
@@ -42,7 +43,7 @@ from fedping.protocol.landing import (
 )
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
 from fedping.protocol.place import Place, below, key_in, name_of, place_of
-from fedping.protocol.storage import ChangedMeanwhile
+from fedping.protocol.storage import ChangedMeanwhile, storage_of
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -179,6 +180,45 @@ def test_a_file_is_written_again_with_fewer_pings(landing: Place) -> None:
     remove_landed(file)
     with pytest.raises(FileNotFoundError):
         rewrite(file, lambda table: table)
+
+
+def test_a_copy_that_was_damaged_is_made_again(landing: Place, tmp_path: Path) -> None:
+    file = write_landed(partition(tmp_path, "s", "main", 0), landed_table(MANY, 1), 1)
+    unsealed = partition(tmp_path, "s", "main", 1) / "2-b.parquet"
+    unsealed.parent.mkdir()
+    pq.write_table(landed_table(MANY, 2), unsealed)
+    for mine in (file, unsealed):
+        copy = below(landing, key_in(tmp_path, mine))
+        assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
+        whole = bytearray(mine.read_bytes())
+        whole[len(whole) // 3] ^= 1
+        storage_of(copy).write(copy, [bytes(whole)])
+        assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
+        assert bytes(storage_of(copy).tail(copy, 2 * len(whole))[0]) == mine.read_bytes()
+
+
+def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, tmp_path: Path) -> None:
+    file = write_landed(partition(landing, "s", "main", 0), landed_table(MANY, 1), 1)
+    to = tmp_path / "copy.parquet"
+    verify = LandedFile.verify
+
+    def then_it_shrinks(self: LandedFile, columns: Sequence[str]) -> None:
+        verify(self, columns)
+        storage_of(file).write(file, [b"short"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LandedFile, "verify", then_it_shrinks)
+        with pytest.raises(UnreadableFile, match="was changed while it was copied"):
+            copy_landed(file, to)
+    assert list(tmp_path.rglob("*copy*")) == []
+
+
+def test_an_object_that_was_cut_since_its_footer_was_read_is_damaged(landing: Place) -> None:
+    file = write_landed(partition(landing, "s", "main", 0), landed_table(50_000, 1), 1)
+    opened = open_landed(file)
+    storage_of(file).write(file, [b"short"])
+    with pytest.raises(UnreadableFile, match="is damaged"):
+        list(opened.batches(["client_id"]))
 
 
 # --- reading from a bucket ---
