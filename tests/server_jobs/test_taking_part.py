@@ -75,7 +75,8 @@ def test_the_newest_files_are_read_first_and_a_large_one_in_part(
 ) -> None:
     study = study_of()
     for file in range(3):
-        land(tmp_path, study, *(Said(client=10 * file + k, arm="hospitals", received_ms=file) for k in range(4)))
+        pings = [Said(client=10 * file + k, arm="hospitals", received_ms=file) for k in range(4)]
+        land(tmp_path, study, *pings, landed_ms=file)
     monkeypatch.setattr(taking_part, "MOST_PINGS", 6)
     roll = roll_of(tmp_path, study, "main")
     assert (sorted(one.heard_ms for one in roll.listed), roll.complete) == ([1, 1, 2, 2, 2, 2], False)

@@ -37,7 +37,7 @@ def client_in(study: Study, arm: str, number: int) -> UUID:
     return next(one for one in found if (dealt := enrol(study, str(one))) is not None and dealt.name == arm)
 
 
-def land(landing: Path, study: Study, *pings: Said, m: int | None = None) -> None:
+def land(landing: Path, study: Study, *pings: Said, m: int | None = None, landed_ms: int = 1_000) -> None:
     """Land pings of one line, each version in its folder.
 
     ``named`` is the arm that a ping names, if not its own; with ``m`` all have an update of so many numbers.
@@ -58,4 +58,4 @@ def land(landing: Path, study: Study, *pings: Said, m: int | None = None) -> Non
             "confusion": pa.array([ping.confusion for ping in some], pa.list_(pa.int32())),
         }
         table = landed_table(MODEL_UPDATE, columns, None if m is None else np.ones((k, m)))
-        write_landed(partition(landing, study.name, "main", version), table, 1_000 + number)
+        write_landed(partition(landing, study.name, "main", version), table, landed_ms + number)
