@@ -110,15 +110,32 @@ def test_the_public_heartbeat_names_checks_and_tells_no_more(ingest: IngestApp, 
 
 
 def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks are worked out anew only after ten times as long as they took; here they take for ever."""
-    asked: list[int] = []
-    monkeypatch.setattr(health, "health", lambda _: asked.append(1) or {"journal": None})
-    clock = iter(range(10_000_000))
-    monkeypatch.setattr(health.time, "monotonic", lambda: float(next(clock)))
-    pulse = health.Pulse(ingest.services, rest=1e6)
+    """The checks are worked out anew only after ten times as long as they took."""
+    asked: list[float] = []
+    now, takes = 0.0, 0.1
+
+    def check(_: object) -> dict[str, str | None]:
+        nonlocal now
+        now += takes
+        asked.append(now)
+        return {"journal": None}
+
+    monkeypatch.setattr(health, "health", check)
+    monkeypatch.setattr(health.time, "monotonic", lambda: now)
+    pulse = health.Pulse(ingest.services, rest=9.0)
     for _ in range(1000):
         assert pulse() == {"journal": None}
-    assert len(asked) == 1
+        now += 0.01
+    assert len(asked) == pytest.approx(10 + 1, abs=1), "in about ten seconds"
+    takes = 60.0
+    now += 1.0
+    pulse()
+    now += health.LONGEST_REST - 0.01
+    pulse()
+    assert len(asked) == pytest.approx(11 + 1, abs=1)
+    now += 0.02
+    pulse()
+    assert len(asked) == pytest.approx(12 + 1, abs=1), "an answer that took long does not outlive what it is about"
 
 
 @pytest.mark.parametrize("rest", [0.0, 9.0])

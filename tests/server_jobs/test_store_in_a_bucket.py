@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -272,8 +271,14 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", ["error", "hangs"])
-def test_nobody_waits_for_a_bucket_that_is_away(kind: str, tmp_path: Path, bucket: Bucket) -> None:
-    """Clients are served what was seen, load balancers are answered, pings land, and the heartbeat fails."""
+def test_nobody_waits_for_a_bucket_that_is_away(
+    kind: str, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are served what was seen, load balancers are answered, pings land, and the heartbeat fails.
+
+    A request to the bucket itself is tried for longer than any client here waits.
+    """
+    monkeypatch.setenv(PATIENCE_VARIABLE, "300")
     place = place_of(bucket.url)
     make_store(place)
     with (
@@ -283,7 +288,6 @@ def test_nobody_waits_for_a_bucket_that_is_away(kind: str, tmp_path: Path, bucke
         newest = f"{ingest.url}/models/{STUDY}/main/latest.json"
         assert requests.get(newest, timeout=60).status_code == 200
         bucket.faults(kind)
-        began = time.monotonic()
         fetched = clients.map(lambda _: requests.get(newest, timeout=60).status_code, range(40))
         unknown = [clients.submit(post, ingest.url, version=7) for _ in range(4)]
         assert requests.get(f"{ingest.url}/__lbheartbeat__", timeout=60).status_code == 200
@@ -291,10 +295,8 @@ def test_nobody_waits_for_a_bucket_that_is_away(kind: str, tmp_path: Path, bucke
         assert post(ingest.url) == 200
         assert ingest.flush()["landed"] == 1
         assert [one.result() for one in unknown] == [503] * 4
-        assert time.monotonic() - began < 15, "one request alone is tried for 20 seconds"
         assert not ingest.is_well()
-        assert time.monotonic() - began < 40
-        assert "fedping_" in requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=13).text
+        assert "fedping_" in requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=60).text
         bucket.well()
         assert wait_until(ingest.is_well)
 

@@ -44,6 +44,9 @@ NEARLY_FULL_PARTS = 20
 PATIENCE = 10.0
 """Seconds within which all checks have to answer: each takes milliseconds, unless a disk or a network hangs."""
 
+LONGEST_REST = 10.0
+"""Seconds for which an answer is told again at most: one that took long, as nothing answered, must not outlive that."""
+
 _HANGS = (
     f"the checks have not come back for {PATIENCE:g} s; a disk, a network file system or an object store hangs: see "
     "what it says"
@@ -205,8 +208,8 @@ class Pulse:
 
     Args:
         watched: what is checked.
-        rest: for how many times as long as they took they are told again. Anybody may ask in public, and a million
-            requests must not cost more than a share of the time.
+        rest: for how many times as long as they took they are told again, up to :data:`LONGEST_REST`. Anybody may ask
+            in public, and a million requests must not cost more than a share of the time.
     """
 
     def __init__(self, watched: Watched, rest: float = 0.0) -> None:
@@ -244,5 +247,5 @@ class Pulse:
             self._defect = error
         finally:
             now = time.monotonic()
-            self._stale_at = now + self._rest * (now - self._began)
+            self._stale_at = now + min(self._rest * (now - self._began), LONGEST_REST)
             ended.set()
