@@ -192,7 +192,8 @@ def _print(found: UploadPlan) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=f"line {found.line}: {found.m:,} weights", title_justify="left")
+    title = f"line {found.line}: {found.m:,} weights"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("upload", no_wrap=True)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
