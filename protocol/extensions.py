@@ -197,6 +197,8 @@ class Extension:
 
 
 _registered: dict[tuple[Kind, str], Extension] = {}
+_lost: dict[tuple[Kind, str], str] = {}
+"""What has been sent to this process and cannot be had here: why not."""
 _loading = threading.RLock()
 _loaded = False
 
@@ -223,7 +225,13 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
 
 
 def found(kind: Kind, name: str) -> Extension | None:
-    """Return the extension of this name; if it is not known yet, import those that are installed first."""
+    """Return the extension of this name; if it is not known yet, import those that are installed first.
+
+    Raises:
+        InvalidSettings: it was sent to this process and cannot be had here, or one of those cannot be imported.
+    """
+    if (kind, name) in _lost:
+        raise InvalidSettings(_lost[kind, name])
     if (kind, name) not in _registered:
         load()
     return _registered.get((kind, name))
@@ -315,11 +323,20 @@ class Packed(NamedTuple):
 
     Attributes:
         data: for :func:`unpack`.
-        modules: those that the other process has to have, as what they define does not go by value.
+        modules: those that it needs there, of whomever they are: what goes by value may still import others.
     """
 
     data: bytes
     modules: frozenset[str]
+
+
+class _Parcel(NamedTuple):
+    """An extension on its way: itself by value, or nothing, as importing its module registers it there."""
+
+    kind: Kind
+    name: str
+    module: str
+    value: bytes | None
 
 
 def packed() -> Packed:
@@ -328,13 +345,13 @@ def packed() -> Packed:
     They go by value. What is or uses a struct, which cannot be had by value, goes by its module; one of a script, which
     is no module elsewhere, stays here.
     """
-    entries = [_packed(each) for each in _registered.values()]
-    modules = frozenset(each for each in entries if isinstance(each, str)) - {"__main__"}
-    return Packed(pickle.dumps(entries) if entries else b"", modules)
+    modules: set[str] = set()
+    parcels = [_packed(each, modules) for each in _registered.values()]
+    return Packed(pickle.dumps(parcels) if parcels else b"", frozenset(modules - {"__main__"}))
 
 
-def _packed(extension: Extension) -> bytes | str:
-    """Return an extension by value, or the name of its module."""
+def _packed(extension: Extension, modules: set[str]) -> _Parcel:
+    """Return an extension for another process, and add the modules that it needs there."""
     cloudpickle = _cloudpickle()
     copyreg.pickle(msgspec.Meta, _reduced)  # which stands in annotations, and does not do this itself
 
@@ -342,35 +359,48 @@ def _packed(extension: Extension) -> bytes | str:
         def reducer_override(self, of: Any) -> Any:
             if isinstance(of, type) and issubclass(of, Struct) and not of.__module__.startswith("fedping."):
                 raise pickle.PicklingError("a struct would come out there without its fields")
+            if inspect.ismodule(of):
+                modules.add(of.__name__)
+            elif inspect.isfunction(of) or isinstance(of, type):
+                modules.add(str(of.__module__))
             return super().reducer_override(of)
 
     module = extension.make.__module__
+    modules.add(module)
     home = sys.modules.get(module.partition(".")[0])
     is_elsewhere = home is not None and home.__name__ not in ("__main__", "fedping")
     written = io.BytesIO()
     if is_elsewhere:
         cloudpickle.register_pickle_by_value(home)
     try:
-        Pickler(written).dump((extension.kind, extension.name, extension.make, extension.code, extension.keywords))
+        Pickler(written).dump((extension.make, extension.code, extension.keywords))
     except (TypeError, pickle.PicklingError):
-        return module
+        return _Parcel(extension.kind, extension.name, module, None)
     finally:
         if is_elsewhere:
             cloudpickle.unregister_pickle_by_value(home)
-    return written.getvalue()
+    return _Parcel(extension.kind, extension.name, module, written.getvalue())
 
 
 def unpack(data: bytes) -> None:
-    """Register what :func:`packed` made in another process of ours."""
-    for one in pickle.loads(data) if data else ():
+    """Register what :func:`packed` made in another process of ours; who needs what cannot be had here is told why."""
+    _lost.clear()
+    for parcel in pickle.loads(data) if data else ():
+        if parcel.value is None and parcel.module == "__main__":
+            continue
+        whose = f"the {parcel.kind.replace('_', ' ')} '{parcel.name}', which was sent to a worker process,"
         try:
-            if isinstance(one, str):
-                importlib.import_module(one)  # it registers what it has, by the hash of the code that is here
-                continue
-            extension = _extension(*pickle.loads(one))
-        except ImportError:
-            continue  # whoever needs it is told so
-        _registered[extension.kind, extension.name] = extension
+            _imported(partial(_unpacked, parcel), whose)
+        except InvalidSettings as error:
+            _lost[parcel.kind, parcel.name] = str(error)
+
+
+def _unpacked(parcel: _Parcel) -> None:
+    if parcel.value is None:
+        importlib.import_module(parcel.module)  # it registers what it has, by the hash of the code that is here
+        return
+    extension = _extension(parcel.kind, parcel.name, *pickle.loads(parcel.value))
+    _registered[extension.kind, extension.name] = extension
 
 
 def _reduced(meta: msgspec.Meta) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.shipping import ship_modules
+from fedping.server_jobs.spark.shipping import Shipped, ship_modules, take_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,8 +70,8 @@ class SparkEngine:
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
             extensions = packed()
-            ship_modules(session.sparkContext, extensions.modules)
-            run = _runner(work, tasks, pieces, extensions.data)
+            shipped = ship_modules(session.sparkContext, extensions.modules)
+            run = _runner(work, tasks, pieces, shipped, extensions.data)
             if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
                 numbers = session.range(0, len(tasks), 1, len(tasks))
                 yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
@@ -97,7 +97,7 @@ def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD
 
 
 def _runner(
-    work: Work, tasks: list[tuple[int, ...]], pieces: int, extensions: bytes
+    work: Work, tasks: list[tuple[int, ...]], pieces: int, shipped: Shipped, extensions: bytes
 ) -> Callable[[int], Iterator[tuple[int, bytes]]]:
     """Return what a Spark worker runs: from a task's number to rows, so many pieces of the outcome of each shard.
 
@@ -105,6 +105,7 @@ def _runner(
     """
 
     def run(number: int) -> Iterator[tuple[int, bytes]]:
+        take_up(shipped)
         unpack(extensions)
         for shard, outcome in _packed(work, tasks[number]):
             size = -(-len(outcome) // pieces)

@@ -172,6 +172,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
         # the folders of a checkout, must not shadow the operator's own modules, so it comes last.
         roots = [os.environ.get("PYTHONPATH", ""), *package_roots()]
         made["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
+        made["PYTHONSAFEPATH"] = "1"  # nor must what is in the folder from which they happen to be started
     return made
 
 

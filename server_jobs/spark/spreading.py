@@ -19,7 +19,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.shipping import ship_modules
+from fedping.server_jobs.spark.shipping import Shipped, ship_modules, take_up
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,13 +53,13 @@ def spread(
     if not count:
         return
     extensions = packed()
-
-    def done(number: int) -> Said:
-        return number, _done(work, extensions.data, number)
-
     with sessions.working(job) as session:
         context = session.sparkContext
-        ship_modules(context, {*modules, *extensions.modules})
+        shipped = ship_modules(context, {*modules, *extensions.modules})
+
+        def done(number: int) -> Said:
+            return number, _done(work, shipped, extensions.data, number)
+
         heard: SimpleQueue[list[Said] | BaseException | None] = SimpleQueue()
         acting = threading.Thread(target=_act, args=(context, done, count, heard), name="spark-spreading", daemon=True)
         acting.start()
@@ -125,12 +125,13 @@ def _saying() -> Any:
     return Saying()
 
 
-def _done(work: Callable[[int], Any], extensions: bytes, number: int) -> bytes:
+def _done(work: Callable[[int], Any], shipped: Shipped, extensions: bytes, number: int) -> bytes:
     """Return the outcome of a piece of work, or the error that it ended with.
 
     An error is an outcome, because Spark would try the same again in vain, and tell of it by a Java stack trace.
     """
     try:
+        take_up(shipped)
         unpack(extensions)
         return pickle.dumps((work(number), None))
     except Exception as error:
