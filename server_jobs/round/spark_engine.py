@@ -19,7 +19,7 @@ from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.shipping import Shipped, ship_modules, take_up
+from fedping.server_jobs.spark.own_modules import Shipped, ship_modules, take_up
 
 if TYPE_CHECKING:
     import pyarrow as pa

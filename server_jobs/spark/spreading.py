@@ -19,7 +19,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.shipping import Shipped, ship_modules, take_up
+from fedping.server_jobs.spark.own_modules import Shipped, ship_modules, take_up
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
