@@ -7,6 +7,7 @@ call returns, or absent. When a file landed is read from its name, never from th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -163,7 +164,7 @@ class FolderStorage:
         """See :meth:`Storage.folders`."""
         try:
             with os.scandir(_path(folder)) as entries:
-                return [entry.name for entry in entries if entry.is_dir()]
+                return [entry.name for entry in entries if _is_folder(entry)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -286,6 +287,16 @@ def _write(final: Path, parts: Iterable[bytes | memoryview], like: os.stat_resul
         hidden.unlink(missing_ok=True)
         raise
     sync_folder(final.parent)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def _handle(path: Path) -> int:
