@@ -202,13 +202,21 @@ class Recording:
                 yield found
 
     def _columns(self, file: Place, schema: pa.Schema) -> list[str]:
-        """Return the columns to read, all of which are there, once, and of such values as landed pings have."""
-        from fedping.protocol.arrow import landed_schema
+        """Return the columns to read: each is there once, and of such values as landed pings have.
 
-        expected = [each for each in landed_schema(self._document) if each.name != "received_at"]
-        for each in expected:
+        What a ping may leave out, an older file may not know.
+        """
+        from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+
+        columns: list[str] = []
+        for each in landed_schema(self._document):
+            if each.name == "received_at":
+                continue
             found = [field.type for field in schema if field.name == each.name]
             if len(found) == 1 and _kind(found[0]) in (_kind(each.type), *(["null"] if each.nullable else [])):
+                columns.append(each.name)
+                continue
+            if not found and each.nullable and each.name not in (UPDATE, UPDATE_ENCODING):
                 continue
             has = f"has no column '{each.name}'"
             if found:
@@ -219,7 +227,7 @@ class Recording:
                 f"{file} {has}, so it holds no {self._document.name} pings, which study '{self._study.name}' takes; "
                 "give a recording of such a study"
             )
-        return [each.name for each in expected]
+        return columns
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Recorded]:
         table = batch.select([name for name in batch.schema.names if name not in ("update_encoding", "update")])

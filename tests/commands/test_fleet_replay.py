@@ -307,6 +307,14 @@ def test_columns_of_other_values_are_told(
     assert planned.attempts == []
 
 
+def test_pings_that_landed_before_a_field_was_known_are_posted(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = landed_model_updates(made(np.random.default_rng(1), 10, 3), 1)
+    pq.write_table(table.drop_columns(["confusion"]), tmp_path / "a.parquet")
+    assert replayed(capsys, planned.url, "--replay", str(tmp_path))["pings"]["accepted"] == 10
+
+
 NO_ID = "the id of its document or of its client is not 16 bytes"
 
 
