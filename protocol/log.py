@@ -78,7 +78,7 @@ def tell(message: str, level: Level = "error", *, before: str = "fedping: ", tra
         about: what it is about, where that is known: study, line, version, outcome. Only in JSON: a sentence says it.
     """
     if _lines is None:
-        print(f"{before}{_shown(message)}", *([trace] if trace else []), sep="\n", file=sys.stderr, flush=True)
+        print(f"{before}{shown(message)}", *([trace] if trace else []), sep="\n", file=sys.stderr, flush=True)
     else:
         _write(_line(message, level, trace=trace, **about))
 
@@ -102,9 +102,9 @@ def tell_past_streams(message: str, level: Level = "error") -> None:
     _write(f"fedping: {message}\n".encode() if _lines is None else _line(message, level))
 
 
-def _shown(text: str) -> str:
+def shown(text: str, kept: str = "\n\t") -> str:
     """Return text that does nothing to a terminal: what another machine answered may be quoted in it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
 def _line(message: str, level: Level, **about: Any) -> bytes:

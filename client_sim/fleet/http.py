@@ -32,6 +32,7 @@ from fedping.client_sim.fleet.transport import (
 from fedping.protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import NewerFormat, without_format
+from fedping.protocol.log import shown
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
@@ -325,7 +326,7 @@ def _why(status: int, body: bytes) -> str:
         said: Any = msgspec.json.decode(body)["error"]
     except (*_NOT_WHAT_WAS_ASKED, KeyError, TypeError):
         said = None
-    return f"{status} {said[:_LONGEST_REASON]}" if isinstance(said, str) else f"HTTP {status}"
+    return f"{status} {shown(said[:_LONGEST_REASON], kept='')}" if isinstance(said, str) else f"HTTP {status}"
 
 
 def _in_words(error: BaseException) -> str:

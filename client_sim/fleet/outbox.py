@@ -13,10 +13,23 @@ from uuid import UUID
 from fedping.client_sim.fleet.transport import Delivery, Outcome, Transport
 from fedping.client_sim.fleet.waiting import Backoff, Sleep, each
 
+MOST_REASONS = 100
+"""That are counted apart: who sends or answers anything may have a new one for every ping."""
 
-@dataclass(frozen=True, slots=True)
+OTHER_REASONS = f"other reasons than the first {MOST_REASONS}"
+
+
+def count_reason(reasons: Counter[str], reason: str) -> None:
+    """Count a reason, or, where there are many already and this is a new one, that there are others."""
+    reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Letter:
-    """One ping as it is posted: its document id for good, its JSON, and whether it will be sent a second time."""
+    """One ping as it is posted: its document id for good, its JSON, and whether it will be sent a second time.
+
+    Two of one document, as a recording may have them, are two letters.
+    """
 
     document_id: UUID
     body: bytes
@@ -58,9 +71,9 @@ class Outbox:
         self, transport: Transport, study: str, *, backoff: Backoff, at_once: int, sleep: Sleep, random: Random
     ) -> None:
         self.counts = Counts()
-        self._pending: dict[UUID, Letter] = {}
+        self._pending: dict[Letter, None] = {}  # in the order in which they came
         self._given_up = 0
-        self._not_before: dict[UUID, float] = {}
+        self._not_before: dict[Letter, float] = {}
         self._transport = transport
         self._study = study
         self._backoff = backoff
@@ -76,7 +89,7 @@ class Outbox:
     def add(self, letters: Sequence[Letter]) -> None:
         """Take charge of new pings."""
         self.counts.generated += len(letters)
-        self._pending.update((letter.document_id, letter) for letter in letters)
+        self._pending.update(dict.fromkeys(letters))
 
     async def deliver(self, within: float = 0.0) -> None:
         """Try to hand over what is here, each ping at a random moment within so many seconds.
@@ -85,7 +98,7 @@ class Outbox:
         are not touched. When cancelled, what was under way stays here.
         """
         now = _clock()
-        letters = [letter for key, letter in self._pending.items() if self._not_before.get(key, now) <= now]
+        letters = [letter for letter in self._pending if self._not_before.get(letter, now) <= now]
         moments = sorted(within * self._random.random() for _ in letters)
         jobs = ((moment, partial(self._deliver, letter)) for moment, letter in zip(moments, letters, strict=True))
         await each(jobs, self._at_once, self._sleep)
@@ -97,8 +110,9 @@ class Outbox:
         """
         self.add([letter])
         await self._deliver(letter, places)
-        if self._pending.pop(letter.document_id, None) is not None:
-            self._not_before.pop(letter.document_id, None)
+        if letter in self._pending:
+            del self._pending[letter]
+            self._not_before.pop(letter, None)
             self._given_up += 1
 
     async def _deliver(self, letter: Letter, places: asyncio.Semaphore) -> None:
@@ -108,10 +122,10 @@ class Outbox:
             asked = outcome.retry_after or 0.0
             if failures >= self._backoff.attempts or asked > self._backoff.longest:
                 if asked:
-                    self._not_before[letter.document_id] = _clock() + asked
+                    self._not_before[letter] = _clock() + asked
                 return
             wait = self._backoff.wait(failures, self._random.random(), outcome.retry_after)
-            self.counts.retries[outcome.reason] += 1
+            count_reason(self.counts.retries, outcome.reason)
             await self._sleep(wait)
             await places.acquire()
         if letter.twice and outcome.delivery is Delivery.ACCEPTED:
@@ -131,12 +145,12 @@ class Outbox:
         """Count an answer; return whether it was the last word on this ping."""
         if outcome.delivery is Delivery.RETRY:
             return False
-        del self._pending[letter.document_id]
-        self._not_before.pop(letter.document_id, None)
+        del self._pending[letter]
+        self._not_before.pop(letter, None)
         if outcome.delivery is Delivery.ACCEPTED:
             self.counts.accepted += 1
         else:
-            self.counts.rejected[outcome.reason] += 1
+            count_reason(self.counts.rejected, outcome.reason)
         return True
 
 

@@ -8,41 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import math
+import os
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
 from fedping.client_sim.fleet.model_pings import as_json_arrays, as_json_objects
-from fedping.client_sim.fleet.outbox import Letter, Outbox
+from fedping.client_sim.fleet.outbox import Letter, Outbox, count_reason
 from fedping.client_sim.fleet.summary import PingSummary, ping_summary
 from fedping.client_sim.fleet.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.client_sim.fleet.waiting import Backoff
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
-from fedping.protocol.place import Bucket, Place, name_of
+from fedping.protocol.place import Bucket, Place, key_in, name_of
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_T = TypeVar("_T")
+
 BYTES_AT_A_TIME = 4 * 2**20
 """About how much of a Parquet file is worked on at a time; of its row group Arrow may keep all."""
 
 ROWS_AT_A_TIME = 1024
+
+TEXT_AT_A_TIME = 2**18
+"""Bytes of NDJSON, which may be as many lines without a ping, or thousands of pings."""
 
 LONGEST_LINE = 64 * 2**20
 """Bytes of an NDJSON line: more than a ping of the most weights has."""
@@ -52,6 +59,15 @@ WAITING = 4
 
 REFRESH_S = 10.0
 """How often it is asked which version is the current one."""
+
+BURST_S = 0.1
+"""Seconds' worth of pings at most that follow at once on a time in which none could be sent."""
+
+LOOK_S = 0.5
+"""How often whoever waits to send a ping asks whether it goes on."""
+
+PARTING_S = 1.0
+"""How long what is being read is waited for at the end. It is rarely under way for longer, unless a bucket hangs."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET = b"PAR1"
@@ -127,14 +143,18 @@ class Recording:
 
     Attributes:
         files: in the order in which they landed.
-        skipped: pings that are left out, by reason, counted while they are read.
+        skipped: pings that are left out, by reason, counted while they are read (:func:`count_reason`).
 
     Raises:
         FedpingError: there is no recording at the path.
     """
 
     def __init__(self, path: Place, study: PublicStudy, of: str | None = None) -> None:
-        self.files = _files(path, of or study.name)
+        try:
+            self.files = _files(path, of or study.name)
+        except OSError as error:
+            raise FedpingError(f"cannot read the recording {path} ({error}); give another --replay") from error
+        self._path = path
         self.skipped: Counter[str] = Counter()
         self._study = study
         self._document: DocumentType = DOCUMENT_TYPES[study.pings]
@@ -142,7 +162,13 @@ class Recording:
         self._length = {arm.name: lengths.get(arm.line or "", 0) for arm in study.arms}
 
     def pings(self) -> Iterator[Recorded]:
-        """Yield the pings, a few of them in memory at a time.
+        """Yield the pings, as :meth:`batches` does, one by one."""
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[list[Recorded]]:
+        """Yield the pings, a few at a time; none of them where a part of the recording has nothing to post.
+
+        So whoever takes them is never away for long, whatever there is to skip.
 
         Raises:
             FedpingError: a file is damaged, or holds no pings of the study's type.
@@ -156,23 +182,50 @@ class Recording:
             except OSError as error:
                 raise FedpingError(f"cannot read the recording {file} ({error}); give another --replay") from error
 
-    def _parquet(self, file: Place) -> Iterator[Recorded]:
+    def _parquet(self, file: Place) -> Iterator[list[Recorded]]:
+        import pyarrow as pa
+
         landed = open_landed(file)
-        columns = self._columns(file, landed.footer.schema.to_arrow_schema())
+        try:
+            schema = landed.footer.schema.to_arrow_schema()
+        except pa.ArrowException as error:
+            raise UnreadableFile(file, f"is not a whole Parquet file ({first_line(error)})") from error
+        columns = self._columns(file, schema)
         size = sum(landed.footer.row_group(i).total_byte_size for i in range(landed.footer.num_row_groups))
         rows = max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * landed.footer.num_rows // max(1, size)))
         for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
             for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
-                yield from self._rows(batch)
+                try:
+                    found = list(self._rows(batch))
+                except (pa.ArrowException, ValueError, IndexError) as error:  # a text that is none
+                    raise UnreadableFile(file, f"is damaged ({first_line(error)})") from error
+                yield found
 
     def _columns(self, file: Place, schema: pa.Schema) -> list[str]:
-        payload = self._document.payload
-        fields = [name for name in payload.__struct_fields__ if name != "update" and name not in payload.ALIASES]
-        columns = ["document_id", "client_id", *fields, "update_encoding", "update"]
-        if missing := [name for name in columns if name not in schema.names]:
+        """Return the columns to read: each is there once, and of such values as landed pings have.
+
+        What a ping may leave out, an older file may not know.
+        """
+        from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+
+        columns: list[str] = []
+        for each in landed_schema(self._document):
+            if each.name == "received_at":
+                continue
+            found = [field.type for field in schema if field.name == each.name]
+            if len(found) == 1 and _kind(found[0]) in (_kind(each.type), *(["null"] if each.nullable else [])):
+                columns.append(each.name)
+                continue
+            if not found and each.nullable and each.name not in (UPDATE, UPDATE_ENCODING):
+                continue
+            has = f"has no column '{each.name}'"
+            if found:
+                has = f"has a column '{each.name}' of type {str(found[0])[:60]}, not of {_kind(each.type)}"
+            if len(found) > 1:
+                has = f"has {len(found)} columns '{each.name}'"
             raise FedpingError(
-                f"{file} has no column '{missing[0]}', so it holds no {self._document.name} pings, which study "
-                f"'{self._study.name}' takes; give a recording of such a study"
+                f"{file} {has}, so it holds no {self._document.name} pings, which study '{self._study.name}' takes; "
+                "give a recording of such a study"
             )
         return columns
 
@@ -185,13 +238,19 @@ class Recording:
             for name in may_be_absent:
                 if row[name] is None:
                     del row[name]
-            document, client = (UUID(bytes=row.pop(name)) for name in ("document_id", "client_id"))
-            if row["study_variation"] not in self._length:
-                self._skip_arm(row["study_variation"])
+            ids = [row.pop(name) for name in ("document_id", "client_id")]
+            arm = row["study_variation"]
+            if any(each is None or len(each) != 16 for each in ids):
+                self._skip("the id of its document or of its client is not 16 bytes")
+            elif arm is None:
+                self._skip("it names no arm")
+            elif arm not in self._length:
+                self._skip_arm(arm)
             elif update is None:
-                self.skipped[f"its update is none of the weights of arm '{row['study_variation']}'"] += 1
+                self._skip(f"its update is none of the weights of arm '{arm}'")
             else:
-                yield Recorded(document, str(client), row["study_variation"], row | {"update": update})
+                document, client = (UUID(bytes=each) for each in ids)
+                yield Recorded(document, str(client), arm, row | {"update": update})
 
     def _updates(self, batch: pa.RecordBatch) -> list[msgspec.Raw | None]:
         """Return the JSON of every update, "null" where there is none, None where it is not one of the arm's model.
@@ -206,7 +265,7 @@ class Recording:
         from fedping.protocol.update import DENSE, Payloads
 
         found: list[msgspec.Raw | None] = [None] * batch.num_rows
-        payloads, arms = batch.column("update"), batch.column("study_variation").cast(pa.string())
+        payloads, arms = batch.column("update").cast(pa.binary()), batch.column("study_variation").cast(pa.string())
         for place in np.flatnonzero(pc.is_null(payloads).to_numpy(zero_copy_only=False)).tolist():
             found[place] = msgspec.Raw(b"null")
         tags = batch.column("update_encoding").cast(pa.string())
@@ -228,37 +287,39 @@ class Recording:
                     found[place] = msgspec.Raw(text)
         return found
 
-    def _lines(self, file: Path, head: bytes) -> Iterator[Recorded]:
+    def _lines(self, file: Path, head: bytes) -> Iterator[list[Recorded]]:
         import pyarrow as pa
 
+        way = file.name if file == self._path else key_in(self._path, file)
         compression = next((name for sign, name in _COMPRESSED.items() if head.startswith(sign)), None)
-        with pa.input_stream(str(file), compression=compression) as stream, io.BufferedReader(stream) as lines:
-            for number in count(1):
-                line = lines.readline(LONGEST_LINE)
-                if not line:
-                    return
-                if len(line) == LONGEST_LINE:
-                    raise FedpingError(f"line {number} of {file} has over {LONGEST_LINE:,} bytes, which is no ping")
-                if line.strip():
-                    yield from self._line(line, file, number)
+        with pa.input_stream(str(file), compression=compression) as stream:
+            number = 0
+            for lines in _split(stream, file):
+                numbered = enumerate(lines, number + 1)
+                yield [ping for at, line in numbered if line.strip() for ping in self._line(line, f"{way} {at}")]
+                number += len(lines)
 
-    def _line(self, line: bytes, file: Path, number: int) -> Iterator[Recorded]:
+    def _line(self, line: bytes, where: str) -> Iterator[Recorded]:
+        """Yield the ping of a line, if it can be posted; without a document id, that follows from where it is."""
         try:
             ping = msgspec.json.decode(line, type=_Line)
             arm = msgspec.json.decode(ping.payload.get("study_variation", msgspec.Raw(b"null")), type=str)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            self.skipped["it is no ping: give a line as the batch endpoint takes it"] += 1
+            self._skip("it is no ping: give a line as the batch endpoint takes it")
             return
         if ping.type != self._document.name:
-            self.skipped[f"it is of type '{ping.type[:40]}', and the study takes {self._document.name}"] += 1
+            self._skip(f"it is of type {ping.type[:40]!r}, and the study takes {self._document.name}")
         elif arm not in self._length:
             self._skip_arm(arm)
         else:
-            document = ping.document_id or _id_from(f"{file.name} {number}".encode())
+            document = ping.document_id or _id_from(os.fsencode(where))
             yield Recorded(document, ping.client_id, arm, dict(ping.payload))
 
     def _skip_arm(self, arm: str) -> None:
-        self.skipped[f"its arm '{arm[:40]}' is none of study '{self._study.name}'"] += 1
+        self._skip(f"its arm {arm[:40]!r} is none of study '{self._study.name}'")
+
+    def _skip(self, reason: str) -> None:
+        count_reason(self.skipped, reason)
 
 
 class _Line(Struct, rename="camel"):
@@ -318,27 +379,36 @@ class Replay:
         self._times += 1
         self._outbox, self._timed.latencies = self._new_outbox(), Counter()
         self._recording.skipped.clear()
-        places = asyncio.Semaphore(self._settings.at_once)
-        room = asyncio.Semaphore(WAITING * self._settings.at_once)
         failed: FedpingError | None = None
-        async with asyncio.TaskGroup() as group, aclosing(self._letters(iteration)) as letters:
-            number = 0
+        async with asyncio.TaskGroup() as group:
             try:
-                async for letter in letters:
-                    if self._settings.rate and (wait := began + number / self._settings.rate - loop.time()) > 0:
-                        await asyncio.sleep(wait)
-                    number += 1
-                    if not goes_on():
-                        break
-                    await room.acquire()
-                    await places.acquire()
-                    task = group.create_task(self._outbox.hand_over(letter, places))
-                    task.add_done_callback(partial(_leave, room))
+                await self._post(iteration, goes_on, group)
             except FedpingError as error:  # in a group of tasks it would become one of several
                 failed = error
         if failed is not None:
             raise failed
         return self._summary(iteration, loop.time() - began)
+
+    async def _post(self, iteration: int, goes_on: Callable[[], bool], group: asyncio.TaskGroup) -> None:
+        """Have a task of a group hand over each ping of the recording, until there is none or it does not go on."""
+        places = asyncio.Semaphore(self._settings.at_once)
+        room = asyncio.Semaphore(WAITING * self._settings.at_once)
+        pace, now = _Pace(self._settings.rate), asyncio.get_running_loop().time
+        async with aclosing(_read(self._recording.batches())) as batches:
+            async for batch in batches:
+                if not goes_on():
+                    return
+                for ping in batch:
+                    letter = await self._letter(ping, iteration)
+                    due = pace.due(now())
+                    while goes_on() and (wait := due - now()) > 0:
+                        await asyncio.sleep(min(wait, LOOK_S))
+                    if not goes_on():
+                        return
+                    await room.acquire()
+                    await places.acquire()
+                    task = group.create_task(self._outbox.hand_over(letter, places))
+                    task.add_done_callback(partial(_leave, room))
 
     def _new_outbox(self) -> Outbox:
         return Outbox(
@@ -350,17 +420,15 @@ class Replay:
             random=self._random,
         )
 
-    async def _letters(self, iteration: int) -> AsyncGenerator[Letter, None]:
-        settings, encoder = self._settings, msgspec.json.Encoder()
-        for ping in self._recording.pings():
-            payload, line = ping.payload, self._line[ping.arm]
-            if settings.to_current_version and line is not None:
-                payload["model_version"] = await self._versions.current(line)
-            document = ping.document_id
-            if not settings.same_ids:
-                document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
-            body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
-            yield Letter(document, encoder.encode(body))
+    async def _letter(self, ping: Recorded, iteration: int) -> Letter:
+        settings, line, payload = self._settings, self._line[ping.arm], ping.payload
+        if settings.to_current_version and line is not None:
+            payload["model_version"] = await self._versions.current(line)
+        document = ping.document_id
+        if not settings.same_ids:
+            document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
+        body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
+        return Letter(document, msgspec.json.encode(body))
 
     def _summary(self, iteration: int, seconds: float) -> ReplaySummary:
         counts = self._outbox.counts
@@ -372,6 +440,50 @@ class Replay:
             skipped_by_reason=dict(self._recording.skipped.most_common()),
             latency_ms=self._timed.milliseconds(),
         )
+
+
+class _Pace:
+    """Says when pings are due, of which no more than so many a second may go.
+
+    A time in which none went, as none was read or taken, is made up for by a burst of :data:`BURST_S` at most.
+    """
+
+    def __init__(self, rate: float | None) -> None:
+        self._between = 1 / rate if rate else 0.0
+        self._due: float | None = None
+
+    def due(self, now: float) -> float:
+        """Return when the next ping may go, the first at once."""
+        due = now if self._due is None else max(self._due, now - BURST_S)
+        self._due = due + self._between
+        return due
+
+
+async def _read(batches: Iterator[list[Recorded]]) -> AsyncGenerator[list[Recorded], None]:
+    """Yield what is read meanwhile by threads, one after the other: who waits for it sends, and heeds Ctrl-C."""
+    while (batch := await _in_thread(lambda: next(batches, None))) is not None:
+        yield batch
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """Return what a thread returns, which at the end of the program nobody waits for, as one of a pool would be."""
+    result: Future[_T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="recording", daemon=True).start()
+    answer = asyncio.wrap_future(result)
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        await asyncio.wait([answer], timeout=PARTING_S)  # to end a process in the middle of Arrow's work may break it
+        answer.cancel()
+        raise
 
 
 class _Versions:
@@ -435,6 +547,40 @@ _KINDS = (".parquet", ".ndjson", ".jsonl", ".ndjson.gz", ".ndjson.zst")
 def _head(file: Path) -> bytes:
     with open(file, "rb") as opened:
         return opened.read(4)
+
+
+def _split(stream: pa.NativeFile, file: Path) -> Iterator[list[bytes]]:
+    """Yield the lines of a text, those of a part of it together; none that is longer than a ping may be."""
+    number, begun = 1, [b""]
+    while part := stream.read(TEXT_AT_A_TIME):
+        first, *others = part.split(b"\n")
+        begun.append(first)
+        if sum(map(len, begun)) > LONGEST_LINE:
+            raise FedpingError(f"line {number} of {file} has over {LONGEST_LINE:,} bytes, which is no ping")
+        lines = []
+        if others:
+            lines, begun = [b"".join(begun), *others[:-1]], others[-1:]
+        yield lines
+        number += len(lines)
+    yield [b"".join(begun)]
+
+
+def _kind(values: pa.DataType) -> str:
+    """Return what values a column has, however wide and however stored: who writes landed pings anew changes that."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(values):
+        return _kind(values.value_type)
+    if types.is_list(values) or types.is_large_list(values):
+        return f"lists of {_kind(values.value_type)}"
+    if types.is_binary(values) or types.is_large_binary(values) or types.is_fixed_size_binary(values):
+        return "bytes"
+    if types.is_string(values) or types.is_large_string(values):
+        return "text"
+    if types.is_integer(values):
+        return "integers"
+    return "numbers" if types.is_float32(values) or types.is_float64(values) else str(values)
 
 
 def _files(path: Place, study: str) -> Sequence[Place]:

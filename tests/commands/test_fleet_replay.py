@@ -1,5 +1,6 @@
 """`fedping fleet --replay` posts recorded pings again, of any model: to a real ingest, at a rate, in bounded memory."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,15 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from fedping.client_sim.fleet.replay import Recording, Replay, ReplaySettings
+from fedping.client_sim.fleet.outbox import MOST_REASONS, OTHER_REASONS
+from fedping.client_sim.fleet.replay import Recorded, Recording, Replay, ReplaySettings
 from fedping.client_sim.fleet.transport import ACCEPTED, Outcome
 from fedping.client_sim.fleet.waiting import Backoff
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.landed import ModelPings, landed_model_updates
 from fedping.protocol.landing import all_landed, copy_landed, partition, write_landed
+from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.place import below, place_of
 from fedping.protocol.study import Study
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
@@ -35,9 +39,9 @@ from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.landed import landed_table, random_ids
 from tests.support.model_updates import STUDY, model_lines, model_study
 from tests.support.object_server import bucket_of
-from tests.support.processes import left_over, new_mark
+from tests.support.processes import left_over, new_mark, wait_until
 from tests.support.versions import after, version_0
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 
 ROOT = Path(__file__).parents[2]
 ENVELOPE = ["document_id", "received_at", "iteration", "line", "study"]
@@ -227,6 +231,207 @@ def test_pings_of_browsers_are_replayed_too(tmp_path: Path, capsys: pytest.Captu
         assert len(payload["update"]) == 22
 
 
+def test_files_of_one_name_hold_different_pings(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As most exports have: a folder a day, a file of the same name in each, lines without a document id."""
+    lines = [json.loads(line) for line in model_lines(20)]
+    texts = [json.dumps({key: line[key] for key in line if key != "documentId"}) + "\n" for line in lines]
+    for day, some in (("1", texts[:10]), ("2", texts[10:])):
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "pings.ndjson").write_text("".join(some))
+    assert replayed(capsys, planned.url, "--replay", str(tmp_path))["pings"]["accepted"] == 20
+    assert len(planned.bodies()) == 20
+
+
+def test_a_document_that_was_recorded_twice_is_posted_twice(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two hosts, or a late retry, land a ping twice, and a load test is to be the load that there was."""
+    table = landed_model_updates(made(np.random.default_rng(1), 20, 3), 1)
+    for moment in (1, 2):
+        write_landed(partition(tmp_path / "landing", STUDY, "main", 0), table, moment)
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join([*model_lines(5), *model_lines(5)]))
+    answers = (LANDED, refusal(400, "no such arm"), refusal(503, Retry_After="3600"))
+    planned.plan = lambda name, attempt: answers[name.int % 3]
+    for where, count in ((tmp_path / "landing", 20), (tmp_path / "pings.ndjson", 5)):
+        before = len(planned.attempts)
+        pings = replayed(capsys, planned.url, "--replay", str(where), "--run", "1", code=1)["pings"]
+        names = Counter(attempt.document_id for attempt in planned.attempts[before:])
+        assert sorted(names.values()) == [2] * count
+        assert pings["accepted"] == 2 * sum(name.int % 3 == 0 for name in names)
+        assert pings["rejected"] == 2 * sum(name.int % 3 == 1 for name in names)
+        assert pings["undelivered"] == 2 * sum(name.int % 3 == 2 for name in names)
+
+
+def of_pings(tmp_path: Path, column: str, values: pa.Array | None = None) -> Path:
+    """Write ten landed pings with other values in a column, or with the column a second time."""
+    table = landed_model_updates(made(np.random.default_rng(1), 10, 3), 1)
+    at = table.schema.get_field_index(column)
+    table = table.append_column(column, table[column]) if values is None else table.set_column(at, column, values)
+    pq.write_table(table, tmp_path / f"{column}.parquet")
+    return tmp_path / f"{column}.parquet"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "sentence"),
+    [
+        ("client_id", pa.array(["x" * 16] * 10), "has a column 'client_id' of type string, not of bytes"),
+        ("study_variation", pa.array([{"a": 1}] * 10), "has a column 'study_variation' of type struct<a: int64>, not"),
+        (
+            "update",
+            pa.array([[1.0, 2.0, 3.0]] * 10),
+            "has a column 'update' of type list<element: double>, not",
+        ),
+        ("update_encoding", pa.array([1] * 10), "has a column 'update_encoding' of type int64, not of text"),
+        (
+            "loss",
+            pa.array([2**62] * 10, pa.timestamp("us")),
+            "has a column 'loss' of type timestamp[us], not of",
+        ),
+        ("loss", None, "has 2 columns 'loss'"),
+        ("study_variation", pa.array([b"\xff"] * 10).view(pa.string()), "is damaged ("),
+    ],
+)
+def test_columns_of_other_values_are_told(
+    planned: FaultyServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    column: str,
+    values: pa.Array | None,
+    sentence: str,
+) -> None:
+    file = of_pings(tmp_path, column, values)
+    _, err = said(capsys, planned.url, "--replay", str(file), code=1)
+    assert err.splitlines()[-1].startswith(f"fedping: {file} {sentence}")
+    assert planned.attempts == []
+
+
+def test_pings_that_landed_before_a_field_was_known_are_posted(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = landed_model_updates(made(np.random.default_rng(1), 10, 3), 1)
+    pq.write_table(table.drop_columns(["confusion"]), tmp_path / "a.parquet")
+    assert replayed(capsys, planned.url, "--replay", str(tmp_path))["pings"]["accepted"] == 10
+
+
+NO_ID = "the id of its document or of its client is not 16 bytes"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "accepted", "skipped"),
+    [
+        (
+            "document_id",
+            pa.nulls(10, pa.binary(16)),
+            0,
+            {NO_ID: 10},
+        ),
+        (
+            "client_id",
+            pa.array([b"12345", *[b"x" * 16] * 9]),
+            9,
+            {NO_ID: 1},
+        ),
+        ("study_variation", pa.array([None, *["treatment"] * 9]), 9, {"it names no arm": 1}),
+        ("examples", pa.array([3] * 10, pa.int64()), 10, {}),
+        (
+            "study_variation",
+            pa.array(["\x1b[2J\n\x9b"] * 10),
+            0,
+            {r"its arm '\x1b[2J\n\x9b' is none of study 'models'": 10},
+        ),
+    ],
+)
+def test_rows_that_cannot_be_posted_are_skipped_and_told(
+    planned: FaultyServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    column: str,
+    values: pa.Array,
+    accepted: int,
+    skipped: dict[str, int],
+) -> None:
+    """Whoever has written landed pings anew has plain texts and other integers; no name does anything to a terminal."""
+    found = replayed(capsys, planned.url, "--replay", str(of_pings(tmp_path, column, values)))
+    assert (found["pings"]["accepted"], found["skipped_by_reason"]) == (accepted, skipped)
+
+
+def test_what_a_server_or_a_line_says_does_nothing_to_a_terminal(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = {**json.loads(model_lines(1)[0]), "type": "\x1b[31m"}
+    (tmp_path / "a.ndjson").write_bytes(b"\n".join([model_lines(1)[0], json.dumps(strange).encode()]))
+    planned.plan = lambda name, attempt: refusal(400, "no\x1b]0;\n")
+    out, _ = said(capsys, planned.url, "--replay", str(tmp_path))
+    assert [line for line in out.splitlines() if line.startswith(" ")] == [
+        r"    1 rejected: 400 no\x1b]0;\n",
+        r"    1 skipped: it is of type '\x1b[31m', and the study takes model-update",
+    ]
+
+
+def test_reasons_of_which_there_are_many_are_counted_together(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.loads(model_lines(1)[0]) for _ in range(3 * MOST_REASONS)]
+    for number, line in enumerate(lines):
+        line["payload"]["study_variation"] = f"arm-{number}"
+    posted = model_lines(2 * MOST_REASONS)
+    (tmp_path / "a.ndjson").write_bytes(b"\n".join([*(json.dumps(line).encode() for line in lines), *posted]))
+    planned.plan = lambda name, attempt: refusal(400, f"not {name}")
+    found = replayed(capsys, planned.url, "--replay", str(tmp_path))
+    for counted, total in (
+        (found["skipped_by_reason"], len(lines)),
+        (found["pings"]["rejected_by_reason"], len(posted)),
+    ):
+        assert len(counted) == MOST_REASONS + 1
+        assert (sum(counted.values()), counted[OTHER_REASONS]) == (total, total - MOST_REASONS)
+
+
+def test_a_link_to_itself_is_no_recording(
+    planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b"\n".join(model_lines(3)))
+    (tmp_path / "b.ndjson").symlink_to("b.ndjson")
+    assert replayed(capsys, planned.url, "--replay", str(tmp_path))["pings"]["accepted"] == 3
+    _, err = said(capsys, planned.url, "--replay", str(tmp_path / "b.ndjson"), code=1)
+    assert "there is no recording at " in err
+
+
+def test_it_ends_in_time_while_there_is_nothing_to_post(tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b'{"clientId":"a","type":"of another product","payload":{}}\n' * 100_000)
+    transport = PlannedTransport(own_study())
+    recording = Recording(tmp_path, transport.study)
+    asked = iter([True, True])
+    asyncio.run(Replay(transport, transport.study, recording, ReplaySettings()).run(lambda: next(asked, False)))
+    assert 0 < recording.skipped.total() < 50_000
+
+
+def test_the_rate_is_no_higher_after_a_wait(tmp_path: Path) -> None:
+    """Files of 40 pings that take five seconds each to read, at 100 a second: 0.1 seconds' worth at most go at once."""
+    recorded(tmp_path, own_study(), clients=40)
+    transport = PlannedTransport(own_study())
+    recording = Recording(tmp_path, transport.study)
+
+    async def job() -> None:
+        loop, read = asyncio.get_running_loop(), recording.batches
+        assert isinstance(loop, VirtualTimeLoop)
+
+        def slowly() -> Iterator[list[Recorded]]:
+            for batch in read():
+                loop.spend(5.0)
+                yield batch
+
+        recording.batches = slowly  # type: ignore[method-assign]
+        await Replay(transport, transport.study, recording, ReplaySettings(rate=100)).run()
+
+    in_virtual_time(job())
+    times = [round(sent.at, 6) for sent in transport.sent]
+    assert len(times) == 240
+    assert max(Counter(times[:40]).values()) == 1, "there is nothing to make up for before the first ping"
+    assert 2 < max(Counter(times).values()) <= 12
+
+
 def test_the_rate_is_kept_and_the_recording_repeated(
     planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -389,3 +594,30 @@ def test_ctrl_c_ends_it_in_order(planned: FaultyServer, tmp_path: Path) -> None:
     generated, accepted, rejected, undelivered = map(int, re.findall(r"\d+(?= )", total))
     assert (accepted + undelivered, rejected) == (generated, 0)
     assert 36 <= accepted <= 44
+
+
+def test_ctrl_c_is_heeded_while_a_bucket_hangs(
+    planned: FaultyServer, tmp_path: Path, object_servers: Callable[[str], str]
+) -> None:
+    recorded(tmp_path / "recording", own_study(), clients=5)
+    with bucket_of(object_servers("s3")) as bucket:
+        for file in all_landed(tmp_path / "recording"):
+            copy_landed(file, below(place_of(bucket.url), file.relative_to(tmp_path / "recording").as_posix()))
+        command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", bucket.url, "--rate", "5"]
+        environment = {**os.environ, PATIENCE_VARIABLE: "300"}  # longer than the test waits
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as ran:
+            assert wait_until(lambda: bool(planned.attempts))
+            bucket.faults("hangs")
+            before = bucket.seen()["GET"]
+            assert wait_until(lambda: bucket.seen()["GET"] > before)
+            ran.send_signal(signal.SIGINT)
+            try:
+                out, err = ran.communicate(timeout=240)
+            finally:
+                bucket.well()
+                ran.kill()
+    assert (ran.returncode, out) == (130, "")
+    total, last = (line for line in err.splitlines() if line)
+    assert re.fullmatch(r"\d+ pings: \d+ accepted, 0 rejected, \d+ undelivered", total)
+    assert last == "fedping: interrupted"

@@ -8,7 +8,10 @@ _T = TypeVar("_T")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Without a network: whoever waits for a socket here waits for nothing."""
+    """Without a network: whoever waits for a socket here waits for nothing.
+
+    What a thread does while everybody waits for it takes the time that :meth:`spend` says, and else none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,8 +23,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
+    def spend(self, seconds: float) -> None:
+        """Let time pass, from a thread that everybody waits for."""
+        self._now += seconds
+
     def _leap(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everybody waits, and nothing is to come"
+        if timeout is None:
+            woken = self._look(60)
+            assert woken, "everybody waits, and nothing is to come"
+            return woken
         self._now += timeout
         return self._look(0)
 
