@@ -59,6 +59,7 @@ class HttpSettings:
     or none.
     ``redirects`` says where a server may send whoever fetches: anywhere, as to the caches of a CDN; or, if ``secure``,
     to addresses of https alone, and to others at its own host. Pings are never taken to another address.
+    ``away`` says to whoever runs this what to do if nobody answers.
     """
 
     connections: int = 64
@@ -70,6 +71,7 @@ class HttpSettings:
     most_bytes: int = 2**29
     whole_timeout: float | None = None
     redirects: Literal["anywhere", "secure"] = "anywhere"
+    away: str = "start 'fedping ingest' there or correct the address"
 
 
 MOST_REDIRECTS = 5
@@ -121,9 +123,7 @@ class HttpTransport:
             async with self._got(url) as response:
                 body = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
-            raise TransportError(
-                f"cannot reach {self.address}: {_in_words(error)}; start 'fedping ingest' there or correct the address"
-            ) from error
+            raise TransportError(f"cannot reach {self.address}: {_in_words(error)}; {self._settings.away}") from error
         if response.status != 200:
             raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
         try:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fedping.client_sim.data.splits import hold_out
 from fedping.client_sim.data.table import Table
 from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
 from fedping.client_sim.joining.examples import wanted_by
-from fedping.client_sim.joining.folder import any_seed
+from fedping.client_sim.joining.folder import StateFolder, any_seed
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.model import Model
 from fedping.protocol.errors import InvalidSettings
@@ -81,6 +82,30 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
             "from; give another share, or leave it out"
         )
     return learned, held
+
+
+def check_same_share(folder: StateFolder, share: float) -> None:
+    """Keep in a folder which share of the rows is held out, 0 for none.
+
+    Raises:
+        InvalidSettings: it was another one when rows were learned from. Rows that are held out since may be among
+            these, and tell nothing of how a version does on others.
+    """
+    progress = folder.progress
+    before = progress.held_out
+    if before == share:
+        return
+    if before is not None and folder.has_trained:
+        was, again = (
+            (f"with --hold-out {before:g}", f"give --hold-out {before:g}")
+            if before
+            else ("without --hold-out", "leave it out")
+        )
+        raise InvalidSettings(
+            f"the client in {folder.path} has trained {was}, and with another share rows that it has learned from "
+            f"would judge the model; {again} again, or give another folder with --state, which makes another client"
+        )
+    folder.advance(structs.replace(progress, held_out=share))
 
 
 def confusion(model: Model[Any], weights: FloatArray, batch: Any) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.example_data import of_one
-from fedping.client_sim.data.files.columns import as_numbers, is_text, values_of
+from fedping.client_sim.data.files.columns import (
+    as_numbers,
+    check_none_missing,
+    first_no_number,
+    is_text,
+    reads_as_number,
+    values_of,
+)
 from fedping.client_sim.data.files.reading import read_arrow
 from fedping.client_sim.data.table import Table, Target
 from fedping.client_sim.joining.columns import AgreedColumns, Feature
@@ -113,7 +121,8 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
 
     Raises:
         InvalidSettings: what was agreed does not fit the model, or no label is given.
-        FedpingError: the file cannot be read, has no rows, or does not fit the model.
+        FedpingError: the file cannot be read, has no rows, or does not fit the model. The sentence names rows and
+            quotes none of their values, which are patients' and may end in a log.
     """
     label = label if label is not None else agreed.label if agreed is not None else None
     if wanted.predicts and label is None:
@@ -130,13 +139,13 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     named = [label] if label is not None and (wanted.predicts or agreed is None or counts) else []
     _check_there([*(each.name for each in features), *named], read.column_names, path)
     try:
-        parts = [_feature(read[each.name], each) for each in features]
+        parts = [_feature(read[each.name], each, agreed is not None) for each in features]
         names = tuple(name for each in features for name in _names(each))
         if agreed is not None and agreed.moments:
             parts, names = [*parts, *(part**2 for part in parts)], (*names, *(f"{name}²" for name in names))
         if agreed is not None and agreed.counts and agreed.classes is not None and label is not None:
             there = Feature(name=label, categories=agreed.classes)
-            parts, names = [*parts, _feature(read[label], there)], (*names, *_names(there))
+            parts, names = [*parts, _feature(read[label], there, True)], (*names, *_names(there))
         x = np.column_stack(parts)
         if x.shape[1] != wanted.features:
             raise FedpingError(
@@ -172,26 +181,67 @@ def _all_but(label: str | None, names: list[str], path: Path) -> tuple[Feature, 
 
 
 def _check_there(wanted: list[str], names: list[str], path: Path) -> None:
-    for name in wanted:
-        if names.count(name) != 1:
-            there = "no column" if name not in names else "several columns"
-            raise FedpingError(f"the file {path} has {there} '{name}'; it has {', '.join(names[:30])}")
+    missing = [name for name in wanted if name not in names]
+    twice = [name for name in wanted if names.count(name) > 1]
+    if missing or twice:
+        raise FedpingError(f"the file {path} {_names_trouble(wanted, names, missing, twice)}")
     if len(set(wanted)) < len(wanted):
         raise InvalidSettings("the label is among the features of --columns; name another with --label")
 
 
-def _feature(column: Any, feature: Feature) -> FloatArray:
-    """Return what a column becomes, shape (N, width)."""
+def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twice: list[str]) -> str:
+    """Return what is wrong with a file's names of columns, which are a row of its values if it has no names."""
+    if any(reads_as_number(part) for name in names for part in re.split(r"[;\t|]", name)):
+        lacks = f"no column '{missing[0]}', and " if missing else ""
+        return f"has {lacks}numbers in its first row; the row of names seems to be missing, so put the names first"
+    if twice:
+        return f"has {names.count(twice[0])} columns of the name '{twice[0]}'; rename or remove all but one"
+    stripped = {name.strip() for name in names}
+    if missing[0].strip() in stripped:
+        return f"has the column '{missing[0]}' with blanks around its name; remove these in the row of names"
+    if len(missing) == len(set(wanted)):
+        return (
+            f"has none of the columns that are wanted, such as '{missing[0]}'; its first row has to be the names of "
+            "the columns, as they were agreed on"
+        )
+    return f"has no column '{missing[0]}'; it has {', '.join(names[:30])}{', …' if len(names) > 30 else ''}"
+
+
+def _feature(column: Any, feature: Feature, agreed: bool) -> FloatArray:
+    """Return what a column becomes, shape (N, width); if ``agreed``, it was said what that is."""
     if feature.categories is not None:
         names, each = values_of(column, feature.name)
-        return np.eye(len(feature.categories))[_places(names, feature.categories, f"column '{feature.name}'")[each]]
-    if is_text(column):
-        raise FedpingError(
-            f"the column '{feature.name}' has texts, which every institution would number in its own way; give its "
-            "categories in --columns, or turn it into numbers"
-        )
-    scaled: FloatArray = (as_numbers(column, feature.name) - feature.mean) / feature.deviation
+        return np.eye(len(feature.categories))[_places(names, each, feature.categories, feature.name)]
+    scaled: FloatArray = (_numbers(column, feature.name, agreed) - feature.mean) / feature.deviation
     return scaled[:, None]
+
+
+def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
+    """Return a column of numbers, shape (N,); if ``meant``, it cannot be of categories.
+
+    Raises:
+        FedpingError: it is of something else; one value that is no number makes all of them texts.
+    """
+    if not is_text(column):
+        return as_numbers(column, name)
+    check_none_missing(column, name)
+    row, others = first_no_number(column)
+    if not others:
+        raise FedpingError(f"the column '{name}' has numbers that are saved as texts; save them as numbers")
+    if others < len(column) / 2 or (meant and others < len(column)):
+        among = f", one of {others:,} such rows" if others > 1 else ""
+        raise FedpingError(
+            f"row {row} of the column '{name}' is no number{among}; correct it, with a decimal point and without a "
+            "unit, or leave the row out"
+        )
+    if meant:
+        raise FedpingError(
+            f"the column '{name}' has texts where numbers are wanted; write them with a decimal point and no unit"
+        )
+    raise FedpingError(
+        f"the column '{name}' has texts, which every institution would number in its own way; give its categories in "
+        "--columns, or turn it into numbers"
+    )
 
 
 def _names(feature: Feature) -> tuple[str, ...]:
@@ -202,7 +252,7 @@ def _names(feature: Feature) -> tuple[str, ...]:
 
 def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Wanted) -> tuple[NDArray[Any], Target]:
     if wanted.classes is None:
-        return as_numbers(column, name), Target(name)
+        return _numbers(column, name, True), Target(name)
     found, each = values_of(column, name)
     numbered = tuple(map(str, range(wanted.classes)))
     if classes is None:
@@ -214,19 +264,22 @@ def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Want
             classes = tuple(map(str, found))  # as every institution would, which has all of them
         else:
             raise FedpingError(
-                f"the column '{name}' has {len(found)} classes ({', '.join(map(str, found[:10]))}"
-                f"{', …' if len(found) > 10 else ''}), and {wanted.model} predicts {wanted.classes}; name all of them "
-                f"in --columns, or number them from 0 to {wanted.classes - 1}"
+                f"the column '{name}' has {len(found)} class{'' if len(found) == 1 else 'es'}, and {wanted.model} "
+                f"predicts {wanted.classes}; name all of them in --columns, or number them from 0 to "
+                f"{wanted.classes - 1}"
             )
-    return _places(found, classes, f"column '{name}'")[each].astype(np.int64), Target(name, classes)
+    return _places(found, each, classes, name).astype(np.int64), Target(name, classes)
 
 
-def _places(found: list[Any], known: tuple[str, ...], where: str) -> NDArray[np.intp]:
-    """Return where each value that was found is among the known ones."""
-    unknown = next((value for value in found if value not in known), None)
-    if unknown is not None:
+def _places(found: list[Any], each: NDArray[np.intp], known: tuple[str, ...], name: str) -> NDArray[np.intp]:
+    """Return where each row's value, ``found[each]``, is among the known ones, shape (N,)."""
+    other = np.array([value not in known for value in found])[each]
+    if other.any():
+        row, rows = int(other.argmax()) + 1, int(other.sum())
+        agreed = f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+        among = f", one of {rows:,} such rows" if rows > 1 else ""
         raise FedpingError(
-            f"the {where} has the value '{unknown}', and agreed on are {', '.join(known[:10])}"
-            f"{', …' if len(known) > 10 else ''}; correct the rows, or leave them out"
+            f"row {row} of the column '{name}' has none of the values that were agreed on ({agreed}){among}; correct "
+            "it, or leave the row out"
         )
-    return np.array([known.index(value) for value in found], np.intp)
+    return np.array([known.index(value) for value in found], np.intp)[each]

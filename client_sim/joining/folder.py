@@ -2,7 +2,7 @@
 
 identity.key     the seed of its id and of all that it draws, made once; nobody but the owner may read it
 joined.json      which study and model the folder is of, and what the study asked for when that was agreed to
-progress.json    the newest version on which a ping was taken or refused; what a private line was given
+progress.json    the newest version of which a ping was taken; what a private line was given; what was held out
 waiting.json     a ping that is about to be posted, or was, and nobody has answered
 sent.ndjson      what has left this machine: a line a ping that was taken, without its update
 clients.sqlite   what the training leaves with its clients, where it does
@@ -80,17 +80,19 @@ class Progress(Struct, frozen=True, kw_only=True):
     """How far an institution has come.
 
     Attributes:
-        version: the newest version of which the server has taken or refused its ping; -1 for none.
+        version: the newest version of which the server has taken its ping; -1 for none.
         moved: the newest version on which its own state has moved, where the training keeps any, or to which it has
             contributed, where the line is private: it does not train on that again, whatever became of the ping.
         sent: how many pings were taken.
         contributed: to how many versions of a private line it has contributed, whatever became of the pings.
+        held_out: the share of the rows that nothing is learned from, 0 for none; None in folders that are older.
     """
 
     version: int = -1
     moved: int = -1
     sent: int = 0
     contributed: int = 0
+    held_out: float | None = None
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -150,10 +152,15 @@ class StateFolder:
         """Note how far the institution has come."""
         self._write("progress.json", progress)
 
-    def settle(self, progress: Progress, sent: Sent | None) -> None:
-        """Note that the waiting ping was answered: taken if ``sent`` tells of it, else refused."""
-        if sent is not None:
-            self._tell(sent)
+    @property
+    def has_trained(self) -> bool:
+        """Whether anything that was learned from its rows was taken, is on its way, or is kept here."""
+        progress = self.progress
+        return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
+
+    def settle(self, progress: Progress, sent: Sent) -> None:
+        """Note that the waiting ping was taken."""
+        self._tell(sent)
         self.advance(progress)
         self.drop()
 

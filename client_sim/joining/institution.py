@@ -2,8 +2,8 @@
 
 It enrols, fetches, trains and sends as each client of a fleet does, by the same code. What is its own is the order in
 which things reach the disk, so that it can be killed at any moment: a ping is kept, then posted until somebody answers
-it, and then the version is done. A version is trained on once at most where the training moves a state of the client,
-and else gives the same ping each time.
+it, and once it is taken the version is done. A version is trained on once at most where the training moves a state of
+the client or the line is private, and else gives the same ping each time from the same rows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ MOST_CHANGES = 5
 """Of what a study asks for that a sentence names."""
 
 NOT_ALLOWED = "403"
-"""How the reason begins where ingest refuses the client, and not what it says."""
+"""How the reason begins where ingest refuses the client, and not what its ping says."""
 
 _ME = np.zeros(1, np.int64)
 """The only client of its roster."""
@@ -335,10 +335,15 @@ class Institution:
         return int(self._roster.version[0])
 
     @property
+    def trains_once(self) -> bool:
+        """Whether a version gets one ping, whatever becomes of it: by it a state moves, or a contribution counts."""
+        return self.keeps_state or self._private is not None
+
+    @property
     def has_new(self) -> bool:
-        """Whether it holds a version on which it has not trained, and has something to send of it."""
+        """Whether it holds a version of which no ping was taken, and has something to send of it."""
         progress, private = self.folder.progress, self._private
-        done = max(progress.version, progress.moved if self.keeps_state or private is not None else -1)
+        done = max(progress.version, progress.moved if self.trains_once else -1)
         if self.version <= done or not self._has_drawn:
             return False
         if private is None:
@@ -425,7 +430,7 @@ class Institution:
         progress = self.folder.progress
         if self._private is not None:
             progress = self._contributions.counted(progress)
-        if self.keeps_state or self._private is not None:
+        if self.trains_once:
             self.folder.advance(replace(progress, moved=ping.version))
             self._states.move()
         if (privacy := self.member.line.privacy) is not None:
@@ -453,24 +458,25 @@ class Institution:
         return Outcome(Delivery.RETRY, next(iter(counts.retries - before.retries), "the server asked for more time"))
 
     def settle(self, ping: Waiting, outcome: Outcome) -> None:
-        """Note the last word on a ping; one whose sender is refused, as without a ticket, is made again."""
-        if outcome.delivery is Delivery.REJECTED and outcome.reason.startswith(NOT_ALLOWED):
+        """Note the last word on a ping.
+
+        One that is refused never counts, so that its version may have another: from a table that was corrected, or
+        with a ticket.
+        """
+        if outcome.delivery is not Delivery.ACCEPTED:
             self.folder.drop()
             return
-        progress, sent = self.folder.progress, None
-        if outcome.delivery is Delivery.ACCEPTED:
-            says = told(ping)
-            progress = replace(progress, sent=progress.sent + 1)
-            sent = Sent(
-                time=utc_now(),
-                version=ping.version,
-                document_id=ping.document_id,
-                examples=says.examples,
-                loss=says.loss,
-                bytes=says.bytes,
-                sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
-            )
-        self.folder.settle(replace(progress, version=ping.version), sent)
+        says, progress = told(ping), self.folder.progress
+        sent = Sent(
+            time=utc_now(),
+            version=ping.version,
+            document_id=ping.document_id,
+            examples=says.examples,
+            loss=says.loss,
+            bytes=says.bytes,
+            sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
+        )
+        self.folder.settle(replace(progress, version=ping.version, sent=progress.sent + 1), sent)
 
 
 class _Held:

@@ -22,6 +22,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.terminal import status
 
 if TYPE_CHECKING:
+    from fedping.client_sim.data.table import Table
     from fedping.client_sim.fleet.transport import Outcome, Transport
     from fedping.client_sim.joining.folder import StateFolder, Waiting
     from fedping.client_sim.joining.institution import Institution
@@ -160,6 +161,7 @@ def join(
                 _tell_promises(institution)
                 _look_at_changes(institution, show, agree)
             _warn_of_few(len(institutions[-1].rows))
+            _warn_of_one_class(institutions[-1].rows)
             if show:
                 for institution in institutions:
                     _show(runner, institution)
@@ -184,6 +186,7 @@ def _transport(url: str) -> Transport:
         whole_timeout=MOST_SECONDS,
         compress="none",
         redirects="secure",
+        away="try again later, or correct the address, which the study's operator knows",
     )
     return HttpTransport(url, settings)
 
@@ -205,6 +208,15 @@ def _warn_of_few(rows: int) -> None:
         log.tell(
             f"warning: from an update over {rows:,} rows, whoever receives it may reconstruct some of them; "
             "take part with hundreds of rows at least",
+            "warning",
+        )
+
+
+def _warn_of_one_class(rows: Table) -> None:
+    if rows.target.is_class and len(rows) > 1 and (rows.y == rows.y[0]).all():
+        log.tell(
+            f"warning: all rows have the same '{rows.target.name}', so that they teach to predict nothing else; look "
+            "whether the table is whole",
             "warning",
         )
 
@@ -255,7 +267,7 @@ def _joined(
 ) -> tuple[Institution, ...]:
     """Return the client that trains, after the one that tells of the rows that are held out, if any are."""
     from fedping.client_sim.joining.columns import read_columns
-    from fedping.client_sim.joining.evaluating import check_holding_out, divided, evaluates, in_arm
+    from fedping.client_sim.joining.evaluating import check_holding_out, check_same_share, divided, evaluates, in_arm
     from fedping.client_sim.joining.examples import read_examples, wanted_by
     from fedping.client_sim.joining.folder import any_seed, open_folder
     from fedping.client_sim.joining.institution import Institution, membership
@@ -273,7 +285,9 @@ def _joined(
     weights = None if agreed is None else agreed.class_weights
     if asked.hold_out is None:
         states = _states_in(folder, files)
-        return (Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights),)
+        alone = Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights)
+        check_same_share(folder, 0.0)
+        return (alone,)
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {asked.state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
@@ -286,10 +300,12 @@ def _joined(
     if not (evaluates(other.arm) and other.line.name == member.line.name):
         raise InvalidSettings(f"the folder {beside.path} is of another arm by now; delete it, and it is made anew")
     states, other_states = _states_in(folder, files), _states_in(beside, files)
-    return (
+    both = (
         Institution(transport, study, other, beside, held, other_states, words[1], evaluates=True),
         Institution(transport, study, member, folder, learned, states, words[0], class_weights=weights),
     )
+    check_same_share(folder, asked.hold_out)
+    return both
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
@@ -325,7 +341,7 @@ def _introduction(institution: Institution, data: Path) -> str:
     member, progress = institution.member, institution.folder.progress
     spec = member.line.spec
     pings = f"{progress.sent:,} ping{'' if progress.sent == 1 else 's'}"
-    so_far = f"; {pings} so far, up to version {progress.version}" if progress.version >= 0 else ""
+    so_far = f"; {pings} taken so far, up to version {progress.version}" if progress.sent else ""
     sends = "" if member.arm.submits else ", which sends its loss and no update"
     rows = f"{len(institution.rows):,} {'held-out rows' if institution.evaluates else 'rows'} of {data}"
     return (
@@ -354,9 +370,11 @@ def _nothing_of(institution: Institution) -> str:
     if institution.gave_all:
         return _gave_all(institution)
     progress = institution.folder.progress
-    if institution.version > max(progress.version, progress.moved):
-        return f"version {institution.version} is none of those that this institution has drawn"
-    return f"version {institution.version} has had its ping"
+    if institution.version <= progress.version:
+        return f"version {institution.version} has had its ping"
+    if institution.trains_once and institution.version <= progress.moved:
+        return f"version {institution.version} was trained on, its ping was not taken, and there is no second one"
+    return f"version {institution.version} is none of those that this institution has drawn"
 
 
 def _gave_all(institution: Institution) -> str:
@@ -588,15 +606,21 @@ class _TakingPart:
 def _refusal(institution: Institution, ping: Waiting, outcome: Outcome) -> str:
     from fedping.client_sim.joining.institution import NOT_ALLOWED
 
+    what = outcome.reason.partition("; ")[0]  # the rest advises whoever writes a client
     if outcome.reason.startswith(NOT_ALLOWED):
         member, option = institution.member, "--held-out-ticket" if institution.evaluates else "--ticket"
         return (
-            f"the server does not take pings of this client: {outcome.reason}; ask the operator for a ticket for the "
-            f"client id {member.client_id}, and give its file with {option}"
+            f"the server does not take pings of this client: {what}; ask the operator for a ticket for the client id "
+            f"{member.client_id}, and give its file with {option}"
         )
+    then = (
+        "goes on with the next version, as this line has one ping of each"
+        if institution.trains_once
+        else "trains on that version again"
+    )
     return (
-        f"the server refused the ping of version {ping.version}: {outcome.reason}; correct that, and the same command "
-        "goes on with the next version"
+        f"the server refused the ping of version {ping.version}, which does not count: {what}; correct the table (are "
+        f"its columns in the units that were agreed on?) or ask the operator, and the same command {then}"
     )
 
 

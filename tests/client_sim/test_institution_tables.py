@@ -45,7 +45,9 @@ def test_categories_become_a_feature_each_also_where_a_table_has_one_of_them(tmp
     agreed = AgreedColumns(label="y", features=(Feature(name="ward", categories=("south", "north")),))
     rows = read_examples(csv(tmp_path, "ward,y\nnorth,0\nnorth,1\n"), None, agreed, TWO)
     assert rows.x.tolist() == [[0.0, 1.0], [0.0, 1.0]]
-    with pytest.raises(FedpingError, match=r"the column 'ward' has the value 'west', and agreed on are south, north;"):
+    with pytest.raises(
+        FedpingError, match=r"row 1 of the column 'ward' has none of the values that were agreed on \(south, no"
+    ):
         read_examples(csv(tmp_path, "ward,y\nwest,0\n"), None, agreed, TWO)
 
 
@@ -77,36 +79,107 @@ def test_other_files_and_other_models(tmp_path: Path) -> None:
     [
         ("a,b,c,y\n1,2,3,0\n", "y", TWO, "has 3 columns beside 'y', and the model 'm' has 2 features; name those"),
         ("a,b,y\n1,2,0\n", "z", TWO, "has no column 'z'; it has a, b, y"),
-        ("a,a,y\n1,2,0\n", "y", TWO, "has several columns 'a'"),
+        ("a,a,y\n1,2,0\n", "y", TWO, "has 2 columns of the name 'a'; rename or remove all but one"),
         ("a,b,y\n", "y", TWO, "has no rows; there is nothing to learn from"),
         ("a,b,y\n1,,0\n", "y", TWO, "row 1 of the column 'b' is missing"),
         ("a,b,y\n1,nan,0\n", "y", TWO, "row 1 of the column 'b' is"),
         ("a,b,y\n1,x,0\n", "y", TWO, "the column 'b' has texts, which every institution would number in its own way"),
-        ("a,b,y\n1,2,0\n1,2,7\n3,4,8\n", "y", TWO, "has 3 classes (0, 7, 8), and the model 'm' predicts 2; name all"),
+        ("a,b,y\n1,2,0\n1,2,7\n3,4,8\n", "y", TWO, "has 3 classes, and the model 'm' predicts 2; name all of them in"),
+        ("a,b,y\n1,2,1\n1,2,2\n", "y", TWO, "has 2 classes, and the model 'm' predicts 2; name all of them in --col"),
+        ("a,b,y\n1,2,sick\n", "y", TWO, "has 1 class, and the model 'm' predicts 2; name all of them in --col"),
+        ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' has texts where numbers are wanted; write them with"),
+        ("a,b,y\n1,2,3\n1,2,low\n", "y", NUMBER, "row 2 of the column 'y' is no number; correct it, with a decimal"),
+        ("a,b,y\n1,2,0\n1,2,0\n1,about 2,0\n", "y", TWO, "row 3 of the column 'b' is no number; correct it"),
+        ("a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n", "y", TWO, "row 1 of the column 'b' is no number, one of 2 such"),
         (
-            "a,b,y\n1,2,1\n1,2,2\n",
+            "a,b,y\n1,2\n",
             "y",
             TWO,
-            "has 2 classes (1, 2), and the model 'm' predicts 2; name all of them in --col",
+            "row 1 of {path} has another number of columns (2) than the row of names (3); leave",
         ),
+        ("a,b,y\n1,2,0\n\n1,2,0,9\n1\n", "y", TWO, "row 2 of {path} has another number of columns (4) than the row"),
+        ("", "y", TWO, "is empty; save the table again"),
         (
-            "a,b,y\n1,2,sick\n",
+            "\n1,2,0\n4,5,0\n",
             "y",
             TWO,
-            "has 1 classes (sick), and the model 'm' predicts 2; name all of them in --col",
+            "has no column 'y', and numbers in its first row; the row of names seems to be missing",
         ),
-        ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' is of type string, which is not a number"),
-        ("a,b,y\n1,2\n", "y", TWO, "cannot be read as what its name says that it is"),
-        ("a;b;y\n1;2;0\n", "y", TWO, "are not separated by commas: a;b;y; save the table with commas"),
+        ("\n\n", "y", TWO, "is empty; save the table again"),
+        ("a;b;y\n1;2;0\n", "y", TWO, "are separated by semicolons; save the table with commas, and decimal points"),
+        ("a;b;y\n1,5;2,25;0\n", "y", TWO, "are separated by semicolons; save the table with commas, and decimal"),
+        ("a;b;y\n1,5;2,25;0\n1;2,5;0\n", "y", TWO, "are separated by semicolons; save the table with commas, and"),
+        ("1,5;2,5;7\n1;2;0\n", "y", TWO, "are separated by semicolons; save the table with commas, and decimal points"),
+        ("a\tb\ty\n1,5\t2,25\t0\n", "y", TWO, "are separated by tabs; save the table with commas, and decimal points"),
+        ("1,2,0\n3,4,1\n", "y", TWO, "has no column 'y', and numbers in its first row; the row of names seems to be"),
+        ("17,17\n3,4\n", None, GROUPS, "has numbers in its first row; the row of names seems to be missing, so put"),
+        ("a, b,y \n1,2,0\n", "y", TWO, "has the column 'y' with blanks around its name; remove these in the row of"),
     ],
 )
 def test_what_differs_from_the_model_is_said(tmp_path: Path, text: str, label: str, wanted: Wanted, says: str) -> None:
     path = csv(tmp_path, text)
     with pytest.raises(FedpingError) as caught:
         read_examples(path, label, None, wanted)
-    assert says in str(caught.value)
+    assert says.format(path=path) in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b,y\n1,2,sick\n1,Smith,well\n",
+        "a,b,y\n1,2,sick\n1,2,Smith\n",
+        "a,b,y\n1,2,sick\n1,Smith\n",
+        "a,b,y\n1,2,sick\nSmith,1,2,3\n",
+        "a;b;y\n1,1;2;sick\nSmith;1;sick\n",
+        "36.25,Smith,sick\n1,2,sick\n",
+        "Jones,Smith,sick\nA,B,well\n",
+        "36.25;Smith;sick\n1;2;sick\n",
+        "36,25;1,5;Smith;sick\n1;2,7;Smith;well\n",
+        'a,b,y\n1,"Smith,sick\n2,3,well\n',
+    ],
+)
+def test_no_value_of_a_row_is_told(tmp_path: Path, text: str) -> None:
+    """Sentences end in the log of a service."""
+    with pytest.raises(FedpingError) as caught:
+        read_examples(csv(tmp_path, text), None, AGREED, TWO)
+    assert not any(value in str(caught.value) for value in ("Smith", "Jones", "36.25", "36,25"))
+
+
+def test_a_number_that_was_agreed_on_is_told_by_its_row_however_few_are_numbers(tmp_path: Path) -> None:
+    for cells, says in (
+        ("x 1 x", "row 1 of the column 'b' is no number, one of 2 such rows; correct it"),
+        ('"1,5" "2,5" "3,5"', "the column 'b' has texts where numbers are wanted; write them with a decimal point"),
+    ):
+        text = "a,b,y\n" + "".join(f"1,{cell},sick\n" for cell in cells.split())
+        with pytest.raises(FedpingError, match=says):
+            read_examples(csv(tmp_path, text), None, AGREED, TWO)
+
+
+def test_numbers_that_are_saved_as_texts_are_told(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": ["1"], "b": [2], "y": ["sick"]}), tmp_path / "t.parquet")
+    with pytest.raises(FedpingError, match="the column 'a' has numbers that are saved as texts; save them as numbers"):
+        read_examples(tmp_path / "t.parquet", None, AGREED, TWO)
+
+
+def test_a_table_of_none_of_the_agreed_columns_is_told_by_its_first_row(tmp_path: Path) -> None:
+    with pytest.raises(FedpingError, match=r"has none of the columns that are wanted, such as 'b'; its first row has"):
+        read_examples(csv(tmp_path, "north,old\nsouth,new\n"), None, AGREED, TWO)
+
+
+def test_texts_that_are_not_in_utf_8_are_told_by_their_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    agreed = replace(AGREED, classes=("gesund", "krank", "ungeprüft"))
+    three = Wanted("the model 'm'", 2, predicts=True, classes=3)
+    path.write_bytes("a,b,y,u\n1,2,krank,ä\n1,2,ungeprüft,ä\n".encode("latin-1"))
+    with pytest.raises(FedpingError, match="the column 'y' is not in UTF-8, first in row 2; save the table as UTF-8"):
+        read_examples(path, None, agreed, three)
+    path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # a column that is not read may have anything
+    assert read_examples(path, None, agreed, three).y.tolist() == [1]
+    path.write_bytes("a,b,y\n1,2,krank\n".encode("utf-16"))
+    with pytest.raises(FedpingError, match="is in UTF-16; save the table as CSV in UTF-8"):
+        read_examples(path, None, agreed, three)
 
 
 def test_names_of_columns_that_are_not_in_utf_8_are_said(tmp_path: Path) -> None:
@@ -122,7 +195,12 @@ def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Pa
     for agreed, label, wanted, says in (
         (AGREED, None, three, "the columns of --columns are 2 features, and the model 'm' has 3;"),
         (AGREED, None, NUMBER, "--columns names 2 classes, and the model 'm' predicts no classes;"),
-        (AGREED, None, TWO, "the column 'y' has the value 'ill', and agreed on are sick, well; correct the rows"),
+        (
+            AGREED,
+            None,
+            TWO,
+            r"row 1 of the column 'y' has none of the values that were agreed on \(sick, well\); correct",
+        ),
         (AGREED, "a", TWO, "the label is among the features of --columns"),
         (None, None, TWO, "the model 'm' predicts a column; name it with --label"),
     ):

@@ -17,7 +17,9 @@ from fedping.client_sim.joining.folder import Progress, open_folder
 from fedping.client_sim.joining.institution import check_work
 from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.main import main
+from fedping.model_store.store import open_store
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.limits import Limits
 from fedping.protocol.links import Levels
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
@@ -26,8 +28,10 @@ from fedping.protocol.study import Arm, Declared, Study, public_study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import document, fleet_study
-from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours
+from tests.support.ingest_server import running_ingest
+from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours, typed_join
 from tests.support.processes import wait_until
+from tests.support.rounds import store_with
 
 LATEST = f"/models/{STUDY}/main/latest.json"
 
@@ -119,6 +123,16 @@ def test_few_rows_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Pat
     assert "warning: from an update over 3 rows, whoever receives it may reconstruct" in join(server.url, "--show")[1]
 
 
+def test_rows_of_one_class_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    says = f"warning: all rows have the same '{LABEL}', so that they teach to predict nothing else; look whether"
+    assert says not in join(server.url, "--show")[1]
+    lines = Path(join.rows[1]).read_text().splitlines(keepends=True)
+    few = tmp_path / "few.csv"
+    few.write_text("".join([lines[0], *(line for line in lines if line.endswith(",benign\n"))]))
+    join.rows = ["--data", str(few), *join.rows[2:]]
+    assert says in join(server.url, "--show")[1]
+
+
 def test_json_is_one_object_a_ping(server: FaultyServer, join: Typed) -> None:
     row = json.loads(join.once(server.url, "--json")[0])
     (attempt,) = server.attempts
@@ -160,7 +174,7 @@ def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, joi
     join.once(server.url, "--for", "0.1s", code=75)  # the same version has had its ping
     assert len(server.attempts) == 1
     server.publish(1)
-    assert "1 ping so far, up to version 0" in join.once(server.url)[1]
+    assert "1 ping taken so far, up to version 0" in join.once(server.url)[1]
     pings = [json.loads(attempt.body) for attempt in server.attempts]
     assert [ping["payload"]["model_version"] for ping in pings] == [0, 1]
     assert pings[0]["clientId"] == pings[1]["clientId"]
@@ -189,14 +203,61 @@ def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(ser
     assert server.landings.total() == 1
 
 
-def test_a_refused_ping_ends_the_command_and_the_next_version_is_next(server: FaultyServer, join: Typed) -> None:
-    server.plan = lambda name, attempt: refusal(400, "the update is too long")
+def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "the loss is 1e6, and lies between 0 and 9; do not send the ping")
     said = join.once(server.url, code=1)[1]
-    assert "the server refused the ping of version 0: 400 the update is too long; correct that" in said
-    server.publish(1)
+    assert (
+        "the server refused the ping of version 0, which does not count: 400 the loss is 1e6, and lies between 0 and "
+        "9; correct the table (are its columns in the units that were agreed on?) or ask the operator, and the same "
+        "command trains on that version again"
+    ) in said
+    assert "do not send" not in said
     server.plan = lambda name, attempt: LANDED
-    assert join.once(server.url)[0].startswith("version 1: ")
+    out, said = join.once(server.url)
+    assert "so far" not in said  # nothing was taken
+    assert out.startswith("version 0: ")
+    server.plan = lambda name, attempt: refusal(400, "the update is too long")
+    server.publish(1)
+    join.once(server.url, code=1)
+    assert "; 1 ping taken so far, up to version 0\n" in join(server.url, "--show")[1]
     assert len((join.state / "sent.ndjson").read_text().splitlines()) == 1
+
+
+def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three institutions that a round needs, one has a column in another unit; its loss is outside the limits."""
+    store, landing = tmp_path / "store", tmp_path / "landing"
+    store_with(store, replace(tumours(min_clients=3), limits=Limits(examples=1000, loss=(0.0, 100.0))))
+    join = typed_join(tmp_path, capsys)
+    round_ = ["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing)]
+    wrong = in_another_unit(tmp_path / "hospital-0.csv", tmp_path / "wrong.csv")
+    with running_ingest(store, landing, "--workers", "1") as server:
+        for number in range(3):
+            join(server.url, "--yes", "--rounds", "1", number=number)
+        server.flush()
+        assert main(round_) == 0
+        for number in (1, 2):
+            join(server.url, "--yes", "--rounds", "1", number=number)
+        said = join(server.url, "--yes", "--rounds", "1", "--data", str(wrong), code=1)[1]
+        assert "the server refused the ping of version 1, which does not count: 400 the loss is" in said
+        out, said = join(server.url, "--yes", "--rounds", "1")
+        assert "1 ping taken so far, up to version 0" in said
+        assert out.startswith("version 1: ")
+        server.flush()
+        assert main(round_) == 0
+    lineage = open_store(store).version(STUDY, "main", 2).lineage
+    assert lineage is not None
+    assert lineage.counts["used"] == 3
+
+
+def in_another_unit(table: Path, written: Path) -> Path:
+    """Write a table with its first column in thousandths of its unit."""
+    names, *rows = table.read_text().splitlines()
+    cells = [row.split(",") for row in rows]
+    lines = [names, *(",".join([str(1000 * float(first)), *rest]) for first, *rest in cells)]
+    written.write_text("\n".join(lines) + "\n")
+    return written
 
 
 def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
@@ -211,6 +272,15 @@ def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp
     assert json.loads(server.attempts[-1].body)["ticket"] == "key.1.mac"
     (tmp_path / "ticket").write_text("no ticket\n")
     assert "is no ticket" in join.once(server.url, "--ticket", str(tmp_path / "ticket"), code=2)[1]
+
+
+def test_who_has_a_wrong_ticket_is_told_one_person_to_ask(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(
+        403, "the ticket is not one for this client id; ask the product for a new one"
+    )
+    said = join.once(server.url, code=1)[1]
+    assert "403 the ticket is not one for this client id; ask the operator for a ticket for the client id" in said
+    assert "product" not in said
 
 
 def test_new_versions_are_asked_for_by_their_tag(server: FaultyServer, join: Typed) -> None:
@@ -266,6 +336,22 @@ def test_who_was_killed_after_its_own_model_moved_goes_on_with_the_next_version(
             folder.advance(Progress(moved=0))
         join.once(server.url, "--for", "0.1s", code=75)
         assert server.attempts == []
+        server.publish(1)
+        assert join.once(server.url)[0].startswith("version 1: ")
+
+
+def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typed) -> None:
+    """It is said so: the next version has the next ping."""
+    with faulty_server(PERSONAL) as server:
+        server.plan = lambda name, attempt: refusal(400, "the update is too long")
+        said = join.once(server.url, code=1)[1]
+        assert "and the same command goes on with the next version, as this line has one ping of each" in said
+        server.plan = lambda name, attempt: LANDED
+        said = join(server.url, "--show")[1]
+        assert "version 0 was trained on, its ping was not taken, and there is no second one" in said
+        assert "so far" not in said
+        join.once(server.url, "--for", "0.1s", code=75)
+        assert len(server.attempts) == 1
         server.publish(1)
         assert join.once(server.url)[0].startswith("version 1: ")
 
@@ -515,7 +601,10 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
         (["--label", "radius"], 1, "has no column 'radius'"),
     ):
         assert says in join(server.url, *options, code=code)[1]
-    assert "cannot reach" in join.once("http://127.0.0.1:9", code=1)[1]
+    away = join.once("http://127.0.0.1:9", code=1)[1]
+    assert "cannot reach http://127.0.0.1:9: " in away
+    assert "; try again later, or correct the address, which the study's operator knows" in away
+    assert "fedping ingest" not in away
     assert "http://127.0.0.2:9 is not encrypted" in join.once("http://127.0.0.2:9", code=1)[1]
     assert "is not an ingest address" in join.once("nowhere", code=2)[1]
     (tmp_path / "file").write_text("")

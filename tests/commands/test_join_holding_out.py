@@ -160,6 +160,45 @@ def test_tickets_are_of_either_client(typed: Typed, tmp_path: Path) -> None:
     assert found == ["BBBB.1.bb", "AAAA.1.aa"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (["--hold-out", "0.2"], ["--hold-out", "0.5"], "trained with --hold-out 0.2, and with another share rows that"),
+        (["--hold-out", "0.2"], [], "would judge the model; give --hold-out 0.2 again, or give another folder with"),
+        ([], ["--hold-out", "0.2"], "trained without --hold-out, and with another share rows that it has learned from"),
+    ],
+)
+def test_rows_that_were_trained_on_are_not_held_out_later(
+    typed: Typed, before: list[str], after: list[str], says: str
+) -> None:
+    mostly = (replace(ARMS[0], share=1 - 1e-3), replace(ARMS[1], share=1e-3))
+    with faulty_server(study_with_place(arms=mostly)) as server:
+        typed(server.url, *after, "--show")  # by which nothing is trained that anybody has
+        typed(server.url, *before, "--yes", "--rounds", "1")
+        server.publish(1)
+        sent = len(server.attempts)
+        for asked in ("--yes", "--show"):
+            assert says in typed(server.url, *after, asked, "--for", "0.1s", code=2)[1]
+        assert len(server.attempts) == sent
+        typed(server.url, *before, "--yes", "--rounds", "1")
+        assert len(server.attempts) == 2 * sent
+
+
+def test_before_its_ping_is_taken_a_share_is_kept_too_unless_the_ping_is_refused(typed: Typed) -> None:
+    """A ping on its way may be counted; one that was refused never is."""
+    with faulty_server(study_with_place()) as server:
+        server.plan = lambda name, attempt: LANDED if len(server.bodies()) == 1 else refusal(503)
+        typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", "--for", "0.5s", code=75)
+        assert len(server.bodies()) == 2
+        assert (
+            "give --hold-out 0.2 again" in typed(server.url, "--hold-out", "0.5", "--yes", "--for", "0.1s", code=2)[1]
+        )
+        server.plan = lambda name, attempt: refusal(400, "the update is too long")
+        typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", code=1)
+        server.plan = lambda name, attempt: LANDED
+        typed(server.url, "--hold-out", "0.5", "--yes", "--rounds", "1")
+
+
 def test_the_same_rows_are_held_out_each_time(typed: Typed) -> None:
     with faulty_server(study_with_place()) as server:
         first = typed(server.url, "--hold-out", "0.25", "--show")[0]

@@ -71,14 +71,14 @@ def chosen(column: Any, name: str) -> tuple[NDArray[np.int64], Target]:
 
 def keys(column: Any, name: str) -> NDArray[Any]:
     """Return the owner of each row; raise :class:`FedpingError` where it is missing."""
-    _check_none_missing(column, name)
+    check_none_missing(column, name)
     return _plain(column)
 
 
 def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
     """Return the sorted values of a column of any type, as texts or numbers, and the position of each row's value."""
     if is_text(column):
-        _check_none_missing(column, name)
+        check_none_missing(column, name)
         values, category = np.unique(_plain(column).astype(str), return_inverse=True)
         return values.tolist(), category
     values, category = np.unique(as_numbers(column, name), return_inverse=True)
@@ -93,17 +93,17 @@ def _refuse_numbers_with_a_slip(column: Any, name: str) -> None:
 
     if types.is_dictionary(column.type):  # declared as categories
         return
-    _check_none_missing(column, name)
-    other = np.array([not _reads_as_number(text) for text in _plain(column)])
-    if 0 < other.sum() < len(other) / 2:
-        row = int(other.argmax())
+    check_none_missing(column, name)
+    row, count = first_no_number(column)
+    if 0 < count < len(column) / 2:
         raise FedpingError(
-            f"row {row + 1} of the column '{name}' is '{column[row].as_py()}', but most of its rows are numbers; "
+            f"row {row} of the column '{name}' is '{column[row - 1].as_py()}', but most of its rows are numbers; "
             "correct it or leave the column out; if these are categories, save them as a dictionary in Parquet"
         )
 
 
-def _reads_as_number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -115,8 +115,9 @@ def as_numbers(column: Any, name: str) -> FloatArray:
     """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for a value that is none."""
     from pyarrow import types
 
-    _check_none_missing(column, name)
+    check_none_missing(column, name)
     kind = column.type
+    _refuse_bytes(column, name)
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
         raise FedpingError(
             f"the column '{name}' is of type {kind}, which is not a number; turn it into numbers, or leave it out"
@@ -128,7 +129,32 @@ def as_numbers(column: Any, name: str) -> FloatArray:
     return numbers
 
 
-def _check_none_missing(column: Any, name: str) -> None:
+def _refuse_bytes(column: Any, name: str) -> None:
+    """Raise for a column of bytes, which is what texts in another encoding than UTF-8 are read as."""
+    from pyarrow import types
+
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        row = next((at for at, value in enumerate(column.to_pylist(), 1) if not _is_utf_8(value)), None)
+        where = "has bytes instead of texts" if row is None else f"is not in UTF-8, first in row {row}"
+        raise FedpingError(f"the column '{name}' {where}; save the table as UTF-8")
+
+
+def _is_utf_8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def first_no_number(column: Any) -> tuple[int, int]:
+    """Return which row, from 1, of a column of texts is the first that is no number, and how many there are."""
+    other = np.array([not reads_as_number(text) for text in _plain(column)])
+    return int(other.argmax()) + 1, int(other.sum())
+
+
+def check_none_missing(column: Any, name: str) -> None:
+    """Raise :class:`FedpingError` if a value of a column is missing."""
     if column.null_count:
         row = column.is_null().to_numpy().argmax()
         raise FedpingError(

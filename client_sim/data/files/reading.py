@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedping.protocol.errors import FedpingError
 
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Of other tables than those of commas."""
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""How files in it begin."""
+
+_MOST_OF_A_LINE = 2**20
+
 
 def read_arrow(path: Path) -> Any:
     """Return a file as a :class:`pyarrow.Table`, by its suffix; a folder holds Parquet files.
 
     Raises:
-        FedpingError: the file does not exist or does not have the format of its suffix.
+        FedpingError: the file does not exist or does not have the format of its suffix. The sentence names rows and
+            quotes none, since it may end in a log.
     """
     import pyarrow as pa
 
     if not path.exists():
         raise FedpingError(f"there is no file {path}; give the path of a CSV, Parquet or Arrow file")
+    reader = _reader(path)
+    if path.is_file() and not path.stat().st_size:
+        raise FedpingError(_empty(path))
     try:
-        read = _reader(path)(path)
-        named = " ".join(read.column_names)  # names that are no UTF-8 are found out here
+        read = reader(path)
+        " ".join(read.column_names)  # names that are no UTF-8 are found out here
     except UnicodeDecodeError as error:
         raise FedpingError(f"the names of the columns of {path} are not in UTF-8; save the table as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
+        if reader is _csv and isinstance(error, pa.ArrowInvalid):
+            raise FedpingError(_csv_trouble(path)) from error
         reason = str(error).splitlines()[0].rstrip(".")
         raise FedpingError(f"the file {path} cannot be read as what its name says that it is: {reason}") from error
-    if read.num_columns == 1 and _reader(path) is _csv and any(mark in named for mark in ";\t|"):
-        raise FedpingError(f"the columns of {path} are not separated by commas: {named}; save the table with commas")
+    if reader is _csv and read.num_columns == 1 and (trouble := _separator_trouble(path, _first_line(path))):
+        raise FedpingError(trouble)
     return read
 
 
@@ -47,6 +62,70 @@ def _csv(path: Path) -> Any:
     # An empty field in a text column is missing too; a text that looks like a missing value, such as "NA", is quoted.
     options = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
     return csv.read_csv(path, convert_options=options)
+
+
+def _csv_trouble(path: Path) -> str:
+    """Return what is wrong with a CSV file that Arrow does not read, whose own words quote a row."""
+    line = _first_line(path)
+    if line.startswith(_UTF_16):
+        return f"the file {path} is in UTF-16; save the table as CSV in UTF-8"
+    if trouble := _separator_trouble(path, line):
+        return trouble
+    if row := _first_odd_row(path):
+        number, values, columns = row
+        return (
+            f"row {number} of {path} has another number of columns ({values}) than the row of names ({columns}); leave "
+            "an empty place between commas where a value is missing, write numbers with a decimal point, and put texts "
+            "that have a comma in quotes"
+        )
+    if not line.strip():
+        return _empty(path)
+    return f"the file {path} is no table of CSV; save the table as CSV with commas in UTF-8, or as Parquet"
+
+
+def _empty(path: Path) -> str:
+    return f"the file {path} is empty; save the table again"
+
+
+def _separator_trouble(path: Path, line: bytes) -> str | None:
+    """Return that the columns of a table with this first line are separated by something else than commas, if so.
+
+    Numbers may have commas for decimal points, also in the first line where that is no line of names.
+    """
+    for mark, name in _SEPARATORS.items():
+        if line.count(mark.encode()) >= max(1, line.count(b",")):
+            return f"the columns of {path} are separated by {name}; save the table with commas, and decimal points"
+    return None
+
+
+def _first_line(path: Path) -> bytes:
+    import pyarrow as pa
+
+    with pa.input_stream(path) as opened:  # which unpacks by the suffix
+        return bytes(opened.read(_MOST_OF_A_LINE)).lstrip(b"\r\n").partition(b"\n")[0]
+
+
+def _first_odd_row(path: Path) -> tuple[int, int, int] | None:
+    """Return the first row that has not as many values as there are names: its number, and both counts.
+
+    Rows are counted from 1 after that of the names, as they are everywhere. Arrow knows the number in one thread alone.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    found: list[tuple[int, int, int]] = []
+
+    def seen(row: Any) -> str:
+        found.append((row.number - 1, row.actual_columns, row.expected_columns))
+        return "error"
+
+    with contextlib.suppress(pa.ArrowInvalid):
+        csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(invalid_row_handler=seen),
+        )
+    return found[0] if found else None
 
 
 def _parquet(path: Path) -> Any:
