@@ -7,7 +7,6 @@ call returns, or absent. When a file landed is read from its name, never from th
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import stat
@@ -315,16 +314,6 @@ def _write(final: Path, parts: Iterable[bytes | memoryview], like: os.stat_resul
         hidden.unlink(missing_ok=True)
         raise
     sync_folder(final.parent)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a link to one; a link to itself is none."""
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return False
-        raise
 
 
 def _handle(path: Path) -> int:
