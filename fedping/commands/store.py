@@ -220,7 +220,9 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
     from fedping.protocol.landing import newest_noted
 
     _warn_without(landing)
-    opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
+    opened = open_store(store_path)
+    opened.study(study).line(line)
+    seen = newest_noted(landing, str(store_path), study, line)
     opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(

@@ -160,6 +160,35 @@ def test_a_study_moves_into_a_bucket_and_back(
             assert main(again) == 0
 
 
+@pytest.mark.parametrize("name", ["study/", "study//x", "../study", "a//b", "study/../study", ".", ".."])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_name_that_no_study_can_have_is_told_in_one_sentence(
+    tmp_path: Path, bucket: Bucket, name: str, is_near: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, landing = (f"{tmp_path if is_near else bucket.url}/{each}" for each in ("store", "pings"))
+    store_with(place_of(store), small_study())
+    land(place_of(landing), crowd(CLIENTS))
+    stored, both = ["--store", store], ["--store", store, "--landing", landing]
+    for command in (
+        ["store", "history", name, "main", *stored],
+        ["store", "diff", name, "main", "0", *stored],
+        ["store", "recompute", name, "main", "1", *both],
+        ["store", "rollback", name, "main", "--to", "0", *both],
+        ["store", "continue", name, "main", "--from", "9", *both],
+        ["store", "copy", name, "--to", str(tmp_path / "copy"), *stored],
+        ["landing", "copy", name, "--to", str(tmp_path / "copy"), *both],
+        ["round", name, "--engine", "numpy", *both],
+        ["study", "show", name, *stored],
+        ["study", "history", name, *stored],
+        ["study", "pause", name, *stored],
+        ["study", "resume", name, *stored],
+        ["study", "health", name, *both],
+    ):
+        assert main(command) == 1, command
+        (said,) = capsys.readouterr().err.strip().splitlines()
+        assert f"has no study '{name}'; it has study" in said, command
+
+
 def test_a_copy_that_would_lose_versions_is_refused(
     tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
