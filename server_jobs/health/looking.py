@@ -86,9 +86,13 @@ class StudyWatch:
         return found
 
     def private(self) -> frozenset[str]:
-        """Return the names of the private studies; also of those that cannot be read, which may be."""
+        """Return the names of the private studies; also of those that could never be read, which may be.
+
+        Raises:
+            StoreError: there is no store.
+        """
         with self._lock:
-            return frozenset(name for name in self._store.studies() if self._is_private(name))
+            return frozenset(name for name in self.studies() if self._is_private(name))
 
     def budgets(self) -> list[tuple[str, str, PrivateFacts]]:
         """Return the private lines that have been looked at, each with its study, and what it guarantees."""
@@ -107,8 +111,9 @@ class StudyWatch:
     def _is_private(self, name: str) -> bool:
         try:
             return self._read(name).is_private
-        except FedpingError:
-            return True
+        except FedpingError:  # what was read of it once still holds, for no change makes a study private
+            known = self._studies.get(name)
+            return known is None or known[1].is_private
 
     def study(self, name: str, ingest: Ingest) -> Judgement:
         """Return the declared state of a study and its judgement over all its lines.

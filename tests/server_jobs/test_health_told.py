@@ -30,6 +30,7 @@ from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest
 from tests.support.pings import ping_json
+from tests.support.private import private_study
 from tests.support.versions import small_study
 from tests.support.walks import walked_store
 
@@ -121,6 +122,26 @@ def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) ->
     assert "30 of the 60 requests that name no study" in found["study"][0]
     assert len(found["other"]) == 2
     assert "90 of the 90 pings and requests of study other" in " ".join(found["other"])
+
+
+@pytest.mark.parametrize("lost", ["store", "store/study/study.json"])
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_store_that_cannot_be_read_changes_no_number_of_pings(tmp_path: Path, is_private: bool, lost: str) -> None:
+    ingest = ingest_app(tmp_path, others=[private_study()] if is_private else [])
+    for _ in range(7):
+        assert ingest.ping().status_code == 200
+    ingest.services.flush()
+
+    def accepted() -> list[str]:
+        page = ingest.operator.get("/metrics").get_data(as_text=True)
+        return [line for line in page.splitlines() if line.startswith("fedping_ingest_pings_accepted_total")]
+
+    before = accepted()
+    assert before == [f"fedping_ingest_pings_accepted_total {0.0 if is_private else 7.0}"]
+    (tmp_path / lost).rename(tmp_path / "away")
+    assert accepted() == before
+    (tmp_path / "away").rename(tmp_path / lost)
+    assert accepted() == before
 
 
 def test_pings_of_arms_without_a_line_are_counted_by_when_they_landed(tmp_path: Path) -> None:

@@ -286,6 +286,12 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
     store = make_store(place)
     with running_ingest(place, tmp_path / "landing", "--workers", "1") as ingest:  # type: ignore[arg-type]
         address = f"{ingest.url}/models/{STUDY}/main/latest.json"
+
+        def counted(name: str) -> float:
+            page = requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=60).text
+            [line] = [each for each in page.splitlines() if each.startswith(f"fedping_ingest_{name} ")]
+            return float(line.split()[1])
+
         assert requests.get(address, timeout=60).json()["iteration"] == 0
         assert post(ingest.url) == 200
         store.publish(after(store.head(STUDY, "main")))
@@ -295,9 +301,11 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
         assert [post(ingest.url, version=1) for _ in range(5)] == [200] * 5
         assert requests.get(address, timeout=120).json()["iteration"] == 1, "what was seen is served on"
         assert wait_until(lambda: not ingest.is_well())
+        assert counted("pings_accepted_total") == 7, "no study is private, and so none is treated as if it were"
         bucket.well()
         assert wait_until(ingest.is_well)
         assert ingest.flush()["landed"] == 7
+        assert counted("pings_landed_total") == 7
 
 
 @pytest.mark.parametrize("kind", ["error", "hangs"])
