@@ -25,6 +25,7 @@ from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.ingest.admission.rejection import PAGE
 from fedping.server_jobs.ingest.counters import OfStudy
 
 FindingName: TypeAlias = Literal[
@@ -518,8 +519,9 @@ def _refused(facts: Facts) -> Iterator[Finding]:
     of_all = Counter(facts.ingest.rejected)
     for each in facts.ingest.studies.values():
         of_all.subtract(each.rejected)
+    del of_all[PAGE]  # which anybody may ask for in vain, as often as he likes
     yield from _many_refused(
-        facts, +of_all, facts.ingest.accepted, "requests that name no study and accepted pings of all"
+        facts, +of_all, facts.ingest.accepted, "pings for no study that is here and accepted pings of all"
     )
 
 

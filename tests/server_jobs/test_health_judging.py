@@ -216,7 +216,7 @@ def test_refusals_are_told_with_their_most_frequent_reason() -> None:
     refused = {"update_length": 350, "not_json": 50}
     scene = Scene(ingest=Ingest(state="running", accepted=3_600, rejected=refused))
     assert told(scene) == [("refused", "warning")]
-    which = "requests that name no study and accepted pings of all"
+    which = "pings for no study that is here and accepted pings of all"
     said = f"refused 400 of the 4,000 {which} since it was started (10 %), 350 of them as "
     assert f"{said}'update_length'" in only(scene)
     assert told(Scene(ingest=Ingest(state="running", accepted=400, rejected=refused))) == [("refused", "problem")]

@@ -119,9 +119,24 @@ def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) ->
         for name, (_, health) in StudyWatch(ingest.settings).all(ingest_of(ingest.settings)).items()
     }
     assert len(found["study"]) == 1
-    assert "30 of the 60 requests that name no study" in found["study"][0]
+    assert "30 of the 60 pings for no study that is here" in found["study"][0]
     assert len(found["other"]) == 2
     assert "90 of the 90 pings and requests of study other" in " ".join(found["other"])
+
+
+def test_pages_that_are_asked_for_in_vain_are_no_refused_pings(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path)
+    for _ in range(25):
+        assert ingest.ping().status_code == 200
+    for _ in range(71):
+        for page in ("zzz/study.json", "zzz/main/latest.json", "study/none/latest.json", "study/main/77.json"):
+            assert ingest.client.get(f"/models/{page}").status_code == 404
+    ingest.services.flush()
+    _, health = StudyWatch(ingest.settings).study("study", ingest_of(ingest.settings))
+    assert [one.sentence for one in health.findings if one.name == "refused"] == []
+    page = ingest.operator.get("/metrics").get_data(as_text=True)
+    assert 'fedping_ingest_rejected_total{reason="page"} 284.0' in page
+    assert 'fedping_ingest_rejected_total{reason="unknown_study"} 0.0' in page
 
 
 @pytest.mark.parametrize("lost", ["store", "store/study/study.json"])
