@@ -304,9 +304,10 @@ class _SeenLine:
 
 def ingest_of(places: IngestSettings) -> Ingest:
     """Return what ingest's lock, journal and counters say."""
-    if not places.journal.is_dir():
-        return Ingest(state="absent")
+    journal = str(places.journal)
     try:
+        if not places.journal.is_dir():
+            return Ingest(state="absent", journal=journal)
         waiting, sums, new = backlog(places.journal), totals(places.counters), newcomers(places.counters)
         studies, uploads = of_studies(places.counters), uploaded(places.counters)
         period, began = period_of(places.counters) or (None, 0.0)
@@ -314,8 +315,9 @@ def ingest_of(places: IngestSettings) -> Ingest:
         troubles = [*([failing] if failing else []), *unlanded(places)]
         since = waiting_since(places.journal, began) if waiting.pings else None
     except OSError:
-        return Ingest(state="unknown")
+        return Ingest(state="unknown", journal=journal)
     return Ingest(
+        journal=journal,
         state=_state(places.journal / INGEST_LOCK),
         pending=waiting.pings,
         segments=waiting.segments,

@@ -109,7 +109,22 @@ def test_a_dead_ingest_with_pings_in_its_journal_is_a_problem() -> None:
         "again. Start 'fedping ingest'."
     )
     assert told(Scene(ingest=Ingest(state="stopped"))) == [("ingest", "problem")]
-    assert told(Scene(ingest=Ingest(state="absent"))) == [("ingest", "problem")]
+    for state in ("absent", "stopped", "unknown"):
+        assert "journal /j/1" in only(Scene(ingest=Ingest(state=state, journal="/j/1")))  # type: ignore[arg-type]
+
+
+def test_an_ingest_with_another_journal_is_no_reason_to_end_a_study() -> None:
+    absent = Ingest(state="absent", journal="/j/1")
+    for landed in (120, 0):  # right after a round nothing has landed for its version
+        scene = Scene(ingest=absent, landed=landed)
+        assert told(scene) == [("ingest", "warning")]
+        assert "--journal" in only(scene)
+        assert "study end" not in only(scene)
+    nothing = dict.fromkeys(range(ROUNDS + 1), "created")
+    scene = Scene(ingest=absent, landed=0, origins=nothing)
+    assert told(scene) == [("ingest", "problem")]
+    assert "--journal" in only(scene)
+    assert "study end s" in only(scene)
     assert told(Scene(ingest=Ingest(state="unknown"))) == [("ingest", "warning")]
 
 

@@ -239,6 +239,11 @@ def test_no_round_of_a_study_that_rests(
 def test_the_terminal_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walked_store(tmp_path / "store", small_study(), 2)
     options = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    elsewhere = str(tmp_path / "no-journal")
+    main(["study", "health", *options, "--journal", elsewhere])
+    [said] = [line for line in capsys.readouterr().out.splitlines() if elsewhere in line]
+    assert said.startswith("  warning: Whether ingest is running cannot be seen from here: pings have landed")
+    places(tmp_path).journal.mkdir(parents=True)
     assert main(["study", "health", *options]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "study: Not healthy."
@@ -387,6 +392,7 @@ class Looks:
 def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path: Path) -> None:
     study: Study = small_study()
     store = walked_store(tmp_path / "store", study, 1)
+    places(tmp_path).journal.mkdir(parents=True)
     away = tmp_path / "away"
     clock = Looks(
         lambda: None,
