@@ -181,10 +181,14 @@ def _sealed(asked: Asked) -> bytes:
     return sha256(body).digest() + body
 
 
+def is_whole_request(data: bytes) -> bool:
+    """Return whether the bytes of a request that is kept are those that were written."""
+    return sha256(memoryview(data)[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]
+
+
 def _unsealed(data: bytes) -> Asked:
-    body = memoryview(data)[_DIGEST_BYTES:]
-    if sha256(body).digest() != data[:_DIGEST_BYTES]:
+    if not is_whole_request(data):
         raise ValueError("it is not what its digest says")
-    found = msgspec.msgpack.decode(body, type=Asked)
+    found = msgspec.msgpack.decode(memoryview(data)[_DIGEST_BYTES:], type=Asked)
     assert found.read  # or it is none
     return found

@@ -28,8 +28,16 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 """Errors of file systems without hard links: FAT and exFAT, FUSE of object stores, some of SMB."""
 
 
+def is_key(key: str) -> bool:
+    """Return whether something can be stored under a key: a study that somebody asks for may have any name."""
+    return not {"", ".", ".."} & {*key.split("/")} and "\0" not in key
+
+
 class Blobs(Protocol):
-    """Named bytes. Keys are relative paths with '/'; when a write returns, it is whole and durable, or absent."""
+    """Named bytes. Keys are relative paths with '/'; when a write returns, it is whole and durable, or absent.
+
+    There is nothing at what is no key (:func:`is_key`): a part of it is empty, or leads out of its folder.
+    """
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a new blob; return False, and change nothing, if the key already exists."""
@@ -103,6 +111,8 @@ class LocalBlobs:
             FedpingError: it is not a file, is larger than any that the store writes, or may not be read.
         """
         path = self.root / key
+        if not is_key(key):
+            return None
         try:
             with open(path, "rb", opener=_without_waiting) as source:
                 found = os.fstat(source.fileno())
@@ -118,6 +128,8 @@ class LocalBlobs:
 
     def sight(self, key: str) -> Sight | None:
         """See :meth:`Blobs.sight`."""
+        if not is_key(key):
+            return None
         try:
             found = (self.root / key).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -128,6 +140,8 @@ class LocalBlobs:
 
     def names(self, folder: str) -> list[str]:
         """See :meth:`Blobs.names`; hidden names are unfinished writes and are left out."""
+        if folder and not is_key(folder):
+            return []
         try:
             return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):

@@ -1,5 +1,8 @@
 """Copy a study, with all its versions, from one store into another: from a folder into a bucket, or back.
 
+Each file is looked at before it is copied, so that no damage takes the place of a good copy: sealed documents are what
+their seals say, and those for clients what their versions say.
+
 What never changes once written (the study, versions, fences, documents of versions) is created in the other store, or
 there already with the same bytes; the rest is replaced. ``study.json`` comes last, so that what an interrupted copy
 leaves is no study yet; the same call goes on from there.
@@ -9,14 +12,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from fedping.model_store.asked import is_whole_request
 from fedping.model_store.blobs import Blobs
-from fedping.model_store.store import ModelStore, StoreError
+from fedping.model_store.chain import Chain, number_in
+from fedping.model_store.seal import is_whole
+from fedping.model_store.store import MissingVersion, ModelStore, StoreError
+from fedping.model_store.version import PublicPart
 from fedping.protocol.errors import FedpingError
 
 _ORDER = ("fences", "held", "versions", "public", "asked")
 _NEVER_CHANGES = re.compile(r"(study\.json|history/[0-9]+\.json|[^/]+/(versions|fences|public)/[0-9]+\.json)\Z")
+_SEALED = re.compile(
+    r"((study|state)\.json|history/[0-9]+\.json|[^/]+/(offer\.json|versions/[0-9]+\.json|held/[0-9]+(\.heard)?\.json))\Z"
+)
+_REQUEST = re.compile(r"[^/]+/asked/[0-9]+(\.aside)?\.msgpack\Z")
 
 
 @dataclass(frozen=True)
@@ -40,8 +56,9 @@ def copy_study(
         tell: is told how many files have been looked at so far.
 
     Raises:
-        StoreError: there is no such study, it is damaged, the other store has a file of it with other bytes or versions
-            that this one has not, or a version was published while it was copied, and the same call has to be repeated.
+        StoreError: there is no such study, a file of it is damaged, the other store has a file of it with other bytes
+            or versions that this one has not, or a version was published while it was copied, and the same call has to
+            be repeated.
     """
     lines = [line.name for line in source.study(study).lines]
     heads = {line: source.head(study, line) for line in lines}
@@ -53,25 +70,107 @@ def copy_study(
                 f"{source.where}: nothing was copied; copy the other way, or to another place"
             )
     target.check_publishing()  # or what is there would be replaced where it is to be created
+    looked = {line: _LookedAt(source, study, line, source.chain(study, line)) for line in lines}
     files = new = size = 0
     for key in _keys(source.blobs, study, lines):
         data = source.blobs.read(key)
         if data is None:  # gone meanwhile, as what a helper was asked for goes
             continue
+        within = key.partition("/")[2]
+        if (_SEALED.match(within) and not is_whole(data)) or (_REQUEST.match(within) and not is_whole_request(data)):
+            raise StoreError(source.damaged(key))
+        if (line := within.partition("/")[0]) in looked:
+            looked[line].check(key, data)
         files += 1
-        if _put(source, target, key, data, _NEVER_CHANGES.match(key.partition("/")[2]) is not None):
+        if _put(source, target, key, data, _NEVER_CHANGES.match(within) is not None):
             new, size = new + 1, size + len(data)
         tell(files)
     for line, head in heads.items():
         now, copied = source.head(study, line), target.head(study, line)
         if (now.iteration, now.digest) != (head.iteration, head.digest):
             raise StoreError(
-                f"line '{line}' of study '{study}' went on to version {now.iteration} while it was copied; stop its "
-                "rounds and run the same command again"
+                f"line '{line}' of study '{study}' went on to version {now.iteration} while it was copied; run the "
+                "same command again, or stop its rounds meanwhile"
             )
         if copied.digest != head.digest:
             raise StoreError(f"{target.where} has another version {copied.iteration} of line '{line}' than was copied")
     return Copied(files, new, size)
+
+
+@dataclass
+class _LookedAt:
+    """The versions of a line as they pass by, and with them what clients fetch, which follows from them.
+
+    Of the document that clients fetch of a version a digest is remembered; the documents themselves may be large.
+    """
+
+    store: ModelStore
+    study: str
+    line: str
+    chain: Chain
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+    def check(self, key: str, data: bytes) -> None:
+        """Raise :class:`StoreError` if a file of the line is not what it has to be by those that came before."""
+        folder, name = key.split("/")[-2:]
+        number = number_in(name)
+        if folder == "versions" and number is not None and number in self.chain.numbers:
+            self.digests[number] = _digest(self.store.shown(key, data, self.study, self.line, number))
+        elif folder == "public" and not self._is_as_its_version_says(key, name, data):
+            raise StoreError(
+                f"{self.store.where}/{key} is not what its version says; it was damaged: restore it from a copy, or "
+                "move it away, and the next version that is published writes it again"
+            )
+
+    def _is_as_its_version_says(self, key: str, name: str, data: bytes) -> bool:
+        number = number_in(name)
+        if name == "latest.json":
+            return self._is_latest(data)
+        if name.startswith("staged-"):
+            return self._is_staged(name, data)
+        if number is None or self._is_fenced_over(number):
+            return True
+        try:
+            return _digest(data) == self._digest_of(number)
+        except MissingVersion as error:
+            raise StoreError(
+                f"{self.store.where}/{key} is of version {number}, which is not there: restore "
+                f"{self.study}/{self.line}/versions/{number}.json from a copy"
+            ) from error
+
+    def _is_latest(self, data: bytes) -> bool:
+        """Return whether a document is that of a version of the line; the newest is not shown yet for a moment."""
+        try:
+            found = msgspec.json.decode(data, type=PublicPart)
+            alone = msgspec.json.encode(replace(found, staged=UNSET))
+            staged = self.store.staged_after(self.study, self.line, found.iteration)
+            return (
+                msgspec.json.encode(found) == data
+                and found.staged in (UNSET, staged)
+                and _digest(alone) == self._digest_of(found.iteration)
+            )
+        except (msgspec.MsgspecError, UnicodeDecodeError, MissingVersion):
+            return False
+
+    def _is_staged(self, name: str, data: bytes) -> bool:
+        """Return whether a document is that of the staged version; nobody is told of others any more."""
+        staged = self.store.staged_after(self.study, self.line, self.chain.numbers[-1])
+        if staged is None or name != f"staged-{staged.iteration}.json":
+            return True
+        return data == self.store.staged_document(self.study, self.line, staged)
+
+    def _digest_of(self, number: int) -> bytes:
+        """Return the digest of what clients fetch of a version; one that was published meanwhile is read for it."""
+        known = self.digests.get(number)
+        return known or _digest(self.store.public_document(self.study, self.line, number))
+
+    def _is_fenced_over(self, number: int) -> bool:
+        """Return whether a version was lost with an older copy of the store, and the line has gone on beyond it."""
+        return any(before < number < after for before, after in self.chain.fences.items())
+
+
+def _digest(document: bytes) -> bytes:
+    return sha256(document).digest()
 
 
 def _keys(blobs: Blobs, study: str, lines: list[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fedping.model_store.blobs import LARGEST_BLOB, Sight
+from fedping.model_store.blobs import LARGEST_BLOB, Sight, is_key
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.object_store import (
     BROKEN_ANSWERS,
@@ -89,6 +89,8 @@ class ObjectBlobs:
 
     def read(self, key: str) -> bytes | None:
         """See :meth:`Blobs.read`."""
+        if not is_key(key):
+            return None
         with told("read", below(self.place, key)):
             return again(lambda: self._read(key), BROKEN_ANSWERS)
 
@@ -111,6 +113,8 @@ class ObjectBlobs:
         """See :meth:`Blobs.sight`: a hash of the object's entity tag, and its size."""
         import obstore
 
+        if not is_key(key):
+            return None
         with told("look at", below(self.place, key)):
             try:
                 found = heeding(lambda: obstore.head(self._objects, key))
@@ -124,6 +128,8 @@ class ObjectBlobs:
         """See :meth:`Blobs.names`."""
         import obstore
 
+        if folder and not is_key(folder):
+            return []
         with told("list", below(self.place, folder) if folder else self.place):
             found = again(
                 lambda: heeding(lambda: obstore.list_with_delimiter(self._objects, folder or None)), BROKEN_ANSWERS

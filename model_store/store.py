@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from fedping.model_store.asked import AskedOf
@@ -605,11 +605,14 @@ class ModelStore:
         """
         data = self.blobs.read(key)
         if data is not None and not is_whole(data):
-            raise StoreError(
-                f"{self.where}/{key} cannot be read (it is not what its seal says); it was damaged: restore it from a "
-                "copy"
-            )
+            raise StoreError(self.damaged(key))
         return data
+
+    def damaged(self, key: str) -> str:
+        """Return the sentence for a document whose bytes are not those that were written."""
+        return (
+            f"{self.where}/{key} cannot be read (it is not what its seal says); it was damaged: restore it from a copy"
+        )
 
     def newest_from(self, study: str, line: str, known: int) -> int:
         """Return the number of the newest version to serve, given that version ``known`` exists; -1 for none.
@@ -936,20 +939,21 @@ class ModelStore:
     def public_document(self, study: str, line: str, iteration: int, staged: Staged | None = None) -> bytes:
         """Return the JSON of the model document that clients fetch; ``staged`` is what some are to take instead."""
         key, data = self._version_bytes(study, line, iteration)
-        return self._public(key, data, study, line, iteration, staged or UNSET)
+        return self.shown(key, data, study, line, iteration, staged)
 
     def staged_document(self, study: str, line: str, staged: Staged) -> bytes:
         """Return the JSON of the model document of a staged version; raises :class:`StoreError` if it is gone."""
         key = _held_key(study, line, staged.iteration)
-        return self._public(key, self._read(key) or b"", study, line, staged.iteration, UNSET)
+        return self.shown(key, self._read(key) or b"", study, line, staged.iteration)
 
-    def _public(
-        self, key: str, data: bytes, study: str, line: str, iteration: int, staged: Staged | UnsetType
+    def shown(
+        self, key: str, data: bytes, study: str, line: str, iteration: int, staged: Staged | None = None
     ) -> bytes:
+        """Return the JSON that clients fetch of a version, from its own bytes; raises as :meth:`version` does."""
         part = self._decode(data, PublicPart, key)
         if (part.study, part.line, part.iteration) != (study, line, iteration):
             raise StoreError(self._another(key, part))
-        return msgspec.json.encode(msgspec.structs.replace(part, staged=staged))
+        return msgspec.json.encode(msgspec.structs.replace(part, staged=staged or UNSET))
 
     def _was_published(self, study: str, line: str, number: int) -> bool:
         return self.blobs.sight(f"{study}/{line}/public/{number}.json") is not None

@@ -18,6 +18,7 @@ NEWEST = 50
 
 WORDS = {
     "path": "an address that does not exist",
+    "page": "a page or a model that could not be served, and no ping",
     "unknown_study": "a study that the store does not have",
     "unknown_type": "another type of ping than the study takes",
     "unknown_version": "an unknown version of the protocol",

@@ -220,7 +220,9 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
     from fedping.protocol.landing import newest_noted
 
     _warn_without(landing)
-    opened, seen = open_store(store_path), newest_noted(landing, str(store_path), study, line)
+    opened = open_store(store_path)
+    opened.study(study).line(line)
+    seen = newest_noted(landing, str(store_path), study, line)
     opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
@@ -236,8 +238,9 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 def copy(study: str, target: Place, store_path: Place) -> None:
     """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
 
-    Stop its rounds first, and let them go on in one of the stores only: two that go on have two models, and of a
-    private line each would spend the budget. Safe to repeat; what is there already is compared.
+    Its rounds may go on meanwhile: if one publishes a version, run the same command again. Damage is refused, and names
+    the file. Safe to repeat; what is there already is compared. Of two stores let rounds go on in one only: two that go
+    on have two models, and of a private line each would spend the budget.
     """
     from fedping.model_store.copying import copy_study
     from fedping.model_store.store import open_store

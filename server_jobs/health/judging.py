@@ -25,6 +25,7 @@ from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.ingest.admission.rejection import PAGE
 from fedping.server_jobs.ingest.counters import OfStudy
 
 FindingName: TypeAlias = Literal[
@@ -150,6 +151,7 @@ class Ingest(Struct, frozen=True, kw_only=True):
     Attributes:
         state: ``running`` or ``stopped``; ``absent`` if there is no journal, so that none ever ran here; ``unknown`` if
             its files may not be read.
+        journal: the folder that was looked at.
         pending: pings that were accepted and are not in Parquet yet.
         segments: of the journal, which hold them.
         waiting_since: when the oldest of them came, in seconds since 1970; None without any.
@@ -165,6 +167,7 @@ class Ingest(Struct, frozen=True, kw_only=True):
     """
 
     state: Literal["running", "stopped", "absent", "unknown"]
+    journal: str = ""
     pending: int = 0
     segments: int = 0
     waiting_since: float | None = None
@@ -258,6 +261,12 @@ class Facts(Struct, frozen=True, kw_only=True):
         """The version that was published again when early stopping found training to be over; None if it goes on."""
         newest = self.line.outcomes[-1].lineage if self.line.outcomes else None
         return newest.restored if newest is not None and newest.stopped else None
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether pings have landed, by what lies there for the newest version and by the last rounds."""
+        landed = self.line.landed
+        return (landed is not None and landed.pings > 0) or any(_pings([one]) for one in self.line.outcomes)
 
     @property
     def exhausted(self) -> bool:
@@ -381,7 +390,9 @@ def _ingest(facts: Facts) -> Iterator[Finding]:
         return
     if ingest.state == "unknown":
         yield _warning(
-            "ingest", "Whether ingest is running cannot be seen from here, because its journal is not readable."
+            "ingest",
+            f"Whether ingest is running cannot be seen from here, because its journal {ingest.journal} is not "
+            "readable.",
         )
     elif ingest.pending:
         yield _problem(
@@ -389,15 +400,34 @@ def _ingest(facts: Facts) -> Iterator[Finding]:
             f"Ingest is not running: {waiting} and will not land before it runs again. Start 'fedping ingest'.",
         )
     elif ingest.state == "absent":
-        yield _problem(
-            "ingest",
-            "No ingest has ever run with this journal, so no ping can come. Start 'fedping ingest', or, if nobody is "
-            f"to send pings any more, declare the study ended: 'fedping study end {facts.study}'.",
-        )
+        yield _absent(facts)
     else:
         yield _problem(
-            "ingest", "Ingest is not running, so no ping can come and no model be fetched. Start 'fedping ingest'."
+            "ingest",
+            f"Ingest is not running with the journal {ingest.journal}, so no ping can come and no model be fetched. "
+            f"Start 'fedping ingest'{_OTHER_JOURNAL}.",
         )
+
+
+_OTHER_JOURNAL = ", or, if it has another journal, name that by --journal or FEDPING_JOURNAL"
+
+
+def _absent(facts: Facts) -> Finding:
+    """Tell that nothing ever ran with a journal; where pings have landed, somebody has taken them with another."""
+    journal = facts.ingest.journal
+    if facts.has_landed:
+        return _warning(
+            "ingest",
+            f"Whether ingest is running cannot be seen from here: pings have landed, and none has run with the journal "
+            f"{journal}. Name the journal of your ingest by --journal or FEDPING_JOURNAL, or, if it runs on another "
+            "machine, look there.",
+        )
+    return _problem(
+        "ingest",
+        f"No ingest has ever run with the journal {journal}, and no ping has landed. Start 'fedping ingest'"
+        f"{_OTHER_JOURNAL}; or, if nobody is to send pings any more, declare the study ended: 'fedping study end "
+        f"{facts.study}'.",
+    )
 
 
 def _landing(facts: Facts) -> Iterator[Finding]:
@@ -518,8 +548,9 @@ def _refused(facts: Facts) -> Iterator[Finding]:
     of_all = Counter(facts.ingest.rejected)
     for each in facts.ingest.studies.values():
         of_all.subtract(each.rejected)
+    del of_all[PAGE]  # which anybody may ask for in vain, as often as he likes
     yield from _many_refused(
-        facts, +of_all, facts.ingest.accepted, "requests that name no study and accepted pings of all"
+        facts, +of_all, facts.ingest.accepted, "pings for no study that is here and accepted pings of all"
     )
 
 

@@ -86,9 +86,13 @@ class StudyWatch:
         return found
 
     def private(self) -> frozenset[str]:
-        """Return the names of the private studies; also of those that cannot be read, which may be."""
+        """Return the names of the private studies; also of those that could never be read, which may be.
+
+        Raises:
+            StoreError: there is no store.
+        """
         with self._lock:
-            return frozenset(name for name in self._store.studies() if self._is_private(name))
+            return frozenset(name for name in self.studies() if self._is_private(name))
 
     def budgets(self) -> list[tuple[str, str, PrivateFacts]]:
         """Return the private lines that have been looked at, each with its study, and what it guarantees."""
@@ -107,8 +111,9 @@ class StudyWatch:
     def _is_private(self, name: str) -> bool:
         try:
             return self._read(name).is_private
-        except FedpingError:
-            return True
+        except FedpingError:  # what was read of it once still holds, for no change makes a study private
+            known = self._studies.get(name)
+            return known is None or known[1].is_private
 
     def study(self, name: str, ingest: Ingest) -> Judgement:
         """Return the declared state of a study and its judgement over all its lines.
@@ -299,9 +304,10 @@ class _SeenLine:
 
 def ingest_of(places: IngestSettings) -> Ingest:
     """Return what ingest's lock, journal and counters say."""
-    if not places.journal.is_dir():
-        return Ingest(state="absent")
+    journal = str(places.journal)
     try:
+        if not places.journal.is_dir():
+            return Ingest(state="absent", journal=journal)
         waiting, sums, new = backlog(places.journal), totals(places.counters), newcomers(places.counters)
         studies, uploads = of_studies(places.counters), uploaded(places.counters)
         period, began = period_of(places.counters) or (None, 0.0)
@@ -309,8 +315,9 @@ def ingest_of(places: IngestSettings) -> Ingest:
         troubles = [*([failing] if failing else []), *unlanded(places)]
         since = waiting_since(places.journal, began) if waiting.pings else None
     except OSError:
-        return Ingest(state="unknown")
+        return Ingest(state="unknown", journal=journal)
     return Ingest(
+        journal=journal,
         state=_state(places.journal / INGEST_LOCK),
         pending=waiting.pings,
         segments=waiting.segments,

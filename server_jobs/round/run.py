@@ -656,8 +656,9 @@ def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator
     """Let somebody publish a version by hand as safely as a round: not into an older copy of the store, and noted.
 
     Raises:
-        StoreError: rounds have published more than there is; nothing was done.
+        StoreError: there is no such study, or rounds have published more than there is; nothing was done.
     """
+    store.study(study).line(line)  # or the name may be none, and lead anywhere
     noted = newest_noted(landing, store.where, study, line)
     _refuse_an_older_copy(landing, store.where, store.head(study, line), noted)
     yield

@@ -82,6 +82,12 @@ class Machine:
 
     def type(self, commands: str) -> str:
         """Type a block of the page; every command has to end well."""
+        done = self.typed(f"set -e\n{commands}")
+        assert done.returncode == 0, commands + done.stdout + done.stderr
+        return done.stdout
+
+    def typed(self, commands: str) -> subprocess.CompletedProcess[str]:
+        """Type a block of the page as it stands, and return how it ended."""
         for place in ("/srv/", "/backup/"):
             commands = re.sub(rf"(?<=\s){place}", f"{self.root}{place}", commands)
         if self.ingest is not None:
@@ -92,11 +98,9 @@ class Machine:
             "FEDPING_STORE": str(self.store),
             "FEDPING_LANDING": str(self.landing),
         }
-        done = subprocess.run(
-            ["sh", "-e", "-c", commands], cwd=self.root, env=environment, capture_output=True, encoding="utf-8"
+        return subprocess.run(
+            ["sh", "-c", commands], cwd=self.root, env=environment, capture_output=True, encoding="utf-8"
         )
-        assert done.returncode == 0, commands + done.stdout + done.stderr
-        return done.stdout
 
     def rounds(self, count: int, seed: int) -> None:
         """Let pings of the newest version land and make the next, so many times."""
@@ -160,6 +164,35 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
     assert "bit-identical" in machine.type(LOOK)
     for number in (1, 7, 1001, 1003):
         assert "bit-identical" in machine.type(f"fedping store recompute {STUDY} main {number}")
+
+
+@pytest.mark.timeout(300)
+def test_the_procedure_backs_up_every_study_and_keeps_the_last_backup_when_it_fails(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    for name in (STUDY, "another"):
+        store_with(machine.store, small_study(name))
+        land(machine.landing, crowd(4), study=name)
+    backup = tmp_path / "backup/fedping"
+
+    def kept() -> dict[str, bytes]:
+        return {str(path.relative_to(backup)): path.read_bytes() for path in backup.rglob("*") if path.is_file()}
+
+    with machine.running():
+        machine.type(BACKUP)
+        first = kept()
+        machine.rounds(1, seed=0)
+        machine.type(BACKUP)
+        good = kept()
+        assert open_store(backup / "store").studies() == ["another", STUDY]
+        assert all(list((backup / "landing").glob(f"study={name}/**/*.parquet")) for name in (STUDY, "another"))
+        assert first.keys() < good.keys()
+        newest = machine.store / STUDY / "main/versions/1.json"
+        newest.write_bytes(newest.read_bytes().replace(b'"created":"2', b'"created":"3'))
+        for _ in range(2):
+            ended = machine.typed(BACKUP)
+            assert ended.returncode == 1
+            assert f"{STUDY}/main/versions/1.json cannot be read" in ended.stderr
+            assert kept() == good, "what is damaged never takes the place of a good backup"
 
 
 @pytest.mark.timeout(300)

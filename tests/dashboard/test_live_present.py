@@ -61,9 +61,10 @@ def test_a_file_that_landed_in_the_same_instant_as_the_listing_is_not_missed(tmp
 
 def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Path) -> None:
     settings = dashboard_settings(tmp_path)
-    assert ingest_of(places(settings)) == Ingest(state="absent")
+    journal = str(settings.journal)
+    assert ingest_of(places(settings)) == Ingest(state="absent", journal=journal)
     settings.journal.mkdir(parents=True)
-    assert ingest_of(places(settings)) == Ingest(state="stopped")
+    assert ingest_of(places(settings)) == Ingest(state="stopped", journal=journal)
     before = set(settings.journal.iterdir())
     lock = Lock(settings.journal / INGEST_LOCK)
     assert lock.take()
@@ -76,7 +77,14 @@ def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Pat
     found = ingest_of(places(settings))
     began = created_ms(segment.path) / 1000
     assert found == Ingest(
-        state="running", pending=2, segments=1, waiting_since=began, accepted=7, landed=5, rejected={"not_json": 2}
+        state="running",
+        journal=journal,
+        pending=2,
+        segments=1,
+        waiting_since=began,
+        accepted=7,
+        landed=5,
+        rejected={"not_json": 2},
     )
     segment.roll()
     assert lock._file is not None

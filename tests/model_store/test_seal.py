@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import re
 from pathlib import Path
 
@@ -11,11 +12,16 @@ import pytest
 
 from fedping.main import main
 from fedping.model_store import ModelStore, StoreError, Version, open_store
+from fedping.model_store.copying import copy_study
+from fedping.model_store.held import with_stage
 from fedping.model_store.rollback import continue_at
 from fedping.model_store.seal import is_whole, sealed, unsealed
+from fedping.model_store.version import StageSeen
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format
+from fedping.protocol.guard import Stage
+from fedping.protocol.study import Declared
 from tests.support.effort import few_or_all
 from tests.support.versions import WHEN, after, small_study, version_0
 
@@ -275,3 +281,64 @@ def test_continue_says_that_there_is_no_landing_folder(
     (tmp_path / "landing").mkdir()
     assert main(["store", "continue", "study", "main", "--from", "19"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def all_documents(store: Path) -> list[Path]:
+    """Return the files of a study with a fence, a history and a staged version, but for markers, which say nothing."""
+    opened = open_store(store)
+    continue_at(opened, "study", "main", 5, created=WHEN, code_version="test")
+    opened.declare("study", Declared(state="paused", since=WHEN))
+    staged = with_stage(after(opened.head("study", "main")), Stage(share=0.5, clients=3))
+    opened.hold(staged)
+    opened.note_heard(staged, StageSeen(share=0.5))
+    opened.refresh_public("study", "main")
+    return sorted(path for path in store.rglob("*.json") if path.parent.name != "fences")
+
+
+@pytest.mark.thorough
+def test_no_flipped_bit_gets_into_a_copy(store: ModelStore, tmp_path: Path) -> None:
+    home, copy = tmp_path / "store", tmp_path / "copy"
+    documents = all_documents(home)
+    assert len(documents) == 14
+    assert copy_study(open_store(home), open_store(copy, create=True), "study").files == 15
+    for path in documents:
+        whole = path.read_bytes()
+        damaged = flipped(whole, 20)
+        for data in random.Random(7).sample(damaged, few_or_all(12, len(damaged))):
+            path.write_bytes(data)
+            with pytest.raises(FedpingError, match=re.escape(str(path))):
+                copy_study(open_store(home), open_store(copy), "study")
+            assert (copy / path.relative_to(home)).read_bytes() == whole
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("file", ["versions/0.json", "public/0.json", "public/latest.json"])
+def test_a_copy_of_an_older_damaged_document_is_refused_in_one_sentence(
+    store: ModelStore, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "store/study/main" / file
+    command = ["store", "copy", "study", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "copy")]
+    assert main(command) == 0
+    path.write_bytes(path.read_bytes().replace(b'"created":"2', b'"created":"3'))
+    before = {file: file.read_bytes() for file in (tmp_path / "copy").rglob("*.json")}
+    assert main(command) == 1
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert f"study/main/{file}" in said
+    assert "it was damaged: restore it from a copy" in said
+    assert {file: file.read_bytes() for file in (tmp_path / "copy").rglob("*.json")} == before
+
+
+def test_a_copy_of_a_line_that_lacks_a_version_is_refused(store: ModelStore, tmp_path: Path) -> None:
+    for _ in range(2):
+        store.publish(after(store.head("study", "main")))
+    (tmp_path / "store/study/main/versions/1.json").unlink()
+    with pytest.raises(StoreError, match=r"public/1\.json is of version 1, which is not there: restore .*versions/1\."):
+        copy_study(open_store(tmp_path / "store"), open_store(tmp_path / "copy", create=True), "study")
+
+
+def test_a_line_that_has_gone_on_beyond_lost_versions_is_copied(store: ModelStore, tmp_path: Path) -> None:
+    (tmp_path / "store/study/main/versions/1.json").unlink()
+    looked = open_store(tmp_path / "store")
+    continue_at(looked, "study", "main", 9, created=WHEN, code_version="test")
+    assert copy_study(looked, open_store(tmp_path / "copy", create=True), "study").files > 0
+    assert open_store(tmp_path / "copy").head("study", "main").iteration == 9

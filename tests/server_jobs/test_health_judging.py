@@ -109,7 +109,22 @@ def test_a_dead_ingest_with_pings_in_its_journal_is_a_problem() -> None:
         "again. Start 'fedping ingest'."
     )
     assert told(Scene(ingest=Ingest(state="stopped"))) == [("ingest", "problem")]
-    assert told(Scene(ingest=Ingest(state="absent"))) == [("ingest", "problem")]
+    for state in ("absent", "stopped", "unknown"):
+        assert "journal /j/1" in only(Scene(ingest=Ingest(state=state, journal="/j/1")))  # type: ignore[arg-type]
+
+
+def test_an_ingest_with_another_journal_is_no_reason_to_end_a_study() -> None:
+    absent = Ingest(state="absent", journal="/j/1")
+    for landed in (120, 0):  # right after a round nothing has landed for its version
+        scene = Scene(ingest=absent, landed=landed)
+        assert told(scene) == [("ingest", "warning")]
+        assert "--journal" in only(scene)
+        assert "study end" not in only(scene)
+    nothing = dict.fromkeys(range(ROUNDS + 1), "created")
+    scene = Scene(ingest=absent, landed=0, origins=nothing)
+    assert told(scene) == [("ingest", "problem")]
+    assert "--journal" in only(scene)
+    assert "study end s" in only(scene)
     assert told(Scene(ingest=Ingest(state="unknown"))) == [("ingest", "warning")]
 
 
@@ -216,7 +231,7 @@ def test_refusals_are_told_with_their_most_frequent_reason() -> None:
     refused = {"update_length": 350, "not_json": 50}
     scene = Scene(ingest=Ingest(state="running", accepted=3_600, rejected=refused))
     assert told(scene) == [("refused", "warning")]
-    which = "requests that name no study and accepted pings of all"
+    which = "pings for no study that is here and accepted pings of all"
     said = f"refused 400 of the 4,000 {which} since it was started (10 %), 350 of them as "
     assert f"{said}'update_length'" in only(scene)
     assert told(Scene(ingest=Ingest(state="running", accepted=400, rejected=refused))) == [("refused", "problem")]

@@ -30,6 +30,7 @@ from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest
 from tests.support.pings import ping_json
+from tests.support.private import private_study
 from tests.support.versions import small_study
 from tests.support.walks import walked_store
 
@@ -118,9 +119,44 @@ def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) ->
         for name, (_, health) in StudyWatch(ingest.settings).all(ingest_of(ingest.settings)).items()
     }
     assert len(found["study"]) == 1
-    assert "30 of the 60 requests that name no study" in found["study"][0]
+    assert "30 of the 60 pings for no study that is here" in found["study"][0]
     assert len(found["other"]) == 2
     assert "90 of the 90 pings and requests of study other" in " ".join(found["other"])
+
+
+def test_pages_that_are_asked_for_in_vain_are_no_refused_pings(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path)
+    for _ in range(25):
+        assert ingest.ping().status_code == 200
+    for _ in range(71):
+        for page in ("zzz/study.json", "zzz/main/latest.json", "study/none/latest.json", "study/main/77.json"):
+            assert ingest.client.get(f"/models/{page}").status_code == 404
+    ingest.services.flush()
+    _, health = StudyWatch(ingest.settings).study("study", ingest_of(ingest.settings))
+    assert [one.sentence for one in health.findings if one.name == "refused"] == []
+    page = ingest.operator.get("/metrics").get_data(as_text=True)
+    assert 'fedping_ingest_rejected_total{reason="page"} 284.0' in page
+    assert 'fedping_ingest_rejected_total{reason="unknown_study"} 0.0' in page
+
+
+@pytest.mark.parametrize("lost", ["store", "store/study/study.json"])
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_store_that_cannot_be_read_changes_no_number_of_pings(tmp_path: Path, is_private: bool, lost: str) -> None:
+    ingest = ingest_app(tmp_path, others=[private_study()] if is_private else [])
+    for _ in range(7):
+        assert ingest.ping().status_code == 200
+    ingest.services.flush()
+
+    def accepted() -> list[str]:
+        page = ingest.operator.get("/metrics").get_data(as_text=True)
+        return [line for line in page.splitlines() if line.startswith("fedping_ingest_pings_accepted_total")]
+
+    before = accepted()
+    assert before == [f"fedping_ingest_pings_accepted_total {0.0 if is_private else 7.0}"]
+    (tmp_path / lost).rename(tmp_path / "away")
+    assert accepted() == before
+    (tmp_path / "away").rename(tmp_path / lost)
+    assert accepted() == before
 
 
 def test_pings_of_arms_without_a_line_are_counted_by_when_they_landed(tmp_path: Path) -> None:
@@ -203,6 +239,11 @@ def test_no_round_of_a_study_that_rests(
 def test_the_terminal_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walked_store(tmp_path / "store", small_study(), 2)
     options = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    elsewhere = str(tmp_path / "no-journal")
+    main(["study", "health", *options, "--journal", elsewhere])
+    [said] = [line for line in capsys.readouterr().out.splitlines() if elsewhere in line]
+    assert said.startswith("  warning: Whether ingest is running cannot be seen from here: pings have landed")
+    places(tmp_path).journal.mkdir(parents=True)
     assert main(["study", "health", *options]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "study: Not healthy."
@@ -351,6 +392,7 @@ class Looks:
 def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path: Path) -> None:
     study: Study = small_study()
     store = walked_store(tmp_path / "store", study, 1)
+    places(tmp_path).journal.mkdir(parents=True)
     away = tmp_path / "away"
     clock = Looks(
         lambda: None,

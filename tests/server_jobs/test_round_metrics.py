@@ -231,6 +231,7 @@ tests:
       - {series: 'fedping_ingest_check{check="balance"}', values: '1x300'}
       - {series: 'fedping_ingest_pings_pending', values: '0x60 9x240'}
       - {series: 'fedping_ingest_pings_landed_total', values: '0+10x60 600x240'}
+      - {series: 'fedping_ingest_oldest_pending_seconds', values: '30x60 0+60x240'}
       - {series: 'fedping_study_rejected_total{study="a",reason="x"}', values: '0+20x300'}
       - {series: 'fedping_study_accepted_total{study="a"}', values: '0+80x300'}
       - {series: 'fedping_study_rejected_total{study="b",reason="x"}', values: '0+5x300'}
@@ -268,6 +269,13 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning}
             exp_annotations: {summary: "Pings wait in the journal, and none has landed for half an hour."}
+      - {eval_time: 75m, alertname: FedpingPingsWait, exp_alerts: []}
+      - eval_time: 77m
+        alertname: FedpingPingsWait
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: A ping has waited 16m 0s to land; a machine that is lost now takes it along.
       - eval_time: 100m
         alertname: FedpingManyRefused
         exp_alerts:

@@ -159,6 +159,35 @@ def test_a_study_moves_into_a_bucket_and_back(
             assert main(again) == 0
 
 
+@pytest.mark.parametrize("name", ["study/", "study//x", "../study", "a//b", "study/../study", ".", ".."])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_name_that_no_study_can_have_is_told_in_one_sentence(
+    tmp_path: Path, bucket: Bucket, name: str, is_near: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, landing = (f"{tmp_path if is_near else bucket.url}/{each}" for each in ("store", "pings"))
+    store_with(place_of(store), small_study())
+    land(place_of(landing), crowd(CLIENTS))
+    stored, both = ["--store", store], ["--store", store, "--landing", landing]
+    for command in (
+        ["store", "history", name, "main", *stored],
+        ["store", "diff", name, "main", "0", *stored],
+        ["store", "recompute", name, "main", "1", *both],
+        ["store", "rollback", name, "main", "--to", "0", *both],
+        ["store", "continue", name, "main", "--from", "9", *both],
+        ["store", "copy", name, "--to", str(tmp_path / "copy"), *stored],
+        ["landing", "copy", name, "--to", str(tmp_path / "copy"), *both],
+        ["round", name, "--engine", "numpy", *both],
+        ["study", "show", name, *stored],
+        ["study", "history", name, *stored],
+        ["study", "pause", name, *stored],
+        ["study", "resume", name, *stored],
+        ["study", "health", name, *both],
+    ):
+        assert main(command) == 1, command
+        (said,) = capsys.readouterr().err.strip().splitlines()
+        assert f"has no study '{name}'; it has study" in said, command
+
+
 def test_a_copy_that_would_lose_versions_is_refused(
     tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +285,12 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
     store = make_store(place)
     with running_ingest(place, tmp_path / "landing", "--workers", "1") as ingest:  # type: ignore[arg-type]
         address = f"{ingest.url}/models/{STUDY}/main/latest.json"
+
+        def counted(name: str) -> float:
+            page = requests.get(f"http://127.0.0.1:{ingest.operations_port}/metrics", timeout=60).text
+            [line] = [each for each in page.splitlines() if each.startswith(f"fedping_ingest_{name} ")]
+            return float(line.split()[1])
+
         assert requests.get(address, timeout=60).json()["iteration"] == 0
         assert post(ingest.url) == 200
         store.publish(after(store.head(STUDY, "main")))
@@ -265,9 +300,11 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
         assert [post(ingest.url, version=1) for _ in range(5)] == [200] * 5
         assert requests.get(address, timeout=120).json()["iteration"] == 1, "what was seen is served on"
         assert wait_until(lambda: not ingest.is_well())
+        assert counted("pings_accepted_total") == 7, "no study is private, and so none is treated as if it were"
         bucket.well()
         assert wait_until(ingest.is_well)
         assert ingest.flush()["landed"] == 7
+        assert counted("pings_landed_total") == 7
 
 
 @pytest.mark.parametrize("kind", ["error", "hangs"])

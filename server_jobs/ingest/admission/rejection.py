@@ -12,6 +12,7 @@ import msgspec
 
 REASONS = {
     "path": 404,
+    "page": 404,
     "unknown_study": 404,
     "unknown_type": 404,
     "unknown_version": 404,
@@ -59,7 +60,12 @@ REASONS = {
     "not_stored": 500,
     "internal": 500,
 }
-"""Every reason for which a request or a line of a batch is refused, with its HTTP status."""
+"""Every reason for which a request or a line of a batch is refused, with its HTTP status.
+
+:data:`PAGE` stands for whatever reason a page, a model or a heartbeat was refused for: no ping was, whoever asks.
+"""
+
+PAGE = "page"
 
 
 class Rejection(Exception):

@@ -87,7 +87,7 @@ class Edge(Flask):
                 return _received(environ, length, grown, keep)
 
     def _counted(self, rejection: Rejection) -> Response:
-        self.services.refuse("", rejection)
+        self.services.refuse_page(rejection)
         return _refused(rejection)
 
     def _check(self) -> None:

@@ -84,8 +84,8 @@ class Front:
             else:
                 environ[WATCH] = watch
                 answer = await self._page(environ, protocol, watch)
-        except Rejection as rejection:
-            self.application.services.refuse("", rejection)
+        except Rejection as rejection:  # of a page: the steps of what is submitted answer for themselves
+            self.application.services.refuse_page(rejection)
             answer = refusal(rejection).response()
         except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
             print_defect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from fedping.server_jobs.health.judging import FINDINGS
 from fedping.server_jobs.health.looking import Judgement, StudyWatch, ingest_of
 from fedping.server_jobs.health.private import PrivateFacts
 from fedping.server_jobs.health.rounds import LineRounds, build_family, round_families
+from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.compaction.uploads import Uploaded, uploaded
 from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
 from fedping.server_jobs.ingest.edge import dockerflow
@@ -292,7 +294,8 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
         # Nor is a bucket asked again that has just not answered: a scrape that waits for it loses all the rest.
         away = not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
         studies = {} if away else _judged(watch, settings)
-        private, budgets = (frozenset(came), []) if away else _private(watch, frozenset(came))
+        private = _private(watch, watched.catalogue, frozenset(came), away)
+        budgets = [] if away else watch.budgets()
         text, content_type = exposition(
             sums,
             waiting,
@@ -342,12 +345,18 @@ def _judged(watch: StudyWatch, settings: IngestSettings) -> dict[str, Judgement]
         return {}
 
 
-def _private(watch: StudyWatch, counted: frozenset[str]) -> tuple[frozenset[str], list[tuple[str, str, PrivateFacts]]]:
-    """Return the private studies, and what their lines have spent; all that were counted if no study can be read."""
-    try:
-        return watch.private(), watch.budgets()
-    except (FedpingError, OSError):
-        return counted, []
+def _private(watch: StudyWatch, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
+    """Return the private studies; if the store cannot be read, those that were known, and of the counted the unknown.
+
+    Numbers that were told exactly must not be rounded down meanwhile: Prometheus takes a counter that falls for one
+    that began anew.
+    """
+    known = catalogue.names()
+    private = {name for name in known if catalogue.rules(name).study.is_private}
+    if not away:
+        with suppress(FedpingError, OSError):
+            return frozenset(private | watch.private())
+    return frozenset(private | catalogue.unusable.keys() | (counted - {*known}))
 
 
 def _rounds(watch: StudyWatch) -> list[LineRounds]:

@@ -9,7 +9,7 @@ from fedping.model_store import ModelStore
 from fedping.server_jobs.ingest.admission.body import Memory
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.admission.prefixes import PrefixLimits
-from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.server_jobs.ingest.admission.rejection import PAGE, Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog, StudyCounters
 from fedping.server_jobs.ingest.journal.journal import Journals
 from fedping.server_jobs.ingest.latencies import Latencies
@@ -43,6 +43,11 @@ class Services(Watched):
         name = self.catalogue.name_of(study)
         self.count_refused(name, rejection.reason, 1)
         self.rejections.add(name, rejection)
+
+    def refuse_page(self, rejection: Rejection) -> None:
+        """Count what was asked for and was no ping, and remember its reason for the operator."""
+        self.count_refused("", PAGE, 1)
+        self.rejections.add("", rejection)
 
     def count_refused(self, study: str, reason: str, amount: int) -> None:
         """Count refused requests or lines; ``study`` is the name of a study that exists, or empty."""
