@@ -67,8 +67,18 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
 }
 
-_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""What the names of the variables that the library reads begin with."""
+_ONE_LINE = {
+    "s3": (
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN"),
+        *("AWS_REGION", "AWS_DEFAULT_REGION"),
+    ),
+    "gs": ("GOOGLE_BEARER_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"),
+    "az": (
+        *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_TOKEN"),
+        *("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"),
+    ),
+}
+"""Variables that the library reads and makes requests of, each a line."""
 
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE",
@@ -164,9 +174,8 @@ def _check_endpoints(place: Bucket) -> None:
 
 def _check_variables(place: Bucket) -> None:
     """Refuse a value that no header of a request can hold, as one read from a file with its line break."""
-    for name, said in os.environ.items():
-        if not name.startswith(_VARIABLES[place.scheme]) or said.startswith("{"):  # a key of Google's is JSON
-            continue
+    for name in _ONE_LINE[place.scheme]:
+        said = os.environ.get(name, "")
         if said != said.strip() or not said.isprintable():
             raise InvalidSettings(
                 f"{name} has a line break, or a space at an end, as a value has that comes from a file; set it without"
