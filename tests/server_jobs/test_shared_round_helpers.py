@@ -96,7 +96,7 @@ def test_a_refusal_without_end_is_cut_off() -> None:
 
 def test_an_answer_that_drips_is_given_up() -> None:
     with (
-        helper_server(None, Said(200, bytes(600), drip=0.05)) as server,
+        helper_server(None, Said(200, bytes(120), drip=0.05)) as server,
         pytest.raises(NoAnswer, match="was too slow to answer within 1 seconds"),
     ):
         HttpHelper(server.url, patience=1.0).answer(REQUEST, MOST)
