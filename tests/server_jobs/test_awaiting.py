@@ -131,7 +131,7 @@ def test_a_schedule_waits_before_each_round(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["round", STUDY, "--wait-at-most", "soon"], "'soon' is not an interval"),
+        (["round", STUDY, "--wait-at-most", "soon"], "'soon' is not a time for --wait-at-most"),
         (["round", STUDY, "main", "--release", "--wait-for", "2"], "--release waits for nobody"),
         (["schedule", STUDY, "--every", "10m", "--wait-at-most", "10m"], "longer than nine tenths of the interval"),
         (["schedule", "--plan", "x", "--wait-for", "2"], "leave --wait-for out"),
