@@ -24,6 +24,9 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import MOST_CLASSES
 from fedping.protocol.study import Arm, PublicStudy
 
+HELD_OUT = "held-out"
+"""The folder of that client, in the one of the client that trains."""
+
 MOST_DRAWS = 10_000
 """Of new clients, until one is in an arm that is asked for."""
 
@@ -84,28 +87,37 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
     return learned, held
 
 
-def check_same_share(folder: StateFolder, share: float) -> None:
-    """Keep in a folder which share of the rows is held out, 0 for none.
+def check_same_share(folder: StateFolder, share: float, *, held_out: bool) -> None:
+    """Refuse another share of the rows than was held out before, 0 for none, once rows were learned from.
+
+    Args:
+        folder: of the client that trains.
+        share: that is asked for now.
+        held_out: whether there is a client of held-out rows; an older folder does not say with which share.
 
     Raises:
-        InvalidSettings: it was another one when rows were learned from. Rows that are held out since may be among
-            these, and tell nothing of how a version does on others.
+        InvalidSettings: it is another. Rows that are held out since may be among those that were learned from, and tell
+            nothing of how a version does on others.
     """
-    progress = folder.progress
-    before = progress.held_out
-    if before == share:
+    before = folder.progress.held_out
+    if before == share or not folder.has_trained or (before is None and held_out == bool(share)):
         return
-    if before is not None and folder.has_trained:
-        was, again = (
-            (f"with --hold-out {before:g}", f"give --hold-out {before:g}")
-            if before
-            else ("without --hold-out", "leave it out")
-        )
-        raise InvalidSettings(
-            f"the client in {folder.path} has trained {was}, and with another share rows that it has learned from "
-            f"would judge the model; {again} again, or give another folder with --state, which makes another client"
-        )
-    folder.advance(structs.replace(progress, held_out=share))
+    if before:
+        was, again = f"with --hold-out {before:g}", f"give --hold-out {before:g}"
+    elif before is None and held_out:
+        was, again = "with --hold-out", "give the same share"
+    else:
+        was, again = "without --hold-out", "leave it out"
+    raise InvalidSettings(
+        f"the client in {folder.path} has trained {was}, and with another share rows that it has learned from "
+        f"would judge the model; {again} again, or give another folder with --state, which makes another client"
+    )
+
+
+def keep_share(folder: StateFolder, share: float) -> None:
+    """Keep in a folder which share of the rows is held out."""
+    if folder.progress.held_out != share:
+        folder.advance(structs.replace(folder.progress, held_out=share))
 
 
 def confusion(model: Model[Any], weights: FloatArray, batch: Any) -> tuple[int, ...] | None:

@@ -136,6 +136,7 @@ def join(
     were; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
     from fedping.client_sim.fleet.transport import StudyEnded
+    from fedping.client_sim.joining.evaluating import keep_share
     from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
 
     pace = Pace(
@@ -156,6 +157,8 @@ def join(
             files.callback(lambda: runner.run(transport.close()))
             asked = _Asked(state or Path(f"joined-{study}"), data, label, columns_file, hold_out)
             institutions = _joined(runner, transport, files, study, asked, ticket, held_out_ticket)
+            if not show:
+                keep_share(institutions[-1].folder, hold_out or 0.0)
             for institution in institutions:
                 log.tell(_introduction(institution, data), "info", before="")
                 _tell_promises(institution)
@@ -267,7 +270,14 @@ def _joined(
 ) -> tuple[Institution, ...]:
     """Return the client that trains, after the one that tells of the rows that are held out, if any are."""
     from fedping.client_sim.joining.columns import read_columns
-    from fedping.client_sim.joining.evaluating import check_holding_out, check_same_share, divided, evaluates, in_arm
+    from fedping.client_sim.joining.evaluating import (
+        HELD_OUT,
+        check_holding_out,
+        check_same_share,
+        divided,
+        evaluates,
+        in_arm,
+    )
     from fedping.client_sim.joining.examples import read_examples, wanted_by
     from fedping.client_sim.joining.folder import any_seed, open_folder
     from fedping.client_sim.joining.institution import Institution, membership
@@ -286,26 +296,25 @@ def _joined(
     if asked.hold_out is None:
         states = _states_in(folder, files)
         alone = Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights)
-        check_same_share(folder, 0.0)
+        check_same_share(folder, 0.0, held_out=(asked.state / HELD_OUT).exists())
         return (alone,)
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {asked.state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
             "hold rows out from; give another folder with --state, which makes another client"
         )
+    check_same_share(folder, asked.hold_out, held_out=(asked.state / HELD_OUT).exists())
     learned, held = divided(rows, asked.hold_out, folder.seed)
     telling = in_arm(study, lambda arm: evaluates(arm) and arm.line == member.line.name)
-    beside = files.enter_context(open_folder(asked.state / "held-out", telling))
+    beside = files.enter_context(open_folder(asked.state / HELD_OUT, telling))
     other = membership(study, beside.seed)
     if not (evaluates(other.arm) and other.line.name == member.line.name):
         raise InvalidSettings(f"the folder {beside.path} is of another arm by now; delete it, and it is made anew")
     states, other_states = _states_in(folder, files), _states_in(beside, files)
-    both = (
+    return (
         Institution(transport, study, other, beside, held, other_states, words[1], evaluates=True),
         Institution(transport, study, member, folder, learned, states, words[0], class_weights=weights),
     )
-    check_same_share(folder, asked.hold_out)
-    return both
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
@@ -472,25 +481,32 @@ class _TakingPart:
     def _step(self) -> None:
         """Do what is next for each client, and wait until it is time to look again.
 
-        Who trains does so once the others have told of the version that it holds, so that one round is all of it.
+        Who trains does so once the others have told of the version that it holds, so that one round is all of it; where
+        what they say is refused, that is told after it.
         """
         *others, trains = self._institutions
+        refused: _Refused | None = None
         for one in others:
-            if (ping := self._next_of(one)[0]) is not None and not self._post(one, ping):
-                self._wait(f"waiting to post the ping of version {ping.version} again")
-                return
+            try:
+                if (ping := self._next_of(one)[0]) is not None and not self._post(one, ping):
+                    self._wait(f"waiting to post the ping of version {ping.version} again")
+                    return
+            except _Refused as error:
+                refused = error
         ping, why = self._next_of(trains)
+        taken = ping is not None and self._post(trains, ping)
+        self._done += taken
+        if refused is not None:
+            raise refused
         if ping is None:
             next_one = f"a version after {max(trains.version, trains.folder.progress.version)}"
             self._explain(why, next_one)
             self._wait(f"waiting for {next_one}")
-        elif not self._post(trains, ping):
+        elif not taken:
             self._wait(f"waiting to post the ping of version {ping.version} again")
-        else:
-            self._done += 1
-            if self._done != self._pace.rounds:
-                # A server that always has a newer version gets a ping each time we look, and no more.
-                self._wait(f"waiting for a version after {ping.version}")
+        elif self._done != self._pace.rounds:
+            # A server that always has a newer version gets a ping each time we look, and no more.
+            self._wait(f"waiting for a version after {ping.version}")
 
     def _next_of(self, institution: Institution) -> tuple[Waiting | None, str | None]:
         """Return the ping that is to be posted, which is kept; else None, and why no version could be had, if so."""
@@ -544,7 +560,7 @@ class _TakingPart:
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
             awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
-            raise FedpingError(_refusal(institution, ping, outcome))
+            raise _refusal(institution, ping, outcome)
         return True
 
     async def _posted(self, institution: Institution, ping: Waiting) -> Outcome | None:
@@ -603,13 +619,17 @@ class _TakingPart:
         raise _Over(0)
 
 
-def _refusal(institution: Institution, ping: Waiting, outcome: Outcome) -> str:
+class _Refused(FedpingError):
+    """The server refused what a ping says."""
+
+
+def _refusal(institution: Institution, ping: Waiting, outcome: Outcome) -> FedpingError:
     from fedping.client_sim.joining.institution import NOT_ALLOWED
 
     what = outcome.reason.partition("; ")[0]  # the rest advises whoever writes a client
     if outcome.reason.startswith(NOT_ALLOWED):
         member, option = institution.member, "--held-out-ticket" if institution.evaluates else "--ticket"
-        return (
+        return FedpingError(
             f"the server does not take pings of this client: {what}; ask the operator for a ticket for the client id "
             f"{member.client_id}, and give its file with {option}"
         )
@@ -618,7 +638,7 @@ def _refusal(institution: Institution, ping: Waiting, outcome: Outcome) -> str:
         if institution.trains_once
         else "trains on that version again"
     )
-    return (
+    return _Refused(
         f"the server refused the ping of version {ping.version}, which does not count: {what}; correct the table (are "
         f"its columns in the units that were agreed on?) or ask the operator, and the same command {then}"
     )

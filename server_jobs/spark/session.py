@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,12 +169,18 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
     if is_local(start.master):
         made["PYSPARK_PYTHON"] = sys.executable
         made["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
-        # Workers find our package where this process found it, wherever it was started. Its neighbours there, such as
-        # the folders of a checkout, must not shadow the operator's own modules, so it comes last.
-        roots = [os.environ.get("PYTHONPATH", ""), *package_roots()]
-        made["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
+        # Workers find modules where this process finds them, wherever it was started. The neighbours of our package,
+        # such as the folders of a checkout, must not shadow the operator's own modules, so it comes last.
+        roots = [*_own_path(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *package_roots()]
+        made["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(roots)))
         made["PYTHONSAFEPATH"] = "1"  # nor must what is in the folder from which they happen to be started
     return made
+
+
+def _own_path() -> list[str]:
+    """Return where this process looks for modules before it does among Python's own, as beside a script."""
+    last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own
+    return [str(Path(each).absolute()) for each in takewhile(lambda each: Path(each).name != last, sys.path)]
 
 
 def _python_of_executors(start: Start, home: Path) -> str | None:

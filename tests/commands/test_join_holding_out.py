@@ -14,7 +14,7 @@ from fedping.model_store.store import open_store
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.taking_part import evaluations
-from tests.support.faulty_server import LANDED, faulty_server, refusal
+from tests.support.faulty_server import LANDED, Answer, faulty_server, refusal
 from tests.support.ingest_server import running_ingest
 from tests.support.institutions import ARMS, STUDY, Typed, tumours, typed_join
 from tests.support.rounds import store_with
@@ -54,6 +54,40 @@ def test_it_is_said_which_of_the_two_tickets_is_missing(typed: Typed) -> None:
         _, said = typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", code=1)
         client = json.loads(server.attempts[-1].body)["clientId"]
     assert f"a ticket for the client id {client}, and give its file with --held-out-ticket" in said
+
+
+def test_what_is_refused_of_the_rows_held_out_is_told_after_the_training_and_does_not_stop_it(typed: Typed) -> None:
+    with faulty_server(study_with_place()) as server:
+
+        def plan(name: str, _: int) -> Answer:
+            body = next(attempt.body for attempt in server.attempts if attempt.document_id == name)
+            held = json.loads(body)["payload"]["update"] is None
+            return refusal(422, "the loss is outside of the limits") if held else LANDED
+
+        server.plan = plan
+        for _ in range(2):
+            _, said = typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", code=1)
+            assert "the server refused the ping of version 0, which does not count: " in said
+        trains = [json.loads(attempt.body)["payload"]["update"] is not None for attempt in server.attempts]
+    assert trains.count(True) == 1
+    assert trains[:2] == [False, True]
+
+
+@pytest.mark.parametrize("share", ["0.25", None])
+def test_looking_keeps_no_share_and_an_older_folder_is_held_to_what_it_did(
+    typed: Typed, tmp_path: Path, share: str | None
+) -> None:
+    mine, other = (["--hold-out", "0.25"], []) if share else ([], ["--hold-out", "0.25"])
+    with faulty_server(study_with_place()) as server:
+        typed(server.url, *mine, "--yes", "--rounds", "1")
+        [kept] = [file for file in tmp_path.rglob("progress.json") if file.parent.name != "held-out"]
+        older = json.loads(kept.read_text())
+        del older["held_out"]
+        kept.write_text(json.dumps(older))
+        _, said = typed(server.url, *other, "--show", code=2)
+        assert ("has trained with --hold-out, and" if share else "has trained without --hold-out, and") in said
+        typed(server.url, *mine, "--show")
+        assert json.loads(kept.read_text()).get("held_out") is None
 
 
 def classes_of(number: int) -> np.ndarray[Any, Any]:

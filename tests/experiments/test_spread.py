@@ -289,6 +289,34 @@ def test_outcomes_come_as_they_end_and_an_error_is_the_same_error(spark) -> None
     assert "in broken" in raised.value.__notes__[0]
 
 
+SCRIPT = """
+from fedping.server_jobs.spark.failures import Job
+from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.session import spark_session
+from fedping.server_jobs.spark.settings import SparkSettings
+from fedping.server_jobs.spark.spreading import spread
+
+def work(number):
+    import helper
+    return helper.FACTOR * number
+
+if __name__ == "__main__":
+    sessions = LivingSession(lambda: spark_session(SparkSettings(master="local[1]")))
+    print(list(spread(sessions, work, 2, Job("the try", "run it again"))))
+    sessions.close()
+"""
+
+
+@pytest.mark.spark
+def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: Path) -> None:
+    """Also if it is named as a folder of a checkout of ours."""
+    (tmp_path / "helper.py").write_text("FACTOR = 21\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[(0, 0), (1, 21)]", done.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_all_that_goes_on_and_it_can_go_on(tmp_path: Path, number: signal.Signals) -> None:
