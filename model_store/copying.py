@@ -139,14 +139,17 @@ class _LookedAt:
             ) from error
 
     def _is_latest(self, data: bytes) -> bool:
-        """Return whether a document is that of a version of the line; the newest is not shown yet for a moment."""
+        """Return whether a document is that of a version of the line; what it tells may be of a moment ago.
+
+        The newest version may not be shown yet, nor what is staged, nor that it is no longer.
+        """
         try:
             found = msgspec.json.decode(data, type=PublicPart)
             alone = msgspec.json.encode(replace(found, staged=UNSET))
             staged = self.store.staged_after(self.study, self.line, found.iteration)
             return (
                 msgspec.json.encode(found) == data
-                and found.staged in (UNSET, staged)
+                and (found.staged in (UNSET, staged) or (staged is None and _is_next(found)))
                 and _digest(alone) == self._digest_of(found.iteration)
             )
         except (msgspec.MsgspecError, UnicodeDecodeError, MissingVersion):
@@ -167,6 +170,10 @@ class _LookedAt:
     def _is_fenced_over(self, number: int) -> bool:
         """Return whether a version was lost with an older copy of the store, and the line has gone on beyond it."""
         return any(before < number < after for before, after in self.chain.fences.items())
+
+
+def _is_next(found: PublicPart) -> bool:
+    return found.staged is not UNSET and found.staged.iteration == found.iteration + 1
 
 
 def _digest(document: bytes) -> bytes:

@@ -312,6 +312,14 @@ def test_no_flipped_bit_gets_into_a_copy(store: ModelStore, tmp_path: Path) -> N
         path.write_bytes(whole)
 
 
+def test_what_clients_are_told_of_a_stage_that_is_just_over_is_no_damage(store: ModelStore, tmp_path: Path) -> None:
+    all_documents(tmp_path / "store")
+    for held in (tmp_path / "store").glob("study/main/held/*"):
+        held.unlink()
+    assert b'"staged"' in (tmp_path / "store/study/main/public/latest.json").read_bytes()
+    assert copy_study(open_store(tmp_path / "store"), open_store(tmp_path / "copy", create=True), "study").files > 0
+
+
 @pytest.mark.parametrize("file", ["versions/0.json", "public/0.json", "public/latest.json"])
 def test_a_copy_of_an_older_damaged_document_is_refused_in_one_sentence(
     store: ModelStore, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
