@@ -14,12 +14,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.own_modules import Shipped, ship_modules, take_up
+from fedping.server_jobs.spark.own_modules import send_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,9 +68,7 @@ class SparkEngine:
         """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
-            extensions = packed()
-            shipped = ship_modules(session.sparkContext, extensions.modules)
-            run = _runner(work, tasks, pieces, shipped, extensions.data)
+            run = _runner(work, tasks, pieces, send_own(session.sparkContext))
             if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
                 numbers = session.range(0, len(tasks), 1, len(tasks))
                 yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
@@ -97,7 +94,7 @@ def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD
 
 
 def _runner(
-    work: Work, tasks: list[tuple[int, ...]], pieces: int, shipped: Shipped, extensions: bytes
+    work: Work, tasks: list[tuple[int, ...]], pieces: int, take_up: Callable[[], None]
 ) -> Callable[[int], Iterator[tuple[int, bytes]]]:
     """Return what a Spark worker runs: from a task's number to rows, so many pieces of the outcome of each shard.
 
@@ -105,8 +102,7 @@ def _runner(
     """
 
     def run(number: int) -> Iterator[tuple[int, bytes]]:
-        take_up(shipped)
-        unpack(extensions)
+        take_up()
         for shard, outcome in _packed(work, tasks[number]):
             size = -(-len(outcome) // pieces)
             for i in range(pieces):

@@ -12,19 +12,21 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.spark.shipping import ship, zipped
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-class Shipped(NamedTuple):
+class _Shipped(NamedTuple):
     """Modules of the user's own that a session's executors have been sent.
 
     Attributes:
@@ -36,35 +38,46 @@ class Shipped(NamedTuple):
     modules: frozenset[str]
 
 
-def ship_modules(context: SparkContext, modules: Iterable[str]) -> Shipped:
-    """Give modules of the user's own to the executors, each with those of the user's own that it imports.
+def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[], None]:
+    """Give the executors the extensions that this process has met, and modules of the user's own.
 
-    Modules of installed packages are not sent: executors have them, as they have what fedping depends on.
+    Each module goes with those of the user's own that it imports. Those of installed packages are not sent: executors
+    have them, as they have what fedping depends on.
+
+    Args:
+        context: of the session.
+        modules: that are needed besides those of the extensions.
 
     Returns:
-        what an executor has to :func:`take_up` before it imports one of them.
+        what an executor calls before it uses any of them.
 
     Raises:
         FedpingError: a source cannot be read.
     """
+    extensions = packed()
+    return partial(_take_up, _shipped(context, {*modules, *extensions.modules}), extensions.data)
+
+
+def _take_up(shipped: _Shipped, extensions: bytes) -> None:
+    """Have this process, an executor's, import what was shipped to it, and no longer what was shipped before."""
+    from pyspark import SparkFiles
+
+    _put_first(shipped, SparkFiles.get(shipped.archive))
+    unpack(extensions)
+
+
+def _shipped(context: SparkContext, modules: Iterable[str]) -> _Shipped:
     sources = own_sources(modules)
     if not sources:
-        return Shipped("", frozenset())
+        return _Shipped("", frozenset())
     content = zipped(sources)
     archive = f"own-code-{hashlib.sha256(content).hexdigest()[:16]}.zip"
     # Not as Spark sends Python: that would put it before what is installed there, whatever is named alike.
     ship(context, archive, content, is_on_path=False)
-    return Shipped(archive, frozenset(name.partition("/")[0].removesuffix(".py") for name in sources))
+    return _Shipped(archive, frozenset(name.partition("/")[0].removesuffix(".py") for name in sources))
 
 
-def take_up(shipped: Shipped) -> None:
-    """Have this process, an executor's, import what was shipped to it, and no longer what was shipped before."""
-    from pyspark import SparkFiles
-
-    put_first(shipped, SparkFiles.get(shipped.archive))
-
-
-def put_first(shipped: Shipped, archive: str) -> None:
+def _put_first(shipped: _Shipped, archive: str) -> None:
     """Have these modules imported from an archive: they alone, whatever else of their names there is or was here."""
     before = [each for each in sys.meta_path if isinstance(each, _Shipments)]
     if [each.shipped for each in before] == [shipped]:
@@ -81,7 +94,7 @@ def put_first(shipped: Shipped, archive: str) -> None:
 class _Shipments:
     """Finds what was shipped, and leaves all else to others; a package finds what is in it by its own path."""
 
-    def __init__(self, shipped: Shipped, archive: str) -> None:
+    def __init__(self, shipped: _Shipped, archive: str) -> None:
         self.shipped = shipped
         self._archive = archive
 

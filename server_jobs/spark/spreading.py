@@ -16,10 +16,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.own_modules import Shipped, ship_modules, take_up
+from fedping.server_jobs.spark.own_modules import send_own
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,13 +51,12 @@ def spread(
     """
     if not count:
         return
-    extensions = packed()
     with sessions.working(job) as session:
         context = session.sparkContext
-        shipped = ship_modules(context, {*modules, *extensions.modules})
+        take_up = send_own(context, modules)
 
         def done(number: int) -> Said:
-            return number, _done(work, shipped, extensions.data, number)
+            return number, _done(work, take_up, number)
 
         heard: SimpleQueue[list[Said] | BaseException | None] = SimpleQueue()
         acting = threading.Thread(target=_act, args=(context, done, count, heard), name="spark-spreading", daemon=True)
@@ -125,14 +123,13 @@ def _saying() -> Any:
     return Saying()
 
 
-def _done(work: Callable[[int], Any], shipped: Shipped, extensions: bytes, number: int) -> bytes:
+def _done(work: Callable[[int], Any], take_up: Callable[[], None], number: int) -> bytes:
     """Return the outcome of a piece of work, or the error that it ended with.
 
     An error is an outcome, because Spark would try the same again in vain, and tell of it by a Java stack trace.
     """
     try:
-        take_up(shipped)
-        unpack(extensions)
+        take_up()
         return pickle.dumps((work(number), None))
     except Exception as error:
         if not isinstance(error, FedpingError):  # a defect, or a disk that is full: its traceback is of use
