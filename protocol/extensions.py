@@ -138,7 +138,7 @@ class Extension:
     settings: type[Struct]
 
     def __str__(self) -> str:
-        return f"the {self.kind.replace('_', ' ')} '{self.name}'"
+        return _named_in_words(self.kind, self.name)
 
     @property
     def help(self) -> str:
@@ -194,6 +194,10 @@ class Extension:
             raise ExtensionFailed(f"{self}, an extension, says: {error}") from error
         except (Exception, SystemExit) as error:
             raise ExtensionFailed(f"{self}, an extension, raised {as_raised(error)}") from error
+
+
+def _named_in_words(kind: Kind, name: str) -> str:
+    return f"the {kind.replace('_', ' ')} '{name}'"
 
 
 _registered: dict[tuple[Kind, str], Extension] = {}
@@ -262,7 +266,7 @@ def recorded(kind: Kind, name: str, code: str) -> Extension:
     """
     extension = found(kind, name)
     if extension is None:
-        raise InvalidSettings(f"the {kind.replace('_', ' ')} '{name}' is an extension that is not here; {TO_LOAD}")
+        raise InvalidSettings(f"{_named_in_words(kind, name)} is an extension that is not here; {TO_LOAD}")
     if code and extension.code != code:
         raise OtherCode(
             f"{extension} that is here has other code ({extension.code[:12]}) than the one recorded ({code[:12]}); "
@@ -388,7 +392,7 @@ def unpack(data: bytes) -> None:
     for parcel in pickle.loads(data) if data else ():
         if parcel.value is None and parcel.module == "__main__":
             continue
-        whose = f"the {parcel.kind.replace('_', ' ')} '{parcel.name}', which was sent to a worker process,"
+        whose = f"{_named_in_words(parcel.kind, parcel.name)}, which was sent to a worker process,"
         try:
             _imported(partial(_unpacked, parcel), whose)
         except InvalidSettings as error:

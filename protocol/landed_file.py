@@ -319,7 +319,7 @@ class _Whole:
 
     def read(self, start: int, size: int) -> Bytes:
         if start + size > len(self._data):
-            raise ShortFile("it is shorter than its footer says")
+            raise ShortFile
         return self._data[start : start + size]
 
 

@@ -115,13 +115,18 @@ def line_folder(landing: P, study: str, line: str | None) -> P:
 
 def studies_landed(landing: Place) -> list[str]:
     """Return the studies of which pings have landed, in order."""
-    return sorted(name.partition("=")[2] for name in storage_of(landing).folders(landing) if name.startswith("study="))
+    return _values(landing, "study")
 
 
 def lines_landed(landing: Place, study: str) -> list[str]:
     """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
-    folder = below(landing, f"study={study}")
-    return sorted(name.partition("=")[2] for name in storage_of(landing).folders(folder) if name.startswith("line="))
+    return _values(below(landing, f"study={study}"), "line")
+
+
+def _values(folder: Place, of: str) -> list[str]:
+    """Return what the names of the folders below one say of a column that landed files are partitioned by, in order."""
+    names = storage_of(folder).folders(folder)
+    return sorted(value for column, _, value in (name.partition("=") for name in names) if column == of)
 
 
 def iterations(landing: Place, study: str, line: str | None) -> list[int]:
@@ -324,7 +329,7 @@ def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
     Raises:
         FileNotFoundError: it is gone.
         UnreadableFile: it is damaged.
-        FedpingError: somebody else has written it since it was read; it is as they left it.
+        ChangedMeanwhile: somebody else has written it since it was read; it is as they left it.
     """
     storage_of(file).write_again(file, _changed(file, change))
 

@@ -163,7 +163,7 @@ class BucketStorage:
         with _gone_or_away("read", where):
             found = again(lambda: heeding(ask), BROKEN_ANSWERS)
         if len(found) != size:
-            raise ShortFile("it is shorter than its footer says")
+            raise ShortFile
         return found
 
     def write(self, file: Place, parts: Iterable[bytes | memoryview]) -> None:

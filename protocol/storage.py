@@ -30,6 +30,9 @@ class NotAFile(OSError):
 class ShortFile(OSError):
     """A file ends before the bytes that were asked for."""
 
+    def __init__(self) -> None:
+        super().__init__("it is shorter than its footer says")
+
 
 class ChangedMeanwhile(FedpingError):
     """Somebody else has written a file that was to be written again."""
@@ -162,7 +165,7 @@ class _OpenedFile:
         while at < size:
             read = os.preadv(self._handle, [data[at:]], start + at)
             if read == 0:
-                raise ShortFile("it is shorter than its footer says")
+                raise ShortFile
             at += read
         return data
 

@@ -87,19 +87,19 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
     return learned, held
 
 
-def check_same_share(folder: StateFolder, share: float, *, held_out: bool) -> None:
+def check_same_share(folder: StateFolder, share: float) -> None:
     """Refuse another share of the rows than was held out before, 0 for none, once rows were learned from.
 
     Args:
         folder: of the client that trains.
         share: that is asked for now.
-        held_out: whether there is a client of held-out rows; an older folder does not say with which share.
 
     Raises:
         InvalidSettings: it is another. Rows that are held out since may be among those that were learned from, and tell
             nothing of how a version does on others.
     """
     before = folder.progress.held_out
+    held_out = (folder.path / HELD_OUT).exists()  # an older folder says by that alone whether rows are held out
     if before == share or not folder.has_trained or (before is None and held_out == bool(share)):
         return
     if before:

@@ -296,14 +296,14 @@ def _joined(
     if asked.hold_out is None:
         states = _states_in(folder, files)
         alone = Institution(transport, study, member, folder, rows, states, words[0], class_weights=weights)
-        check_same_share(folder, 0.0, held_out=(asked.state / HELD_OUT).exists())
+        check_same_share(folder, 0.0)
         return (alone,)
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {asked.state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
             "hold rows out from; give another folder with --state, which makes another client"
         )
-    check_same_share(folder, asked.hold_out, held_out=(asked.state / HELD_OUT).exists())
+    check_same_share(folder, asked.hold_out)
     learned, held = divided(rows, asked.hold_out, folder.seed)
     telling = in_arm(study, lambda arm: evaluates(arm) and arm.line == member.line.name)
     beside = files.enter_context(open_folder(asked.state / HELD_OUT, telling))

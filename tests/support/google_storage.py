@@ -163,10 +163,8 @@ def _tag(data: bytes) -> str:
     return f'"{hashlib.md5(data).hexdigest()}"'
 
 
-def _xml(name: str, told: str) -> _Answer:
-    body = (
-        f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>{told}</{name}>"
-    )
+def _xml(name: str, told: str, namespace: str = "http://s3.amazonaws.com/doc/2006-03-01/") -> _Answer:
+    body = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{told}</{name}>"
     return "200 OK", [("Content-Type", "application/xml; charset=UTF-8")], body.encode()
 
 
@@ -234,5 +232,4 @@ def _list(bucket: str, objects: dict[str, _Object], asked: dict[str, list[str]])
                 f"<LastModified>{each.modified.strftime('%Y-%m-%dT%H:%M:%S.%fZ')}</LastModified>"
                 f"<ETag>{escape(each.tag)}</ETag><Size>{len(each.data)}</Size></Contents>"
             )
-    body = f"<ListBucketResult xmlns='http://doc.s3.amazonaws.com/2006-03-01'>{''.join(told)}</ListBucketResult>"
-    return "200 OK", [("Content-Type", "application/xml; charset=UTF-8")], body.encode()
+    return _xml("ListBucketResult", "".join(told), namespace="http://doc.s3.amazonaws.com/2006-03-01")
