@@ -13,6 +13,7 @@ import requests
 from fedping.experiments.server_process import free_ports, server_process
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.place import Place
+from fedping.server_jobs.ingest.flushing import flush
 
 FLUSH_SECONDS = SERVED_SECONDS = 60.0
 LOOK_EVERY = 0.05
@@ -33,13 +34,9 @@ class RunningIngest:
             FedpingError: it is not within a minute, or ingest does not answer.
         """
         try:
-            answer = requests.post(
-                f"{self.operations}/__flush__", params={"timeout": FLUSH_SECONDS}, timeout=FLUSH_SECONDS + 10
-            )
-        except requests.RequestException as error:
-            raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
-        if answer.status_code != 200:
-            raise FedpingError(f"ingest has not landed its pings within {FLUSH_SECONDS:g} s; see {self.log}")
+            flush(self.operations, FLUSH_SECONDS)
+        except FedpingError as error:
+            raise FedpingError(f"{error} What it said is in {self.log}") from error
 
     def wait_for(self, study: str, line: str, version: int) -> None:
         """Return when clients are served a version: of a store in a bucket, ingest may see it a second later.

@@ -27,6 +27,29 @@ def landing() -> None:
     """Landed pings: what they tell of institutions; remove old ones, or those of one client; copy them elsewhere."""
 
 
+@landing.command("flush")
+@click.argument("url", default="http://127.0.0.1:8082")
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 600),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for ingest.",
+)
+def flush_(url: str, timeout: int) -> None:
+    """Have ingest land every ping that it has accepted, and wait until all are in Parquet.
+
+    URL is the address of ingest's operations port.  [default: http://127.0.0.1:8082]
+
+    Exits with 75 if the same command may succeed later: ingest does not answer, or needs more time. Safe to repeat.
+    """
+    from fedping.server_jobs.ingest.flushing import flush
+
+    flush(url, timeout)
+    click.echo("Every ping that ingest had accepted is in Parquet.")
+
+
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 
 

@@ -42,10 +42,9 @@ def test_the_guide_is_typed_as_it_stands(
                 assert command == "fedping ingest --port 8080 &"
                 server = running.enter_context(running_ingest(tmp_path / "store", tmp_path / "landing"))
                 continue
-            if command.startswith("curl"):
-                assert command == "curl -X POST http://127.0.0.1:8082/__flush__"
+            if command == "fedping landing flush":
                 assert server is not None
-                server.flush()
+                assert main(["landing", "flush", f"http://127.0.0.1:{server.operations_port}"]) == 0
                 assert landed_files(partition(tmp_path / "landing", STUDY, LINE, 0))
                 continue
             for whole, part in SMALLER.items():

@@ -17,11 +17,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import requests
 
 from fedping import __version__
+from fedping.main import main
 from fedping.server_jobs.ingest.edge import health, operations
 from fedping.server_jobs.listening import is_addressed
-from tests.support.ingest_app import PATH, IngestApp, ingest_app, make_store
+from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import ROOT, IngestServer, children, free_port, running_ingest
 from tests.support.pings import ping_json
 from tests.support.processes import left_over, new_mark, wait_until
@@ -218,6 +220,37 @@ def test_a_flush_says_whether_everything_has_landed(ingest: IngestApp) -> None:
     answer = ingest.operator.post("/__flush__?timeout=0")
     assert (answer.status_code, answer.json["flushed"], answer.json["pending"]) == (504, False, 1)
     assert ingest.operator.get("/__flush__").status_code == 405
+
+
+def test_the_command_flushes_a_running_ingest_and_says_what_keeps_it_from_that(
+    server: IngestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operations_port = f"http://127.0.0.1:{server.operations_port}"
+    document = str(uuid.uuid4())
+    request = urllib.request.Request(f"{server.url}{PATH}/{document}", BODY, {"Content-Type": "application/json"})
+    assert urllib.request.urlopen(request, timeout=240).status == 200
+    assert main(["landing", "flush", f"{operations_port}/"]) == 0
+    assert document in landed_ids(server.landing)
+    for url, code, says in (
+        (f"http://127.0.0.1:{free_port()}", 75, "doesn't answer"),
+        (f"http://127.0.0.1:{server.port}", 1, "operations port"),
+        ("127.0.0.1:8082", 1, "isn't an address"),
+        ("http://", 1, "isn't an address"),
+        ("file:///etc/passwd", 1, "isn't an address"),
+    ):
+        assert main(["landing", "flush", url]) == code, url
+        assert says in capsys.readouterr().err
+
+
+def test_a_flush_that_takes_longer_than_it_may_can_be_repeated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for status, says in ((504, "within 3 s"), (503, "Run the command again")):
+        answer = requests.Response()
+        answer.status_code = status
+        monkeypatch.setattr(requests, "post", lambda *_, answer=answer, **__: answer)
+        assert main(["landing", "flush", "--timeout", "3"]) == 75
+        assert says in capsys.readouterr().err
 
 
 def test_more_flushes_than_may_wait_are_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
