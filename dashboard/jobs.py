@@ -10,9 +10,9 @@ starts the next one itself, so no server is needed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -154,12 +154,16 @@ class Queue:
         at_most: how many run at a time.
         patience: seconds after which a job that ignores the request to stop is killed.
         then: a module with its arguments, which every job runs at its end; it starts the next one.
+        nice: added to the niceness of the jobs.
+        environment: added to the variables of the jobs.
     """
 
     folder: Path
     at_most: int
     patience: float
     then: tuple[str, ...] = ()
+    nice: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -194,4 +198,11 @@ class Queue:
 
     def start(self, job: Job, command: Sequence[str]) -> None:
         """Start the process of a job."""
-        start(job.folder, command, patience=self.patience, then=self.then)
+        start(
+            job.folder,
+            command,
+            patience=self.patience,
+            then=self.then,
+            nice=self.nice,
+            environment=self.environment,
+        )

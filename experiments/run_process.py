@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +57,8 @@ class Ended(msgspec.Struct, frozen=True):
 class Task(msgspec.Struct, frozen=True):
     """What a keeper is told: where, the lock's file descriptor, how long a wish to stop is waited for, and what to run.
 
-    ``then`` is a module with its arguments, which the keeper runs when all is over; empty for none.
+    ``then`` is a module with its arguments, which the keeper runs when all is over; empty for none. ``nice`` is
+    added to the command's niceness, and ``environment`` to its variables.
     """
 
     folder: str
@@ -65,9 +66,19 @@ class Task(msgspec.Struct, frozen=True):
     patience: float
     command: tuple[str, ...]
     then: tuple[str, ...] = ()
+    nice: int = 0
+    environment: dict[str, str] = {}
 
 
-def start(folder: Path, command: Sequence[str], *, patience: float, then: Sequence[str] = ()) -> bool:
+def start(
+    folder: Path,
+    command: Sequence[str],
+    *,
+    patience: float,
+    then: Sequence[str] = (),
+    nice: int = 0,
+    environment: Mapping[str, str] | None = None,
+) -> bool:
     """Start a command that is kept in a folder; return False if one is alive there."""
     lock = _take(folder / LOCK)
     if lock is None:
@@ -75,7 +86,7 @@ def start(folder: Path, command: Sequence[str], *, patience: float, then: Sequen
     try:
         for left in (ENDED, STOP, PROCESS):
             (folder / left).unlink(missing_ok=True)
-        task = Task(str(folder), lock, patience, tuple(command), tuple(then))
+        task = Task(str(folder), lock, patience, tuple(command), tuple(then), nice, dict(environment or {}))
         keeper = subprocess.Popen(
             [sys.executable, "-m", "fedping.experiments.run_process", msgspec.json.encode(task).decode()],
             stdin=subprocess.DEVNULL,
@@ -137,10 +148,11 @@ def keep(task: Task) -> None:
     write_document(folder / PROCESS, Process(keeper, datetime.now(UTC)))
     with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
         command = subprocess.Popen(
-            bound(task.command),
+            bound(task.command, task.nice),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
+            env={**os.environ, **task.environment},
             pass_fds=(task.lock,),
         )
     code = _await(command, folder / STOP, task.patience)

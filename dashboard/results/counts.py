@@ -107,8 +107,11 @@ def _landed(folder: Path) -> Landed:
 PATIENCE = 5.0
 """Seconds after which a count that ignores the request to stop is killed; it has nothing to clean up."""
 
-QUIET = ("nice", "-n", "10", "env", "FEDPING_PROGRESS=lines")
-"""Prefix of the command: low priority compared with ingest, and progress in lines."""
+NICE = 10
+"""Added to the niceness of counts, so that ingest on the same machine comes first."""
+
+ENVIRONMENT = {"FEDPING_PROGRESS": "lines"}
+"""Variables of a count: its progress is read from the last line of what it prints."""
 
 _ID = re.compile(r"[0-9]{13}-[0-9a-f]{12}")
 
@@ -131,7 +134,8 @@ class Counts:
         self.folders = Folders()
         self._command = command or self._analyze
         places = (str(folder.absolute()), absolute(store), absolute(landing))
-        self._queue = Queue(folder, 1, PATIENCE, () if command else ("fedping.dashboard.results.next", *places))
+        then = () if command else ("fedping.dashboard.results.next", *places)
+        self._queue = Queue(folder, 1, PATIENCE, then, NICE, ENVIRONMENT)
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
         """Return the counts of a study, or of one question to it, newest first."""
@@ -219,7 +223,7 @@ class Counts:
         try:
             landed = self._landed(open_store(self.store).study(study), count.asked)
             write_document(count.folder / LANDED, landed)
-            self._queue.start(count, [*QUIET, *self._command(study, count.asked)])
+            self._queue.start(count, self._command(study, count.asked))
         except FedpingError as error:  # the store has disappeared since the request
             write_whole_bytes(count.folder / STDERR, str(error).encode())
             write_document(count.folder / ENDED, Ended(error.exit_code, datetime.now(UTC)))

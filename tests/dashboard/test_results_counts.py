@@ -1,5 +1,7 @@
 """Counts are processes, one at a time, whose folders tell how they are; looks are counted from what is kept."""
 
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +85,8 @@ def test_one_counts_while_others_wait_for_their_turn(counts: Counts, study: Stud
     first, second, third = (counts.ask(study, asked) for asked in LEVELS)
     assert [counts.count("study", one.id).state for one in (first, second, third)] == ["running", "waiting", "waiting"]
     assert [counts.ahead(one) for one in (second, third)] == [1, 2]
-    assert wait_until(lambda: counts.count("study", first.id).said == "counting the landed pings")
+    assert wait_until(lambda: counts.count("study", first.id).said)
+    assert counts.count("study", first.id).said == "counting the landed pings"
     assert counts.ask(study, LEVELS[2]).id == third.id, "it waits already"
     counts.stop("study", second.id)
     done = finish(counts, first)
@@ -92,6 +95,29 @@ def test_one_counts_while_others_wait_for_their_turn(counts: Counts, study: Stud
     failed = finish(counts, third, "the disk is on fire")
     assert (failed.state, failed.said) == ("failed", "the disk is on fire")
     assert [one.id for one in counts.of("study")] == [third.id, second.id, first.id]
+
+
+def test_a_count_has_a_low_priority_and_needs_no_other_program_for_that(
+    tmp_path: Path, mark: None, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    program = "import json, os; print(json.dumps([os.nice(0), os.environ['FEDPING_PROGRESS']]))"
+    places = (tmp_path / "results", tmp_path / "store", tmp_path / "landing")
+    counts = Counts(*places, lambda *_: [sys.executable, "-c", program])
+    count = counts.ask(study, LEVELS[0])
+    assert wait_until(lambda: counts.count("study", count.id).is_over)
+    done = counts.count("study", count.id)
+    assert (done.state, json.loads(done.printed)) == ("finished", [min(os.nice(0) + 10, 19), "lines"])
+
+
+def test_a_count_that_cannot_be_started_has_failed_at_once(tmp_path: Path, mark: None, study: Study) -> None:
+    places = (tmp_path / "results", tmp_path / "store", tmp_path / "landing")
+    counts = Counts(*places, lambda *_: [str(tmp_path / "missing-program")])
+    count = counts.ask(study, LEVELS[0])
+    assert wait_until(lambda: counts.count("study", count.id).is_over)
+    failed = counts.count("study", count.id)
+    assert failed.state == "failed"
+    assert "missing-program cannot be run" in failed.said
 
 
 def test_a_running_count_is_stopped_and_may_be_asked_for_again(counts: Counts, study: Study) -> None:

@@ -32,23 +32,26 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def bound(command: Sequence[str]) -> list[str]:
+def bound(command: Sequence[str], nice: int = 0) -> list[str]:
     """Return a command that runs another one in the same process, which dies with this process.
+
+    ``nice`` is added to its niceness, so that the program of that name is not needed.
 
     It is for `subprocess`, whose ``preexec_fn`` would do the same in Python code between fork and exec, which may wait
     forever for a lock that another thread of this process held. Except on Linux the tie does not survive the exec, so
     there the command is not tied.
     """
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
 
 
-def _bind_and_run(parent: int, command: list[str]) -> None:
+def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
     """Become the command, tied to a parent, with every signal as it was before Python started."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         die_with_parent(parent)
+    os.nice(nice)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -104,4 +107,4 @@ def take_slot(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    _bind_and_run(int(sys.argv[1]), sys.argv[2:])
+    _bind_and_run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
