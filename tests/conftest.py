@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import random
 import re
 import signal
 import warnings
@@ -32,6 +33,15 @@ __all__ = [
 settings.register_profile("fedping", deadline=None, derandomize=True)
 settings.register_profile("anew", deadline=None)
 settings.load_profile("fedping")
+
+
+@pytest.fixture(autouse=True)
+def seeded_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed what a test's process draws from the operating system, such as client ids, by the name of the test."""
+    drawn = random.Random(request.node.nodeid)
+    monkeypatch.setattr(os, "urandom", drawn.randbytes)
+    monkeypatch.setattr(random, "_urandom", drawn.randbytes)
+
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and whatever is started from there inherits it:
 # commands that are tested for how they end on Ctrl-C would not even notice it.

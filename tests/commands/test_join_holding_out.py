@@ -9,10 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.client_sim.data import load
+from fedping.client_sim.joining import folder
+from fedping.client_sim.joining.evaluating import in_arm
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.limits import Limits
-from fedping.protocol.study import Arm, Study
+from fedping.protocol.study import Arm, Study, public_study
 from fedping.server_jobs.taking_part import evaluations
 from tests.support.faulty_server import LANDED, Answer, faulty_server, refusal
 from tests.support.ingest_server import running_ingest
@@ -75,9 +77,11 @@ def test_what_is_refused_of_the_rows_held_out_is_told_after_the_training_and_doe
 
 @pytest.mark.parametrize("share", ["0.25", None])
 def test_looking_keeps_no_share_and_an_older_folder_is_held_to_what_it_did(
-    typed: Typed, tmp_path: Path, share: str | None
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str | None
 ) -> None:
     mine, other = (["--hold-out", "0.25"], []) if share else ([], ["--hold-out", "0.25"])
+    # Without --hold-out the arm is left to the id, and one of the two arms does not train.
+    monkeypatch.setattr(folder, "any_seed", in_arm(public_study(study_with_place()), lambda arm: arm.submits))
     with faulty_server(study_with_place()) as server:
         typed(server.url, *mine, "--yes", "--rounds", "1")
         [kept] = [file for file in tmp_path.rglob("progress.json") if file.parent.name != "held-out"]

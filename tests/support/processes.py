@@ -12,7 +12,7 @@ MARK = "FEDPING_TEST_MARK"
 
 def new_mark() -> dict[str, str]:
     """Return a variable for the environment of a process, which its descendants inherit."""
-    return {MARK: uuid.uuid4().hex}
+    return {MARK: f"{os.getpid()}-{time.monotonic_ns()}-{uuid.uuid4().hex}"}
 
 
 def marked(mark: dict[str, str]) -> dict[int, str]:
