@@ -99,6 +99,26 @@ def is_study(out: Path) -> bool:
     return False
 
 
+def begun_study(out: Path) -> Any:
+    """Return the study, as JSON has it, that is simulated in a folder; None if there is none that can be read."""
+    try:
+        note = without_format((out / NOTE).read_bytes(), NOTE)
+    except (OSError, NewerFormat):
+        return None
+    try:
+        return msgspec.json.decode(note, type=_Simulated).study
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return msgspec.json.decode(note.partition(b"\n")[2])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _Simulated(msgspec.Struct):
+    study: dict[str, Any]
+
+
 class _MadeOf(msgspec.Struct, frozen=True):
     digests: dict[str, str]
 

@@ -56,6 +56,7 @@ from fedping.model_store.version import (
 from fedping.protocol import __version__
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
 from fedping.protocol.place import Bucket, Place
@@ -150,7 +151,7 @@ class ModelStore:
         if not self.is_near:  # a store that creates what is there already would have another study in its place
             self.check_publishing()
         created = self.blobs.create(f"{study.name}/study.json", sealed(with_format(canonical_json(study))))
-        if not created and self.study(study.name) != study:
+        if not created and (there := self.study(study.name)) != with_recorded_code(study, there):
             raise StoreError(
                 f"the store {self.where} already has a study '{study.name}' with other settings; versions and pings "
                 "depend on them, so give the changed study a new name, or see by 'fedping study change FILE --dry-run' "

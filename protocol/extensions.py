@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError, InvalidSettings, UnfitTable, as_raised
-from fedping.protocol.source import source_digest
+from fedping.protocol.source import digest_as_written, source_digest
 from fedping.protocol.weights import NAME_PATTERN
 
 GROUP = "fedping.extensions"
@@ -126,6 +126,7 @@ class Extension:
         name: what settings call it.
         make: the function or the class.
         code: SHA-256 of its source.
+        code_as_written: the digest that earlier versions of fedping recorded of the same source.
         keywords: its settings, one by one; none if it is a struct, which says that itself.
         settings: the type of its settings, made of the annotations.
     """
@@ -134,11 +135,16 @@ class Extension:
     name: str
     make: Callable[..., Any]
     code: str
+    code_as_written: str
     keywords: tuple[_Keyword, ...]
     settings: type[Struct]
 
     def __str__(self) -> str:
         return _named_in_words(self.kind, self.name)
+
+    def is_recorded_as(self, code: str) -> bool:
+        """Return whether a recorded digest is that of this code."""
+        return code in (self.code, self.code_as_written)
 
     @property
     def help(self) -> str:
@@ -223,7 +229,8 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
             f"{there} is registered twice, by {'.'.join(_place(there.make))} and by {'.'.join(_place(make))}; rename "
             "one, or uninstall one of the packages"
         )
-    extension = _extension(kind, name, make, source_digest(make, name), _keywords(name, make))
+    codes = source_digest(make, name), digest_as_written(make, name)
+    extension = _extension(kind, name, make, codes, _keywords(name, make))
     _registered[kind, name] = extension
     return extension
 
@@ -267,13 +274,47 @@ def recorded(kind: Kind, name: str, code: str) -> Extension:
     extension = found(kind, name)
     if extension is None:
         raise InvalidSettings(f"{_named_in_words(kind, name)} is an extension that is not here; {TO_LOAD}")
-    if code and extension.code != code:
+    if code and not extension.is_recorded_as(code):
         raise OtherCode(
             f"{extension} that is here has other code ({extension.code[:12]}) than the one recorded ({code[:12]}); "
             f"install the version of {extension.make.__module__.partition('.')[0]} that was used then, or begin anew "
             "with this one"
         )
     return extension
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def with_recorded_code(value: S, recorded: Any) -> S:
+    """Return settings with the digests of code that a document has for the same code, in the same places.
+
+    A document of an earlier version of fedping has other digests of the code that is here
+    (:attr:`Extension.code_as_written`). What is compared with such a document, or goes on with its results, takes over
+    its digests, so that its identity is that of the document.
+
+    Args:
+        value: settings that were read just now.
+        recorded: those of the document: a struct, or as JSON has it.
+    """
+    raw = msgspec.to_builtins(value)
+    found = _with_recorded_code(raw, msgspec.to_builtins(recorded))
+    return value if found == raw else msgspec.json.decode(msgspec.json.encode(found), type=type(value))
+
+
+def _with_recorded_code(raw: Any, recorded: Any) -> Any:
+    if isinstance(raw, dict) and isinstance(recorded, dict):
+        found = {key: _with_recorded_code(each, recorded.get(key)) for key, each in raw.items()}
+        code, recorded_code = raw.get("code"), recorded.get("code")
+        if isinstance(recorded_code, str) and any(
+            of.name == raw.get("name") == recorded.get("name") and of.code == code and of.is_recorded_as(recorded_code)
+            for of in _registered.values()
+        ):
+            found["code"] = recorded_code
+        return found
+    if isinstance(raw, list | tuple) and isinstance(recorded, list | tuple) and len(raw) == len(recorded):
+        return [_with_recorded_code(*each) for each in zip(raw, recorded, strict=True)]
+    return raw
 
 
 def load() -> None:
@@ -377,7 +418,8 @@ def _packed(extension: Extension, modules: set[str]) -> _Parcel:
     if is_elsewhere:
         cloudpickle.register_pickle_by_value(home)
     try:
-        Pickler(written).dump((extension.make, extension.code, extension.keywords))
+        codes = extension.code, extension.code_as_written
+        Pickler(written).dump((extension.make, codes, extension.keywords))
     except (TypeError, pickle.PicklingError):
         return _Parcel(extension.kind, extension.name, module, None)
     finally:
@@ -460,9 +502,11 @@ def _keywords(name: str, make: Callable[..., Any]) -> tuple[_Keyword, ...]:
     return tuple(found)
 
 
-def _extension(kind: Kind, name: str, make: Callable[..., Any], code: str, keywords: tuple[_Keyword, ...]) -> Extension:
+def _extension(
+    kind: Kind, name: str, make: Callable[..., Any], codes: tuple[str, str], keywords: tuple[_Keyword, ...]
+) -> Extension:
     if isinstance(make, type) and issubclass(make, Struct):
-        return Extension(kind, name, make, code, keywords, make)
+        return Extension(kind, name, make, *codes, keywords, make)
     try:
         settings = msgspec.defstruct(
             f"{name}_settings",
@@ -478,7 +522,7 @@ def _extension(kind: Kind, name: str, make: Callable[..., Any], code: str, keywo
             f"the extension '{name}' has a setting that a settings file cannot hold ({error}); use numbers, texts, "
             "true or false, and lists of them"
         ) from error
-    return Extension(kind, name, make, code, keywords, settings)
+    return Extension(kind, name, make, *codes, keywords, settings)
 
 
 def _is_finite(value: Any) -> bool:

@@ -1,4 +1,8 @@
-"""The source of a function or class as a digest, so that a document can say which code it was made with."""
+"""Digests of source code, recorded to identify the code behind a result.
+
+A digest is made of what runs (:func:`protocol.canonical_source.canonical_source`). Earlier versions of fedping made it
+of the text; what they have recorded stays a name of the same code (:func:`digest_as_written`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+from fedping.protocol.canonical_source import CanonicalSource, canonical_source
 from fedping.protocol.errors import InvalidSettings
+
+Form: TypeAlias = Callable[[str], CanonicalSource]
+"""What is hashed of a source, and the names in it."""
 
 
 def source_digest(of: Callable[..., Any], name: str) -> str:
@@ -19,13 +27,38 @@ def source_digest(of: Callable[..., Any], name: str) -> str:
 
     That is what its source names, at the top of its module or in the function around it: functions, classes and modules
     of the same package, and what the first two name in turn; and constants: numbers, texts, arrays, and lists, tuples,
-    sets and dicts of such. It is the same whether its file is run as a script or imported, and in a notebook.
+    sets and dicts of such. It is the same whether its file is run as a script or imported, in a notebook, and on every
+    Python; comments, docstrings, annotations that no code reads, and formatting do not matter.
 
     Raises:
-        InvalidSettings: there is no source to be read.
+        InvalidSettings: the source cannot be read.
     """
-    sources = dict(_sources(of, name, set()))
-    return hashlib.sha256("\0".join(sources[key] for key in sorted(sources)).encode()).hexdigest()
+    digest = _digest(of, name, canonical_source)
+    return RECORDED_AS.get(digest, digest)
+
+
+def digest_as_written(of: Callable[..., Any], name: str) -> str:
+    """Return the digest that fedping recorded of the same source as long as comments and docstrings mattered.
+
+    Raises:
+        InvalidSettings: the source cannot be read.
+    """
+    return _digest(of, name, _as_written)
+
+
+RECORDED_AS: Mapping[str, str] = {
+    # scaffold, feddyn and apfl of fedping.algorithms
+    "e19abf0c9c9811fa41a1624d676864e4284f1ac67752daf51d76780383d8f7ba": (
+        "df01e23e46c1c2e93f042a953cd22da10f4a23d4a2f787b15797478e99fc6c56"
+    ),
+    "e6543baf09815004eb96557fc14969aa9fb2d3f93fa23b59e48d96b14c87abe9": (
+        "9e1d5a51d40eee50cd05752ee9f8d3a07e39c033e682354f88b42ef337142f75"
+    ),
+    "169f65c314eff96f2a84b649edb2f99c54a917b15ce47deadde8aa8297ebf9a2": (
+        "978859dac1608bd4431ce50f2c190fae4cc43b57dadb81153e5de891179ca17b"
+    ),
+}
+"""By digest of our own code the one that was recorded when its text was hashed, so that identities stay."""
 
 
 def digest_of_value(value: Any) -> str:
@@ -44,11 +77,22 @@ def digest_of_value(value: Any) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def _sources(of: Any, name: str, seen: set[int]) -> Iterator[tuple[str, str]]:
+def _as_written(source: str) -> CanonicalSource:
+    """Return a source as it is, comments and all."""
+    return CanonicalSource(
+        source, frozenset(node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    )
+
+
+def _digest(of: Callable[..., Any], name: str, form: Form) -> str:
+    sources = dict(_sources(of, name, form, set()))
+    return hashlib.sha256("\0".join(sources[key] for key in sorted(sources)).encode()).hexdigest()
+
+
+def _sources(of: Any, name: str, form: Form, seen: set[int]) -> Iterator[tuple[str, str]]:
     seen.add(id(of))
     try:
-        source = textwrap.dedent(_source(of))
-        used = sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)})
+        source, used = form(textwrap.dedent(_source(of)))
     except (OSError, TypeError, SyntaxError) as error:
         raise InvalidSettings(
             f"the source of the extension '{name}' cannot be read, and its digest is part of what is written down; "
@@ -57,15 +101,15 @@ def _sources(of: Any, name: str, seen: set[int]) -> Iterator[tuple[str, str]]:
     yield of.__qualname__, source
     around = {**(vars(sys.modules[of.__module__]) if of.__module__ in sys.modules else {}), **_enclosed(of)}
     package = _package(of.__module__)
-    for each in used:
+    for each in sorted(used):
         value = around.get(each)
         if inspect.ismodule(value) and _package(value.__name__) == package:
-            yield f"{of.__qualname__}:{each}", inspect.getsource(value)
+            yield f"{of.__qualname__}:{each}", form(inspect.getsource(value)).text
         elif (said := _said(value)) is not None:
             yield f"{of.__qualname__}:{each}", said
         for code in _code_in(value):
             if _package(code.__module__) == package and id(code) not in seen:
-                yield from _sources(code, name, seen)
+                yield from _sources(code, name, form, seen)
 
 
 def _package(module: str) -> str:

@@ -43,7 +43,7 @@ def made_of(experiment: Experiment) -> dict[str, str]:
 
 def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) -> None:
     """Remove from a folder the runs whose settings, code or data have changed, and what was made from all runs."""
-    before = _begun(out)
+    before = begun_in(out)
     noted = noted_of(out)
     changed = {name for name, digest in now.items() if noted.get(name, digest) != digest}
     known = {} if before is None else {unit.folder(out).path: _identity(unit) for unit in units_of(before)}
@@ -62,7 +62,7 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) ->
         (out / name).unlink(missing_ok=True)
 
 
-def _begun(out: Path) -> Experiment | None:
+def begun_in(out: Path) -> Experiment | None:
     """Return the experiment of a folder; None if there is none, or it can no longer be read."""
     try:
         return msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"), type=Experiment)

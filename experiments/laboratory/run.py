@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from fedping.experiments.laboratory.identity import forget_changed, made_of
+from fedping.experiments.laboratory.identity import begun_in, forget_changed, made_of
 from fedping.experiments.laboratory.on_spark import check_can_be_spread, run_units_on_spark
 from fedping.experiments.laboratory.pool import Progress, Watch, run_units
 from fedping.experiments.laboratory.preparing import check_model
@@ -21,6 +21,7 @@ from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import OtherRun, claim, take_over, write_document
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import with_recorded_code
 from fedping.server_jobs.spark.living import LivingSession
 
 
@@ -50,7 +51,7 @@ def run_experiment(
     """
     if spark is not None:
         check_can_be_spread(experiment.variants)
-    experiment = with_noise(experiment)
+    experiment = with_recorded_code(with_noise(experiment), begun_in(out))
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
     said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment)

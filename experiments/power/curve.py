@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from fedping.analysis.cohorts import (
@@ -25,7 +26,8 @@ from fedping.experiments.power.workers import train_side_by_side
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.formats import with_format, without_format
+from fedping.protocol.extensions import with_recorded_code
+from fedping.protocol.formats import NewerFormat, with_format, without_format
 
 _OURS = {".lock", ".training.json.tmp"}
 """Files that a command killed at its very beginning may have left."""
@@ -60,6 +62,7 @@ def training_curve(
         InvalidSettings: the folder holds something else.
         FedpingError: another process is at work there, or a run cannot go on.
     """
+    plan = _as_begun(plan, out)
     everything = [(cohort, number + 1) for cohort in plan.cohorts for number in range(plan.repetitions)]
     _claim(plan, out)
     with _alone(out):
@@ -129,6 +132,15 @@ def _point(plan: TrainingPlan, cohort: int, runs: list[TrainingRun]) -> Training
         low=min(losses),
         high=max(losses),
     )
+
+
+def _as_begun(plan: TrainingPlan, out: Path) -> TrainingPlan:
+    """Return a plan with the digests of code that the folder's note has of the same code."""
+    try:
+        _, study, _ = without_format((out / "training.json").read_bytes(), "training.json").split(b"\n")
+        return replace(plan, study=with_recorded_code(plan.study, msgspec.json.decode(study)))
+    except (OSError, ValueError, NewerFormat):
+        return plan
 
 
 def _claim(plan: TrainingPlan, out: Path) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from fedping.client_sim.learning.checking import check_clients
 from fedping.experiments.on_executors import forget_locks
-from fedping.experiments.run_folder import claim, read_whole, write_document
+from fedping.experiments.run_folder import begun_study, claim, read_whole, write_document
 from fedping.experiments.simulate.blocks import Here, OnSpark, Scene, Workers, blocks_of, land
 from fedping.experiments.simulate.line_run import LineRun
 from fedping.experiments.simulate.people import Anybody, People
@@ -33,6 +33,7 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
@@ -96,6 +97,7 @@ class Simulation:
                 "so that they cannot be spread over executors; leave --engine spark out"
             )
         check_clients(public_study(study), keeps_state=False)
+        study = with_recorded_code(study, begun_study(out))
         said, as_before = _noted(experiment, study)
         study = _with_noise(study, out / "store")
         self.experiment, self.study, self.out = experiment, study, out

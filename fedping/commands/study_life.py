@@ -119,13 +119,15 @@ def change(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.changing import changes, check_change, dealt_on
+    from fedping.protocol.extensions import with_recorded_code
 
     store = open_store(store_path)
     wanted = checked(file, own_models, store_path)
     after = store.entries(wanted.name)
     now = store.study(wanted.name)
     # the file of a study from before there were safe choices is taken by its word
-    wanted = min((wanted, study_from_toml(file)), key=lambda each: len(changes(now, each)))
+    read = (with_recorded_code(each, now) for each in (wanted, study_from_toml(file)))
+    wanted = min(read, key=lambda each: len(changes(now, each)))
     check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
     wanted = dealt_on(now, wanted)
     told = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")

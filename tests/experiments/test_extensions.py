@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 import fedping as product
 from fedping.client_sim.models import model_for
@@ -36,12 +37,14 @@ from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.merging import merged, nested
+from fedping.experiments.run_folder import OtherRun
 from fedping.model_store.store import open_store
 from fedping.protocol import extensions
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed, OtherCode
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.settings_file import converted
+from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute
 from fedping.server_jobs.spark.living import LivingSession
@@ -194,6 +197,45 @@ def test_what_is_written_down_has_the_code_and_all_the_settings(site: Path, tmp_
     install(site, SOURCE.read_text() + "\n\n# nothing that matters to anybody\n")
     forget()
     assert experiment().digest == before.digest
+
+
+def test_what_an_earlier_fedping_recorded_of_the_text_goes_on_as_the_same_code(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(extensions, "source_digest", extensions.digest_as_written)
+        forget()
+        before, out = experiment(where="files"), tmp_path / "out"
+        summary = run(before, out)
+        study, store = small_study_of(before), open_store(tmp_path / "store", create=True)
+        store.create_study(study, first_versions(study, created=WHEN, code_version="1"))
+    written = {file: file.stat().st_mtime_ns for file in out.rglob("last.npy")}
+    forget()
+    now = experiment(where="files")
+    assert now.digest != before.digest
+    assert run(now, out) == summary
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("last.npy")} == written
+    with engine_named("numpy") as engine:
+        folder = run_of(out)
+        assert recompute(open_store(folder / "store"), folder / "landing", "laboratory", "main", 3, engine).identical
+    again = small_study_of(now)
+    assert again != study
+    assert not store.create_study(again, first_versions(again, created=WHEN, code_version="2"))
+    install(site, SOURCE.read_text().replace("SMALLEST = 1e-12", "SMALLEST = 1e-11"))
+    forget()
+    with pytest.raises(OtherRun, match="other code of an extension"):
+        run(experiment(where="files"), out)
+    other = small_study_of(experiment())
+    with pytest.raises(FedpingError, match="with other settings"):
+        store.create_study(other, first_versions(other, created=WHEN, code_version="3"))
+
+
+def small_study_of(settings: Experiment) -> Study:
+    """Return a study with the server's optimizer of an experiment."""
+    study = small_study()
+    [line] = study.lines
+    pipeline = replace(line.pipeline, optimizer=settings.variants["federated"].server.optimizer)
+    return replace(study, lines=(replace(line, pipeline=pipeline),))
 
 
 def test_a_version_is_computed_again_to_the_bit_and_with_other_code_not_at_all(site: Path, tmp_path: Path) -> None:

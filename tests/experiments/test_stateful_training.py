@@ -177,11 +177,12 @@ def test_users_of_a_simulated_study_keep_none() -> None:
 
 def test_what_is_written_down_does_not_change_with_the_rest_of_fedping() -> None:
     """A run that was begun goes on with a later fedping, unless the algorithm itself is another."""
+    from fedping.protocol.canonical_source import canonical_source
     from fedping.protocol.extensions import extension_of
     from fedping.protocol.source import _sources
 
     [setup] = experiment("scaffold").variants.values()
     extension = extension_of(setup.training)  # type: ignore[arg-type]
     assert algorithm_for(setup.training)
-    named = {name for name, _ in _sources(extension.make, "scaffold", set())}
+    named = {name for name, _ in _sources(extension.make, "scaffold", canonical_source, set())}
     assert {name.partition(":")[0].partition(".")[0] for name in named} == {"Scaffold", "LocalTraining", "_precision"}
