@@ -1,9 +1,9 @@
 """Write the API reference, made from docstrings, as a folder of HTML pages.
 
-    python -m docs.api.build [OUT]
+    python -m docs.api.build [OUT [MODULE ...]]
 
-OUT is ``build/docs`` unless given. Public are the packages that say so by an ``__all__``, each as one page of those
-names, and all modules of :mod:`fedping.protocol`. What only the command line and the dashboard use is left out.
+OUT is ``build/docs`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
+``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and the dashboard use is left out.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import pkgutil
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pdoc
@@ -51,8 +51,8 @@ def described(name: str) -> pdoc.doc.Module:
     return pdoc.doc.Module(module)
 
 
-def build(out: Path) -> None:
-    """Write the reference anew."""
+def build(out: Path, only: Container[str] = ()) -> None:
+    """Write the reference anew, of all public modules or of some."""
     # pdoc runs what is imported for type checkers; of this package's own such imports, not before it is there
     importlib.import_module("obstore.store")
     pdoc.render.configure(
@@ -60,7 +60,7 @@ def build(out: Path) -> None:
     )
     # The annotations of named tuples are kept as text; what they name for type checkers alone cannot be looked up.
     warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")
-    modules = {name: described(name) for name in public_modules()}
+    modules = {name: described(name) for name in public_modules() if not only or name in only}
     pages = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(modules[name], modules) for name in modules}
     pages["index.html"] = pdoc.render.html_index(modules)
     pages["search.js"] = pdoc.render.search_index(modules)
@@ -72,5 +72,5 @@ def build(out: Path) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/docs")
-    build(folder)
+    build(folder, sys.argv[2:])
     print(folder / "index.html")

@@ -1,7 +1,7 @@
 """Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example.
 
-What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. The
-others run every notebook on a study that is made in a second, and compare what does not depend on it.
+What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. They
+also run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs one.
 """
 
 import re
@@ -66,7 +66,7 @@ CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
 def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, with nothing on stderr; every cell shows as many tables and figures as are committed in it."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
