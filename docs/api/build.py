@@ -3,7 +3,8 @@
     python -m docs.api.build [OUT [MODULE ...]]
 
 OUT is ``build/docs`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
-``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and the dashboard use is left out.
+``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and
+the dashboard use is left out.
 """
 
 import importlib

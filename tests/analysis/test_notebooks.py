@@ -1,7 +1,8 @@
 """Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example.
 
 What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. They
-also run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs one.
+also run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs
+the first.
 """
 
 import re

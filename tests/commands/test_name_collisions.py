@@ -64,6 +64,7 @@ def test_rounds_and_what_looks_at_a_store(here: Path) -> None:
     assert open_store(here / "store").iterations("study", "main") == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_simulated_studies_and_the_laboratory_with_processes_and_a_loss_of_the_users_own(here: Path) -> None:
     said_by("simulate", experiment_file(here, clients=60, iterations=1, ticks=1), "--out", "study")
     said_by("simulate", small_file(here), "--set", "rounds=2", "--out", "laboratory", "--jobs", "2")

@@ -61,6 +61,7 @@ def test_a_time_limit_that_is_none_is_told_before_anything_starts(
 # --- without workers ---
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing(place: Place, lonely: str) -> None:

@@ -99,6 +99,7 @@ def test_a_master_that_is_none_is_told_in_one_sentence(mark: dict[str, str]) -> 
     assert not left_over(mark, seconds=5)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Unable to cleanly shutdown")
 def test_a_second_session_beside_the_first_is_refused_and_a_dead_jvm_does_not_stay(mark: dict[str, str]) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
@@ -149,6 +150,7 @@ except FedpingError as error:
 """
 
 
+@pytest.mark.long
 def test_switched_off_nothing_private_is_touched_and_a_session_computes_the_same(
     tmp_path: Path, mark: dict[str, str]
 ) -> None:
@@ -284,6 +286,7 @@ def test_control_c_while_spark_starts_leaves_no_process(
     assert not left_over(mark, seconds=2)
 
 
+@pytest.mark.long
 def test_a_process_that_ignores_control_c_goes_on_ignoring_it(tmp_path: Path, mark: dict[str, str]) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -331,6 +334,7 @@ def test_options_of_the_operator_win_over_settings(monkeypatch: pytest.MonkeyPat
         assert session.conf.get("spark.sql.shuffle.partitions") == "9"
 
 
+@pytest.mark.long
 def test_a_session_to_count_with_has_both_compilers_and_leaves_nothing(
     mark: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -385,6 +389,7 @@ def maps_of_the_jvm() -> str:
         return Path(f"/proc/{pid}/maps").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.thorough
 def test_executors_of_a_cluster_run_the_shipped_code(

@@ -349,6 +349,7 @@ def test_a_round_here_on_a_machine_without_java(landed: Path, tmp_path: Path) ->
     assert not left_over(mark, seconds=2)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_master_that_does_not_exist_is_told_in_a_sentence(landed: Path, tmp_path: Path) -> None:
     mark = new_mark()
@@ -361,6 +362,7 @@ def test_a_master_that_does_not_exist_is_told_in_a_sentence(landed: Path, tmp_pa
     assert not left_over(mark, seconds=2)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_control_c_ends_the_script_with_everything_it_started(landed: Path, tmp_path: Path) -> None:
     mark = new_mark()
@@ -378,6 +380,7 @@ def test_control_c_ends_the_script_with_everything_it_started(landed: Path, tmp_
     assert not left_over(mark, seconds=2)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.thorough
