@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Count what does its work in full among what is long; run files, and the tests of each, in another order if asked."""
+    """Count what does its work in full among what is long; shuffle files, and the tests of each, if asked."""
     if seed := os.environ.get("FEDPING_TESTS_ORDER"):
         order = random.Random(seed)
         files = list(dict.fromkeys(item.path for item in items))
