@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import UNSET
 
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray
@@ -217,6 +218,7 @@ def outcome_of(done: Trained, setup: Setup, problem: Problem, started: float) ->
         split=judged_on(setup),
         notes=done.notes,
         seconds=time.monotonic() - min(started, done.began),
+        auc="exact" if problem.tally.by_rank else UNSET,
     )
 
 

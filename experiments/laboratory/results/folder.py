@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,12 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES
 from fedping.experiments.run_folder import read_whole, write_document, write_whole
 
 _CLIENTS = "clients.parquet"
+
+BINNED = (
+    "its AUC was computed from 1,024 bins by an earlier fedping, and can be wrong; run it again with --replace before "
+    "you compare it"
+)
+"""The note of a run with such an AUC."""
 
 SplitMetrics = dict[str, dict[str, float | None]]
 """By split, then by metric; null where a metric is undefined."""
@@ -43,6 +50,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         shown: the metrics for a table, the deciding one first.
         split: the split by which the run is judged.
         notes: sentences that a reader of the results should know.
+        auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
+            between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
         seconds: the duration; the only figure here that another run would not repeat.
     """
 
@@ -64,11 +73,19 @@ class Outcome(Struct, frozen=True, kw_only=True):
     posted_bytes: int | None = None
     fetched_bytes: int | None = None
     uplink_bytes: int | UnsetType = UNSET
+    auc: Literal["exact"] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if self.has_binned_auc and BINNED not in self.notes:
+            force_setattr(self, "notes", (*self.notes, BINNED))
         if self.uplink_bytes is not UNSET:
             force_setattr(self, "update_bytes", self.uplink_bytes)
             force_setattr(self, "uplink_bytes", UNSET)
+
+    @property
+    def has_binned_auc(self) -> bool:
+        """Whether there is an AUC that is not exact."""
+        return self.auc is UNSET and any("auc" in metrics for metrics in self.final.values())
 
 
 @dataclass(frozen=True)
