@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.environment import Environment, write_environment
 from fedping.experiments.laboratory.results.progress import PROGRESS
 from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES
 from fedping.experiments.run_folder import read_whole, write_document, write_whole
@@ -116,15 +118,24 @@ class RunFolder:
         """Write the metrics of each client."""
         write_table(self.path / _CLIENTS, clients)
 
-    def finish(self, outcome: Outcome, metrics: pa.Table, best: FloatArray, last: FloatArray) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        metrics: pa.Table,
+        best: FloatArray,
+        last: FloatArray,
+        earlier: Iterable[Environment] = (),
+    ) -> None:
         """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
 
-        The progress file is then removed, because the metrics contain the same.
+        ``earlier`` are the environments in which it was computed before it came to this process. The progress file is
+        then removed, because the metrics contain the same.
         """
         write_table(self.path / "metrics.parquet", metrics)
         for name, weights in (("best", best), ("last", last)):
             with open(self.path / f"{name}.npy", "wb") as sink:
                 np.save(sink, weights)
+        write_environment(self.path, earlier)
         write_document(self.path / "run.json", outcome)
         for path in (self.path / PROGRESS, self.path / CHECKPOINT, *self.path.glob(STATES)):
             path.unlink(missing_ok=True)
