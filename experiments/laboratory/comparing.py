@@ -66,8 +66,13 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         )
     pairs = [key for key in pairs if a.outcomes[key].final and b.outcomes[key].final]
     if not pairs:
+        diverged = [f"'{each.label}'" for each in (a, b) if not any(run.final for run in each.outcomes.values())]
         raise InvalidSettings(
-            f"of '{a.label}' and '{b.label}' one has no final metrics; it has diverged with every seed"
+            f"{' and '.join(diverged)} diverged with every seed, so there are no final metrics to compare; lower the "
+            "clients' or the server's rate there"
+            if diverged
+            else f"with every seed either '{a.label}' or '{b.label}' diverged, so no seed has final metrics of both; "
+            "lower their rates"
         )
     ours, theirs = [a.outcomes[key] for key in pairs], [b.outcomes[key] for key in pairs]
     binned = {one.has_binned_auc for one in (*ours, *theirs)}

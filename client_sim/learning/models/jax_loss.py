@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient, shares
 from fedping.client_sim.learning.models.own_loss import (
     Loss,
     Prediction,
@@ -121,9 +121,11 @@ class JaxLoss:
     def _finite(self, losses: Any) -> FloatArray:
         found = np.array(losses, dtype=np.float64)
         if not np.isfinite(found).all():
-            raise FedpingError(
-                f"the loss is {found[~np.isfinite(found)][0]} for a client; look for logarithms of 0 and overflows in "
-                "it, or take smaller steps"
+            at = int(np.flatnonzero(~np.isfinite(found))[0])
+            raise TroubleOfClient(
+                f"the loss is {found[at]}",
+                at,
+                "look for logarithms of 0 and overflows in it, or take smaller steps",
             )
         return found
 

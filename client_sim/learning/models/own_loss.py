@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.client_sim.data.seeds import generator
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient
 from fedping.client_sim.learning.models.classes import log_odds_of
 from fedping.client_sim.learning.models.named import named
 from fedping.client_sim.learning.settings import Settings
@@ -95,9 +95,10 @@ class OwnLoss:
         for client, own, x, y in _each(weights, batch):
             losses[client], gradients[client] = both(own, x, y, client)
             if not np.isfinite(gradients[client]).all():
-                raise FedpingError(
-                    f"the gradient of {_name(self.loss)} is not finite for the client at {client} of its batch, though "
-                    "its loss is; look for roots and logarithms of 0 in it"
+                raise TroubleOfClient(
+                    f"the gradient of {_name(self.loss)} is not finite, though its loss is,",
+                    client,
+                    "look for roots and logarithms of 0 in it",
                 )
         return losses, gradients
 
@@ -169,9 +170,10 @@ class OwnLoss:
                 "examples of a client, such as their mean"
             )
         if not np.isfinite(float(value)):
-            raise FedpingError(
-                f"{_name(self.loss)} returned {float(value)} for the client at {client} of its batch; look for "
-                "logarithms of 0 and overflows in it, or take smaller steps"
+            raise TroubleOfClient(
+                f"{_name(self.loss)} returned {float(value)}",
+                client,
+                "look for logarithms of 0 and overflows in it, or take smaller steps",
             )
         return float(value)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning import ClientData, Model
-from fedping.client_sim.learning.batch import Clients, FloatArray
+from fedping.client_sim.learning.batch import Clients, FloatArray, naming
 from fedping.client_sim.learning.model import predictions_and_scores
 from fedping.experiments.laboratory.evaluation.tallies import (
     Metrics,
@@ -88,7 +88,8 @@ def evaluate(
     losses, sizes = (np.concatenate(column) for column in zip(*((b.losses, b.sizes) for b in found), strict=True))
     areas = None
     if tally.by_rank:
-        areas = areas_under_curve(*(np.concatenate(c) for c in zip(*(b.ranked for b in found), strict=True)))[0]
+        scores, positive = (np.concatenate(column) for column in zip(*(b.ranked for b in found), strict=True))
+        areas = areas_under_curve(scores, positive)[0]
     total = {name: float(value) for name, value in tally.metrics(counts, areas).items()}
     total["loss"] = float((losses * sizes).sum() / sizes.sum())
     if not each:
@@ -131,12 +132,14 @@ def _block(
             there.reshape(1, -1),
         )
     counts = tally.counts(predictions, y, there)
+    with naming(clients):
+        losses = model.losses(own, batch)
     metrics: Metrics = {}
     if each:
         areas = areas_under_curve(shown, positive, client, len(there)) if tally.by_rank else None
         metrics = tally.metrics(counts, areas)
     sizes = data.sizes[clients].astype(np.float64)
-    return _Block(counts.sum(axis=0), model.losses(own, batch), sizes, metrics, (shown, positive))
+    return _Block(counts.sum(axis=0), losses, sizes, metrics, (shown, positive))
 
 
 def blocks(
