@@ -23,7 +23,7 @@ CODE = "code.json"
 MOST_TOLD = 3
 """Settings that a sentence says to be different."""
 
-LEAVES_NOTHING = frozenset({NOTE, CODE, "units.json"})
+LEAVES_NOTHING = frozenset({NOTE, CODE, "units.json", "environment.json"})
 """Files that are written before a run begins, and of no worth without it."""
 
 

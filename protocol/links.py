@@ -117,7 +117,8 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="eden"):
     """Rotate twice at random and round to the best levels for normal numbers (EDEN, Vargaftik et al. 2022).
 
-    Nearly unbiased; the least error at 1 to 4 bits a weight where numbers are alike, at more work.
+    The least error at 1 to 4 bits a weight where numbers are alike, at more work. Its mean has a bias, at 1 bit of less
+    than 0.5 % of the norm from 22 weights of similar size on, and more of fewer or where a few stand out.
     """
 
     bits: Annotated[int, Meta(ge=1, le=4)] = 1

@@ -13,6 +13,10 @@ import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedping.protocol.canonical_source import CanonicalSource, canonical_source
@@ -61,20 +65,110 @@ RECORDED_AS: Mapping[str, str] = {
 """By digest of our own code the one that was recorded when its text was hashed, so that identities stay."""
 
 
-def digest_of_value(value: Any) -> str:
+def digest_of_value(value: Any, *, as_written: bool = False) -> str:
     """Return the SHA-256 (hexadecimal) of what a name stands for: a constant, or code.
 
     Code without a source, as that typed at a prompt, is taken as Python has compiled it; anything else by its type.
+
+    Args:
+        value: what the name stands for.
+        as_written: whether code is taken as earlier versions of fedping did (:func:`digest_as_written`).
     """
     if inspect.isfunction(value) or inspect.isclass(value):
         try:
-            return source_digest(value, value.__qualname__)
+            return (digest_as_written if as_written else source_digest)(value, value.__qualname__)
         except InvalidSettings:
             code = getattr(value, "__code__", None)
             said = _inner(value) if code is None else _inner([code.co_code, code.co_names, code.co_consts])
     else:
         said = _inner(value)
     return hashlib.sha256(said.encode()).hexdigest()
+
+
+def own_modules(module: str) -> dict[str, str]:
+    """Return SHA-256 digests (hexadecimal) of what runs of a module and of all that it imports, by module name.
+
+    Imports within functions count, and those of imported modules. Packages of Python itself, installed packages and
+    fedping are left out, as is a script or a notebook that imports, whose other contents may change.
+    """
+    found: dict[str, str] = {}
+    left = [module]
+    while left:
+        name = left.pop()
+        if name in found or not _is_own(name.partition(".")[0]):
+            continue
+        source = _file_of(name)
+        if source is None:
+            continue
+        data = source.read_bytes()
+        found[name] = hashlib.sha256(_what_runs(data)).hexdigest()
+        package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+        left += [*_parents(name), *_imports(data, package)]
+    return {name: digest for name, digest in found.items() if name not in _SCRIPTS}
+
+
+def _what_runs(data: bytes) -> bytes:
+    """Return a file's source in canonical form; a file that is no Python as it is."""
+    try:
+        return canonical_source(data.decode()).text.encode()
+    except (SyntaxError, ValueError):
+        return data
+
+
+_SCRIPTS = frozenset({"__main__", "__mp_main__"})
+
+
+def _is_own(package: str) -> bool:
+    """Return whether a package or module of the top level is neither Python's, nor installed, nor fedping."""
+    if package in _SCRIPTS:
+        return True
+    if package == "fedping" or package in sys.stdlib_module_names:
+        return False
+    spec = _spec_of(package)
+    if spec is None:
+        return False
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
+    return not any({"site-packages", "dist-packages"} & {*Path(each).parts} for each in places if each)
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except Exception:  # an import that fails shows where it is used
+        return None
+
+
+def _file_of(module: str) -> Path | None:
+    """Return a module's file; None if it has none, as a package without ``__init__.py`` or a notebook."""
+    known = getattr(sys.modules.get(module), "__file__", None)
+    if known is None and module not in _SCRIPTS:
+        spec = _spec_of(module)
+        known = spec.origin if spec is not None and spec.has_location else None
+    return Path(known) if known is not None and Path(known).is_file() else None
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _imports(source: bytes, package: str) -> Iterator[str]:
+    """Yield the names of modules that a source may import; none if it is no Python, as a compiled module."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            home = node.module or ""
+            if node.level:
+                with suppress(ImportError):
+                    home = resolve_name("." * node.level + home, package)
+            if home:
+                yield home
+                yield from (f"{home}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
 def _as_written(source: str) -> CanonicalSource:

@@ -60,6 +60,8 @@ def told(error: ValidationError, raw: Any, kind: Any, inside: Sequence[str] = ()
     if said.startswith("Invalid"):
         choices, more = _values(kind, part, own), _extension_to_name(kind, part, own)
         given = f"'{name}'" if quoted else _short(_value_at(raw, path))
+        if more and not choices:
+            return f"{_setting(path, raw)} is {given}, and no extension of that name is loaded; {TO_LOAD}"
         return f"{_setting(path, raw)} is {given}{_listed('choose one of', choices)}{more}"
     if not path:
         return said

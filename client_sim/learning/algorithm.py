@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray, Floats
-from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.model import Model, predictions_and_scores
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.spec import Block
@@ -166,6 +166,10 @@ class ModelAndMore:
     def predict(self, weights: FloatArray, batch: Any) -> FloatArray:
         """See :meth:`Model.predict`."""
         return self.model.predict(self._own(weights), batch)
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`."""
+        return predictions_and_scores(self.model, self._own(weights), batch)
 
     def _own(self, weights: FloatArray) -> FloatArray:
         return weights[..., : len(self.model.weight_names)]

@@ -7,6 +7,8 @@ enough at a time, so that memory stays bounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
@@ -14,11 +16,40 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedping.protocol.errors import FedpingError
+
 FloatArray: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 """float64 numbers, or float32 where a model works in single precision."""
 Clients: TypeAlias = NDArray[np.intp]
 """Positions of clients in a :class:`ClientData`, shape (k,)."""
+
+
+class TroubleOfClient(FedpingError):
+    """What is wrong with one client of a batch.
+
+    Args:
+        what: the sentence up to the client, such as "the loss is nan".
+        at: its position in the batch.
+        remedy: the end of the sentence.
+    """
+
+    def __init__(self, what: str, at: int, remedy: str) -> None:
+        super().__init__(what, at, remedy)
+        self.what, self.at, self.remedy = what, at, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what} for the client at {self.at} of its batch; {self.remedy}"
+
+
+@contextmanager
+def naming(clients: Clients) -> Iterator[None]:
+    """Say of a :class:`TroubleOfClient` which client of the fleet it is; ``clients`` are those of the batch."""
+    try:
+        yield
+    except TroubleOfClient as trouble:
+        raise FedpingError(f"{trouble.what} for client {clients[trouble.at]}; {trouble.remedy}") from trouble
+
 
 NO_EXAMPLE = -1
 """Marks padding in an index of examples."""

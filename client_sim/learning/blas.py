@@ -66,6 +66,17 @@ def one_thread() -> Iterator[None]:
         _LIMIT.leave(libraries)
 
 
+def kernels() -> tuple[str, ...]:
+    """Return NumPy's libraries of matrix products with version and kernel, such as "openblas 0.3.31 SkylakeX".
+
+    Empty without ``threadpoolctl``. The kernel is the one that a library chose for this processor.
+    """
+    # SciPy's wheels have a library of their own, which is loaded in some processes of a run only.
+    told = (library.info() for library in _libraries() if "scipy.libs" not in library.filepath)
+    each = (" ".join(str(one.get(key) or "?") for key in ("internal_api", "version", "architecture")) for one in told)
+    return tuple(sorted(set(each)))
+
+
 @cache
 def _libraries() -> list[Any]:
     """Return a controller for each loaded library of matrix products, including NumPy's."""

@@ -120,6 +120,27 @@ def adds_mean(training: Training) -> bool:
     return extension is not None and bool(getattr(extension.make, "adds_mean", False))
 
 
+def wrong_participation(training: Training, share: float, clients: int | None = None) -> Iterator[str]:
+    """Tell of a training whose ``participation`` is not the share of the clients that take part in a round.
+
+    SCAFFOLD and FedDyn move what the server keeps by this share.
+
+    Args:
+        training: what clients do.
+        share: of the clients that take part.
+        clients: their number, if it is known: a difference of less than one client is none.
+    """
+    said = training.settings.get("participation") if isinstance(training, OwnTraining) else None
+    if not adds_mean(training) or not isinstance(said, int | float):
+        return
+    if abs(said - share) > max(0.05 * share, 1 / clients if clients else 0.0):
+        yield (
+            f"'{algorithm_name(training)}' has participation = {said:g}, but {100 * share:.3g} % of the clients take "
+            "part in a round, so that what the server adds up no longer fits what clients keep; set participation = "
+            f"{share:.3g} in the training"
+        )
+
+
 def check_server(training: Training, pipeline: Pipeline, upload: Upload, *, is_private: bool = False) -> None:
     """Raise unless the server adds the mean of the updates if clients' algorithm relies on that (:func:`adds_mean`).
 
@@ -190,6 +211,9 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
             "all rounds: that ends beside the minimum where a client counts for more in one round than in another, as "
             "in a study, whose rounds differ in how many send"
         )
+    if line.participation < 1:
+        for sentence in wrong_participation(line.training, line.participation):
+            yield f"[lines.training] of line '{line.name}': {sentence}"
     for sentence in shares_nothing(line.training):
         yield f"[lines.training.personal] of line '{line.name}': {sentence}"
     if name in own_models:

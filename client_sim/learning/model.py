@@ -34,8 +34,8 @@ class Model(Protocol[B_contra]):
     mean divides by the number of examples, not by the sum of their weights. Methods return new arrays, which the caller
     may change.
 
-    A model needs no more than this. It may also implement :class:`GivesBoth`, :class:`MovesItself`,
-    :class:`KnowsStarts`, :class:`HasPrecision`, :class:`HasBounds` or :class:`Mixes`.
+    A model needs no more than this. It may also implement :class:`GivesBoth`, :class:`GivesScores`,
+    :class:`MovesItself`, :class:`KnowsStarts`, :class:`HasPrecision`, :class:`HasBounds` or :class:`Mixes`.
     """
 
     @property
@@ -67,6 +67,18 @@ class GivesBoth(Protocol):
 
     def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
         """Return the results of :meth:`Model.losses` and :meth:`Model.gradients`."""
+        ...
+
+
+@runtime_checkable
+class GivesScores(Protocol):
+    """A classifier that knows the scores behind its probabilities, which keep their order where those round to 1."""
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
+        """Return the results of :meth:`Model.predict`, and for two classes the log-odds of class 1, shape (k, n).
+
+        The scores are None for more classes, and if only the probabilities are known.
+        """
         ...
 
 
@@ -149,6 +161,12 @@ def losses_and_gradients(model: Model[Any], weights: FloatArray, batch: Any) -> 
     """Return each client's loss, shape (k,), and gradient, shape (k, m)."""
     both: Callable[..., tuple[FloatArray, Floats]] | None = getattr(model, "losses_and_gradients", None)
     return both(weights, batch) if both else (model.losses(weights, batch), model.gradients(weights, batch))
+
+
+def predictions_and_scores(model: Model[Any], weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
+    """Return the results of :meth:`Model.predict`, and the scores of :class:`GivesScores`; None if there are none."""
+    both: Callable[..., tuple[FloatArray, FloatArray | None]] | None = getattr(model, "predictions_and_scores", None)
+    return both(weights, batch) if both else (model.predict(weights, batch), None)
 
 
 # isinstance() on such classes takes longer than a small batch.

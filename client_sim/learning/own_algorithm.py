@@ -24,7 +24,8 @@ class OwnAlgorithm:
     :class:`fedping.client_sim.learning.algorithms.Algorithm`; without ``init_state`` it has no state either.
 
     Raises:
-        ExtensionFailed: it raises an error, returns no pair, or returns updates or weights of another shape.
+        ExtensionFailed: it raises an error, returns no pair, returns a state without ``init_state``, or returns updates
+            or weights of another shape.
     """
 
     extension: Extension
@@ -55,7 +56,13 @@ class OwnAlgorithm:
             raise ExtensionFailed(
                 f"{self.extension}, an extension, returned a {type(found).__name__}; return updates and state"
             )
-        return self._judged(found[0], shape), found[1]
+        after = {} if found[1] is None else found[1]
+        if isinstance(after, Mapping) and after and not hasattr(self.instance, "init_state"):
+            raise ExtensionFailed(
+                f"{self.extension}, an extension, returned a state, but has no init_state(model), so that clients keep "
+                "none; add init_state, which returns the state of a client that has never trained, or return {}"
+            )
+        return self._judged(found[0], shape), after
 
     def _judged(self, found: Any, shape: list[int], what: str = "updates") -> Floats:
         with self.extension.guarded():

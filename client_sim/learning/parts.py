@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray, Floats
-from fedping.client_sim.learning.model import Model, losses_and_gradients, moves_itself
+from fedping.client_sim.learning.model import Model, losses_and_gradients, moves_itself, predictions_and_scores
 from fedping.client_sim.learning.models.arrays import OfArrays
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import Block
@@ -122,6 +122,10 @@ class Part(OfArrays):
     def predict(self, weights: FloatArray, batch: Any) -> FloatArray:
         """See :meth:`Model.predict`."""
         return self.whole.predict(self.joined(weights), batch)
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`."""
+        return predictions_and_scores(self.whole, self.joined(weights), batch)
 
     @cached_property
     def _at(self) -> slice | NDArray[np.bool_]:

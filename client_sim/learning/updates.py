@@ -25,7 +25,7 @@ from fedping.client_sim.learning.algorithm import (
     bare,
 )
 from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name
-from fedping.client_sim.learning.batch import Batch, ClientData, Clients, FloatArray, Floats, counts
+from fedping.client_sim.learning.batch import Batch, ClientData, Clients, FloatArray, Floats, counts, naming
 from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.model import Model, Projected, Projection, Projections, has_precision, precision
 from fedping.client_sim.learning.parts import Part
@@ -236,17 +236,18 @@ def updates_of_fleet(
         return UpdateBlock(at[order], updates, found, sends[order]), after
 
     def trained(at: NDArray[np.intp], state: State) -> CohortUpdates:
-        return cohort_updates(
-            model,
-            training,
-            weights if weights.ndim == 1 else weights[at],
-            data.batch(clients[at]),
-            keys[at],
-            state,
-            version=version,
-            projection=projections(at) if projections else None,
-            losses=losses,
-        )
+        with naming(clients[at]):
+            return cohort_updates(
+                model,
+                training,
+                weights if weights.ndim == 1 else weights[at],
+                data.batch(clients[at]),
+                keys[at],
+                state,
+                version=version,
+                projection=projections(at) if projections else None,
+                losses=losses,
+            )
 
     # Once here rather than per block: changing the number of threads takes as long as a block.
     with one_thread():

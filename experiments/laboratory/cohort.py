@@ -18,7 +18,7 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
-from fedping.client_sim.learning.checking import check_training
+from fedping.client_sim.learning.checking import check_training, wrong_participation
 from fedping.client_sim.learning.updates import draws
 from fedping.client_sim.sampling import Bernoulli, Sampler, bias_of, sampler_for
 from fedping.client_sim.upload import projections, sent_updates
@@ -78,10 +78,12 @@ class Cohorts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know about the sampling: whether it is biased, or late updates are lost."""
+        """What to know about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
         said = None if self._setup.gossip else bias_of(self._sampler, self._setup.server.weighting)
         lost = self._setup.lateness and not self._setup.server.staleness
-        return (*((said,) if said else ()), *((_LOST,) if lost else ()))
+        drawn, there = len(self._sampler.draw(0)), len(self._learners)
+        odd = wrong_participation(self._setup.training, drawn / there, there) if there else ()
+        return (*((said,) if said else ()), *odd, *((_LOST,) if lost else ()))
 
     @property
     def most_training(self) -> int:

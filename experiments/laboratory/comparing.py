@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fedping.experiments.laboratory.evaluation import higher_is_better
 from fedping.experiments.laboratory.results import Outcome, RunFolder
+from fedping.experiments.laboratory.results.folder import BINNED
 from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, told_apart
 from fedping.experiments.laboratory.results.standing import NO_QUALITY
 from fedping.protocol.errors import InvalidSettings
@@ -39,12 +41,13 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two variants over the seeds that both have."""
+    """Two variants over the seeds that both have; ``notes`` are what a reader should know of the figures, if any."""
 
     a: str
     b: str
     seeds: tuple[int, ...]
     differences: tuple[Difference, ...]
+    notes: tuple[str, ...] | UnsetType = UNSET
 
 
 def compared(a: Chosen, b: Chosen) -> Comparison:
@@ -63,15 +66,21 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         )
     pairs = [key for key in pairs if a.outcomes[key].final and b.outcomes[key].final]
     if not pairs:
+        diverged = [f"'{each.label}'" for each in (a, b) if not any(run.final for run in each.outcomes.values())]
         raise InvalidSettings(
-            f"of '{a.label}' and '{b.label}' one has no final metrics; it has diverged with every seed"
+            f"{' and '.join(diverged)} diverged with every seed, so there are no final metrics to compare; lower the "
+            "clients' or the server's rate there"
+            if diverged
+            else f"with every seed either '{a.label}' or '{b.label}' diverged, so no seed has final metrics of both; "
+            "lower their rates"
         )
     ours, theirs = [a.outcomes[key] for key in pairs], [b.outcomes[key] for key in pairs]
+    binned = {one.has_binned_auc for one in (*ours, *theirs)}
     names = [
         (split, metric)
         for split, metrics in ours[0].final.items()
         for metric in metrics
-        if metric in theirs[0].final.get(split, {})
+        if metric in theirs[0].final.get(split, {}) and (metric != "auc" or len(binned) == 1)
     ]
     found = [_difference(split, metric, paired_by_seed(ours, theirs, split, metric)) for split, metric in names]
     found += [
@@ -79,7 +88,18 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         for name in ("update", "posted", "fetched")
     ]
     seeds = tuple(dict.fromkeys(seed for seed, _ in pairs))
-    return Comparison(a=a.label, b=b.label, seeds=seeds, differences=tuple(each for each in found if each is not None))
+    differences = tuple(each for each in found if each is not None)
+    notes = _notes(a.label, ours, b.label, theirs, left_out=len(binned) > 1)
+    return Comparison(a=a.label, b=b.label, seeds=seeds, differences=differences, notes=notes or UNSET)
+
+
+def _notes(a: str, ours: Sequence[Outcome], b: str, theirs: Sequence[Outcome], left_out: bool) -> tuple[str, ...]:
+    consequence = "; the AUC is left out" if left_out else ""
+    return tuple(
+        f"{label}: {BINNED}{consequence}"
+        for label, outcomes in ((a, ours), (b, theirs))
+        if any(one.has_binned_auc for one in outcomes)
+    )
 
 
 def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Difference | None:

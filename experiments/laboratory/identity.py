@@ -1,4 +1,6 @@
-"""What results depend on besides the settings: the code of own models, data files, and this version of fedping.
+"""What results depend on besides the settings: the user's own code, data files, and this version of fedping.
+
+The user's own code is that of models and extensions, and the user's modules that they import.
 
 A results folder records it, so that it is never mistaken for that of other code or other data. What has changed can be
 run again in the folder, and the rest stays.
@@ -8,37 +10,49 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from fedping.client_sim.learning.models.named import named
 from fedping.client_sim.learning.settings import Settings
+from fedping.client_sim.models.own import CODE
 from fedping.experiments.laboratory.choices import named_in_modules
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.units import Unit, problem_digest, units_of
 from fedping.experiments.run_folder import NOTE, noted_of
 from fedping.protocol import __version__
+from fedping.protocol.extensions import Extension, Own, extension_of, recorded
 from fedping.protocol.formats import without_format
-from fedping.protocol.source import digest_of_value
+from fedping.protocol.source import digest_of_value, own_modules
 
 _OF_ALL = ("metrics.parquet", "summary.json", "report.html")
 """The files of a folder that are made from all runs."""
 
 
-def made_of(experiment: Experiment) -> dict[str, str]:
+def made_of(experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return what an experiment's results depend on besides its settings: by name, a digest or the version.
+
+    Args:
+        experiment: the experiment.
+        noted: what a folder has noted; if it has the digest that earlier versions of fedping made of the same code,
+            that one is returned.
 
     Raises:
         InvalidSettings: a model's code cannot be imported.
     """
-    found = {"version of fedping": __version__}
+    parts = {"version of fedping": __version__}
     for setup in experiment.variants.values():
-        for name in sorted(_parts_of(setup) - found.keys()):
-            found[name] = _digest(name, setup)
-    return found
+        for name in sorted(_parts_of(setup) - parts.keys()):
+            parts[name] = _digest(name, setup)
+            if name in noted and noted[name] == _digest(name, setup, as_written=True):
+                parts[name] = noted[name]
+        parts |= _modules_of(setup)
+    return parts
 
 
 def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) -> None:
@@ -51,7 +65,7 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) ->
         unit.folder(out).path
         for unit in units_of(experiment)
         if known.get(unit.folder(out).path) == _identity(unit)
-        and not changed & {"version of fedping", *_parts_of(unit.setup)}
+        and not changed & {"version of fedping", *_parts_of(unit.setup), *_modules_of(unit.setup)}
     }
     for path in [*out.glob("runs/*/*"), *out.glob("baselines/*/*")]:
         if path not in kept:
@@ -80,17 +94,46 @@ def _parts_of(setup: Setup) -> set[str]:
     return found | {f"code of {text}" for text in named_in_modules(setup.model).values() if ":" in text}
 
 
+def _modules_of(setup: Setup) -> dict[str, str]:
+    """Return digests of the user's own modules: those of models and extensions, and all that these import."""
+    homes = {text.partition(":")[0] for text in named_in_modules(setup.model).values() if ":" in text}
+    homes |= {extension.make.__module__ for extension in _extensions_of(setup)}
+    return {f"module {name}": digest for home in sorted(homes) for name, digest in own_modules(home).items()}
+
+
+def _extensions_of(setup: Setup) -> Iterator[Extension]:
+    if CODE in setup.model:
+        yield recorded("ranking_model", setup.model["name"], "")
+    if setup.data.code:
+        yield recorded("data_set", str(setup.data.name), "")
+    yield from map(extension_of, _own_in(setup))
+
+
+def _own_in(value: Any) -> Iterator[Own]:
+    """Yield the extensions that settings name."""
+    if isinstance(value, Own):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        yield from _own_in([getattr(value, name) for name in value.__struct_fields__])
+    elif isinstance(value, Mapping):
+        yield from _own_in([*value.values()])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _own_in(each)
+
+
 def _files_of(setup: Setup) -> list[str]:
     found = (setup.data.file, setup.gossip.file if setup.gossip else None)
     return [file for file in found if file is not None]
 
 
-def _digest(part: str, setup: Setup) -> str:
+def _digest(part: str, setup: Setup, *, as_written: bool = False) -> str:
     for file in _files_of(setup):
         if part == f"file {file}":
             return _of_files(Path(file))
     text = part.removeprefix("code of ")
-    return digest_of_value(named(Settings(setup.model["name"], {"function": text}), "function", "my_module:my_loss"))
+    value = named(Settings(setup.model["name"], {"function": text}), "function", "my_module:my_loss")
+    return digest_of_value(value, as_written=as_written)
 
 
 def _of_files(path: Path) -> str:

@@ -90,13 +90,18 @@ def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
 
 
 def of_end(metric: str, start: Mapping[str, float], end: Mapping[str, float]) -> Iterator[str]:
-    """Yield a note if a run ended worse than it began, by the deciding metric."""
-    before, after = start.get(metric, np.nan), end.get(metric, np.nan)
-    if better(metric, before, after) and not np.isnan(after):
-        yield (
-            f"it ended worse than it began ({metric} {before:,.6g} at first, {after:,.6g} in the end); lower the "
-            "clients' or the server's rate"
-        )
+    """Yield a note if a run ended worse than it began, by the deciding metric or by the loss.
+
+    A model that diverges may still choose the right class, so the loss is judged whatever metric decides.
+    """
+    for name in dict.fromkeys((metric, "loss")):
+        before, after = start.get(name, np.nan), end.get(name, np.nan)
+        if better(name, before, after) and not np.isnan(after):
+            yield (
+                f"it ended worse than it began ({name} {before:,.6g} at first, {after:,.6g} in the end); lower the "
+                "clients' or the server's rate"
+            )
+            return
 
 
 def _listed(classes: tuple[str, ...]) -> str:

@@ -65,7 +65,7 @@ def _run(unit: Unit, folder: RunFolder, on_round: OnRound, threads: int) -> Outc
     outcome = outcome_of(done, unit.setup, problem, started)
     if unit.setup.evaluation.local and done.final and not folder.has_clients:
         folder.write_clients(by_client(problem.after(outcome.best_round), done.best))
-    folder.finish(outcome, log.table(), done.best, done.weights)
+    folder.finish(outcome, log.table(), done.best, done.weights, done.environments)
     return outcome
 
 

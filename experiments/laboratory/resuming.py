@@ -52,6 +52,15 @@ class Part(Protocol):
         ...
 
 
+@runtime_checkable
+class Checks(Protocol):
+    """A part that may be unable to go on; it is asked before any part has changed."""
+
+    def check(self, saved: Arrays) -> None:
+        """Raise :class:`CannotGoOn` unless :meth:`Part.restore` can continue from this."""
+        ...
+
+
 class Checkpoints:
     """Writes and reads the state of one run, which is that of its parts, by name.
 
@@ -77,6 +86,9 @@ class Checkpoints:
             self.notes = (_begun_again(f"its state, {self._path.name}, is damaged"),)
             return False
         try:
+            for name, part in self._parts.items():
+                if isinstance(part, Checks):
+                    part.check(_under(name, saved))
             for name, part in self._parts.items():
                 part.restore(_under(name, saved))
         except CannotGoOn as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
 from fedping.experiments.on_executors import forget_locks
-from fedping.experiments.run_folder import OtherRun, claim, take_over, write_document
+from fedping.experiments.run_folder import OtherRun, claim, noted_of, take_over, write_document
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
@@ -54,7 +55,7 @@ def run_experiment(
     experiment = with_recorded_code(with_noise(experiment), begun_in(out))
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
-    said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment)
+    said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment, noted_of(out))
     try:
         claim(out, said, parts)
     except OtherRun as error:
@@ -62,6 +63,7 @@ def run_experiment(
             raise OtherRun(f"{error}, or add --replace to run what has changed anew in this folder") from error
         forget_changed(experiment, out, parts)
         take_over(out, said, parts)
+    _forget_binned_auc(units, out, replace)
     write_units(out, [unit.note for unit in units])
     outcomes: dict[Unit, Outcome] = {}
 
@@ -82,6 +84,22 @@ def run_experiment(
     summary = _summary(experiment, units, outcomes)
     write_document(out / "summary.json", summary)
     return summary
+
+
+def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
+    """Remove finished runs whose AUC is of bins, if they are to be replaced; refuse to run others beside them.
+
+    Where all runs are finished nothing would stand beside them, and their notes say what they are.
+    """
+    finished = {unit: outcome for unit in units if (outcome := unit.folder(out).finished()) is not None}
+    binned = [unit for unit, outcome in finished.items() if outcome.has_binned_auc]
+    if binned and not replace and len(finished) < len(units):
+        raise OtherRun(
+            f"{out} holds finished runs whose AUC an earlier fedping computed from bins, which is not that of the runs "
+            "left to do. Give another --out, or add --replace to run those again in this folder"
+        )
+    for unit in binned if replace else ():
+        shutil.rmtree(unit.folder(out).path)
 
 
 def _check_models(units: Iterable[Unit]) -> None:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.environment import Environment, environment_here
 from fedping.experiments.laboratory import noting
 from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.before_merging import BeforeMerging
@@ -65,6 +68,7 @@ class Trained:
     notes: tuple[str, ...] = ()
     held: deque[FloatArray] = field(default_factory=deque)
     began: float = field(default_factory=time.monotonic)
+    environments: tuple[Environment, ...] = ()
 
     def snapshot(self) -> Arrays:
         """Return the state without the log; see :class:`fedping.experiments.laboratory.resuming.Part`."""
@@ -72,6 +76,7 @@ class Trained:
         watched = {name: getattr(self.watchman, name) for name in _WATCHED}
         return {
             "said": as_array(counts | watched | {"seconds": time.monotonic() - self.began, "notes": self.notes}),
+            "environments": as_array(msgspec.to_builtins((*self.environments, environment_here()))),
             "weights": self.weights,
             "best": self.best,
             "held": np.array(self.held),
@@ -84,6 +89,8 @@ class Trained:
         for name in ("start", "final", *_COUNTS):
             setattr(self, name, said.get(name, 0))  # 0 of bytes that an earlier fedping did not count, or not so named
         self.notes = tuple(said.get("notes", ()))
+        before = from_array(saved["environments"]) if "environments" in saved else ()  # an earlier fedping has none
+        self.environments = tuple(dict.fromkeys(msgspec.convert(before, list[Environment])))
         for name in _WATCHED:
             setattr(self.watchman, name, said[name])
         self.weights, self.best = saved["weights"], saved["best"]
@@ -217,6 +224,7 @@ def outcome_of(done: Trained, setup: Setup, problem: Problem, started: float) ->
         split=judged_on(setup),
         notes=done.notes,
         seconds=time.monotonic() - min(started, done.began),
+        auc="exact" if problem.tally.by_rank else UNSET,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.client_sim.learning.checking import check_clients
+from fedping.experiments.environment import environments_in, write_environment
 from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import begun_study, claim, read_whole, write_document
 from fedping.experiments.simulate.blocks import Here, OnSpark, Scene, Workers, blocks_of, land
@@ -121,6 +122,8 @@ class Simulation:
         Raises:
             FedpingError: no round gets enough clients, or a file cannot be used.
         """
+        if not (self.out / "summary.json").is_file():  # else everything is computed
+            write_environment(self.out, environments_in(self.out))
         self._tell("enrolling", 0, 1)
         many = self._spark is not None and self.experiment.attack is None
         people = Anybody(self.experiment, self.study) if many else People(self.experiment, self.study)

@@ -60,3 +60,5 @@ def _print(comparison: Comparison) -> None:
     count = len(comparison.seeds)
     told = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
     console.print(f"{told}; one is better if the interval leaves out 0, for each metric by itself", highlight=False)
+    for note in comparison.notes or ():
+        console.print(note, highlight=False)

@@ -8,7 +8,8 @@ zeros to a power of two.
 The error of a block of m weights in D numbers, as a share of its squared norm, is (m / D) E / (1 - E), where E is the
 error of the levels for normal numbers; E / (1 - E) is .5708, .1331, .0358 and .0096 for 1 to 4 bits. The mean of what
 is decoded is the update but for a bias that one rotation would leave large in updates of few weights: of two weights,
-14 % of the squared norm, with two rotations .2 %. Of one weight beside 39 that are tiny it is 1 % with two.
+14 % of the squared norm, with two rotations .2 %. Of one weight beside 39 that are tiny it is 1 % with two. Of normal
+numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less than .002 % of 22 and more.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ import pytest
 
 from fedping.client_sim.data import example_data
 from fedping.client_sim.learning import Examples, cohort_updates, jax_loss, learner_for, model_spec, own_loss
+from fedping.client_sim.learning.batch import TroubleOfClient
+from fedping.client_sim.learning.updates import updates_of_fleet
+from fedping.experiments.laboratory.evaluation import Regression
+from fedping.experiments.laboratory.evaluation.fleet import evaluate
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.training import LocalSteps, OneGradient
@@ -79,6 +85,29 @@ def test_a_loss_that_is_none_is_told(settings: dict[str, str], message: str) -> 
     model = learner_for(model_spec("own", {**settings, "weights": 3}))
     with pytest.raises(FedpingError, match=message):
         cohort_updates(model, OneGradient(), model.start, data().batch(np.arange(3)), KEYS)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("function", ["of_the_last", "steep_for_the_last"])
+def test_of_a_fleet_the_client_is_named_whose_loss_is_no_number(own_losses: Any, function: str) -> None:
+    """By its number in the fleet, though clients are trained in blocks of similar size, in an order of their own."""
+    examples = np.zeros((12, 2))
+    examples[4:9] = 1.0  # client 3 of 0 to 4
+    fleet = example_data(examples, np.zeros(12), [1, 2, 1, 5, 3])
+    model = learner_for(model_spec("own", {"function": f"own_losses:{function}", "weights": 3}))
+    clients = np.array([4, 3, 1])
+    with pytest.raises(FedpingError, match=r"for client 3; look for") as told:
+        list(updates_of_fleet(model, OneGradient(), model.start, fleet, clients, KEYS))
+    assert not isinstance(told.value, TroubleOfClient)
+    if function == "of_the_last":
+        with pytest.raises(FedpingError, match=r"returned nan for client 3; look for"):
+            evaluate(replace(model, prediction=lambda weights, x: x[:, 0]), Regression(), model.start, fleet)
+
+
+def test_the_trouble_of_a_client_goes_to_another_process() -> None:
+    trouble = pickle.loads(pickle.dumps(TroubleOfClient("the loss is nan", 2, "look again")))
+    assert str(trouble) == "the loss is nan for the client at 2 of its batch; look again"
+    assert trouble.at == 2
 
 
 @pytest.mark.parametrize(

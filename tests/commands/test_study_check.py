@@ -402,6 +402,18 @@ def test_an_algorithm_that_needs_the_mean_is_refused_any_other_server(
         assert sentence in line
 
 
+@pytest.mark.parametrize(("said", "told"), [({}, True), ({"participation": 0.3}, False)])
+def test_a_participation_of_the_training_that_is_not_the_line_s_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: dict[str, float], told: bool
+) -> None:
+    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 3, **said}
+    pipeline = {"clip": {"by": "none"}, "optimizer": {"optimizer": "gradient_descent"}}
+    described = study({**LOGISTIC, **TWICE}, training=training, pipeline=pipeline, participation=0.3)
+    code, _, lines = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert any("participation = 1, but 30 % of the clients" in line for line in lines) == told
+
+
 def test_the_check_tells_what_guards_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rail = {"metric": "loss", "most": 1.2, "rounds": 4}
     line = {"guard": {"guardrail": rail, "stage": {"share": 0.1}}, "limits": {"weight": 5.0, "norm": 40.0}}

@@ -360,7 +360,14 @@ def test_one_that_returns_what_it_may_not_is_told_what_to_return(tmp_path: Path)
         def update(self, model, weights, batch, keys, state):  # type: ignore[no-untyped-def]
             return model.gradients(weights, batch), state
 
+    @product.client_algorithm("unkept")
+    class Unkept:
+        def update(self, model, weights, batch, keys, state):  # type: ignore[no-untyped-def]
+            return model.gradients(weights, batch), {"count": np.ones(len(batch))}
+
     for changes, said in (
+        ({"training": {"algorithm": "unkept"}}, "'unkept', .* returned a state, but has no init_state"),
+        ({"evaluation": {"metrics": ["f2"]}}, "is 'f2', and no extension of that name is loaded; install"),
         (
             {"server": {"optimizer": {"optimizer": "none"}}},
             "the optimizer 'none' returned a NoneType; return a fedping.T",

@@ -82,7 +82,8 @@ def test_neither_of_two_is_better_by_what_it_gains(split: str) -> None:
     [
         ({(2, None): 1.0}, "no seed in common, or other folds"),
         ({(1, 0): 1.0, (1, 1): 1.0}, "no seed in common, or other folds"),
-        ({(1, None): None}, "it has diverged with every seed"),
+        ({(1, None): None}, "^'b' diverged with every seed"),
+        ({(1, None): None, (2, None): 1.0}, "with every seed either 'a' or 'b' diverged"),
     ],
 )
 def test_what_has_nothing_in_common_is_told(b: dict[tuple[int, int | None], float | None], said: str) -> None:

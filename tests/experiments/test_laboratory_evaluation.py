@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from fedping.client_sim.data import Target, example_data
+from fedping.client_sim.learning.algorithm import ModelAndMore
+from fedping.client_sim.learning.model import Around
+from fedping.client_sim.learning.models.arrays import array
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
+from fedping.client_sim.learning.models.mixture import Mixture
+from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.models.own_loss import own_loss
+from fedping.client_sim.learning.parts import Part
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, better
 from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate
+from fedping.experiments.laboratory.evaluation.tallies import areas_under_curve, scores_in
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.rounds.memory import MemoryRounds
@@ -45,25 +53,105 @@ def test_two_classes_are_judged_as_by_one_who_sees_the_examples(seed: int) -> No
     for name in ("precision", "recall", "f1"):
         exact = getattr(reference, f"{name}_score")(truth, chosen, zero_division=0)
         assert found[name] == pytest.approx(exact)
+    area = areas_under_curve(p[there], truth == 1)
     if 0 < truth.mean() < 1:
-        assert found["auc"] == pytest.approx(reference.roc_auc_score(truth, p[there]), abs=0.02)
+        assert area == pytest.approx([reference.roc_auc_score(truth, p[there])], abs=1e-12)
     else:
-        assert np.isnan(found["auc"])
+        assert np.isnan(area)
 
 
-def test_the_area_under_the_curve_is_exact_where_no_two_scores_share_a_bin() -> None:
-    y = np.array([[0, 1, 0, 1, 1, 0]])
-    p = np.array([[0.1, 0.2, 0.3, 0.4, 0.9, 0.95]])
-    tally = Classification(2)
-    found = tally.metrics(tally.counts(p, y, y >= 0))["auc"]
-    assert found == pytest.approx([reference.roc_auc_score(y[0], p[0])])
+@given(st.integers(0, 10_000), st.integers(-9, 9), st.booleans())
+def test_the_area_under_the_curve_is_exact_at_every_scale_and_with_ties(seed: int, power: int, tied: bool) -> None:
+    """Of each client, and of all together, as scikit-learn computes it; scores may lie far from 0, too."""
+    random, there = made(seed)
+    y = random.integers(0, 2, there.shape)
+    scores = random.normal(y, 2)
+    scores = 10.0**power * (random.choice([0, 7]) + (scores.round() if tied else scores))
+    client = np.nonzero(there)[0]
+    areas = areas_under_curve(scores[there], y[there] == 1, client, len(there))
+    for k, row in enumerate(there):
+        if len(set(y[k, row])) == 2:
+            assert areas[k] == pytest.approx(reference.roc_auc_score(y[k, row], scores[k, row]), abs=1e-12)
+        else:
+            assert np.isnan(areas[k])
+    if len(set(y[there])) == 2:
+        [whole] = areas_under_curve(scores[there], y[there] == 1)
+        assert whole == pytest.approx(reference.roc_auc_score(y[there], scores[there]), abs=1e-12)
 
 
-def test_sure_and_equal_scores_keep_their_order() -> None:
-    y, there = np.array([[0, 0, 1, 1]]), np.ones((1, 4), bool)
-    tally = Classification(2)
-    assert tally.metrics(tally.counts(np.array([[0.0, 1e-9, 1 - 1e-9, 1.0]]), y, there))["auc"] == 1
-    assert tally.metrics(tally.counts(np.full((1, 4), 0.5), y, there))["auc"] == 0.5
+def test_sure_and_equal_probabilities_keep_their_order() -> None:
+    positive = np.array([False, False, True, True])
+    sure = np.array([[0.0, 1e-9, 1 - 1e-9, 1.0]])
+    assert areas_under_curve(scores_in(sure)[0], positive) == 1
+    both = np.array([[[1.0, 0.0], [1.0, 1e-30], [1e-30, 1.0], [0.0, 1.0]]])
+    assert areas_under_curve(scores_in(both)[0], positive) == 1
+    assert areas_under_curve(np.full(4, 0.5), positive) == 0.5
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "logistic": (LogisticRegression(features=4), lambda w, x: x @ w[:4] + w[4]),
+    "single precision": (LogisticRegression(features=4, precision="float32"), lambda w, x: x @ w[:4] + w[4]),
+    "network": (
+        Network(features=4, classes=2, hidden=()),
+        lambda w, x: x @ (w[1:8:2] - w[0:8:2]) + (w[9] - w[8]),
+    ),
+    "own": (
+        own_loss(
+            lambda w, x, y: ((x @ w - y) ** 2).mean(), np.zeros(4), predict=lambda w, x: x @ w, predicts="log_odds"
+        ),
+        lambda w, x: x @ w[:4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scale", [2.0**-30, 1.0, 2.0**10, 2.0**30])
+def test_a_model_is_judged_by_its_scores_where_its_probabilities_round_to_one_half_or_one(
+    name: str, scale: float
+) -> None:
+    """As for the breast cancer data unstandardised: log-odds of ±1000, of which 1,024 bins over ±24 said nothing.
+
+    Scores are whole multiples of a power of 2, so that every order of summation has the same ties.
+    """
+    model, score = MODELS[name]
+    random = np.random.default_rng(4)
+    y = random.integers(0, 2, 400)
+    x = random.integers(-9, 9, (400, 4)) + y[:, None] * 2.0  # whole, so that single precision is exact
+    data = example_data(x, y, [0, 150, 150, 100], target=CLASSES)
+    weights = np.zeros(len(model.weight_names))
+    of_class_1 = slice(1, 8, 2) if name == "network" else slice(0, 4)
+    weights[of_class_1] = scale * np.array([1.0, 2.0, 0.5, 0.25])
+    found = evaluate(model, Classification(2), weights, data)
+    truth = reference.roc_auc_score(y, score(weights, x))
+    assert 0.65 < truth < 0.99
+    assert found.total["auc"] == pytest.approx(truth, abs=1e-12)
+    assert found.total["auc"] == evaluate(model, Classification(2), weights, data, each=False).total["auc"]
+    each = [
+        reference.roc_auc_score(y[at], score(weights, x[at])) for at in (slice(150), slice(150, 300), slice(300, 400))
+    ]
+    assert found.clients["auc"][np.argsort(found.whose)] == pytest.approx(each, abs=1e-12)
+
+
+def test_wrapped_models_are_judged_by_the_scores_of_what_they_predict_with() -> None:
+    """Of parts, additional arrays and bounds; what mixes two models has probabilities alone."""
+    random = np.random.default_rng(5)
+    y = random.integers(0, 2, 200)
+    x = random.integers(-9, 9, (200, 4)) + y[:, None] * 2.0
+    data = example_data(x, y, [200], target=CLASSES)
+    model, weights = LogisticRegression(features=4), 1e3 * np.array([1.0, 2.0, 0.5, 0.25, 1.0])
+    truth = reference.roc_auc_score(y, x @ weights[:4] + weights[4])
+    extra = ModelAndMore(model, (array("more", (2,)),))
+    part = Part(model, frozenset({"coefficients"}), weights[4:])
+    wrapped: list[tuple[Any, np.ndarray]] = [
+        (extra, np.append(weights, [1.0, 2.0])),
+        (part, weights[:4]),
+        (Around(model), weights),
+    ]
+    for each, own in wrapped:
+        assert evaluate(each, Classification(2), own, data).total["auc"] == pytest.approx(truth, abs=1e-12)
+    gate = np.zeros(5)
+    found = evaluate(Mixture(model), Classification(2), np.concatenate([weights / 1e3, weights / 1e3, gate]), data)
+    assert found.total["auc"] == pytest.approx(truth, abs=1e-12)
 
 
 @given(st.integers(0, 10_000))
@@ -237,4 +325,4 @@ def test_predictions_that_a_task_cannot_judge_are_told(tally: Any, predictions: 
 def test_what_is_no_probability_may_stand_in_padding() -> None:
     there = np.array([[True, True, False]])
     counts = Classification(2).counts(np.array([[0.2, 0.9, 7.0]]), np.array([[0, 1, 0]]), there)
-    assert Classification(2).metrics(counts[0])["auc"] == 1
+    assert Classification(2).metrics(counts[0])["accuracy"] == 1

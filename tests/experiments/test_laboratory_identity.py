@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedping.experiments.laboratory.results import Summary
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.run_folder import OtherRun
-from fedping.protocol.source import digest_of_value
+from fedping.protocol.source import digest_of_value, own_modules
 
 CODE = """
 from my_scale import SCALES
@@ -90,6 +91,81 @@ def test_after_an_edit_of_the_loss_the_old_table_does_not_come_back(folder: Path
     after = run(folder, replace=True)
     assert after.variants != before.variants
     assert run(folder) == after
+
+
+@pytest.mark.parametrize("line", ["from my_scale import scaled", "import my_scale; scaled = my_scale.scaled"])
+def test_after_an_edit_of_an_imported_module_the_old_table_does_not_come_back(folder: Path, line: str) -> None:
+    """Of those that a model's module imports, and those that these import, within a function too."""
+    write(folder, "my_depth.py", "DEPTH = [1.0]\n")
+    write(folder, "my_scale.py", "def scaled(x):\n    from my_depth import DEPTH\n\n    return DEPTH[0] * x\n")
+    code = CODE.replace("from my_scale import SCALES", line).replace('weights * SCALES["all"]', "scaled(weights)")
+    write(folder, "my_loss.py", code)
+    before = run(folder)
+    assert run(folder) == before
+    write(folder, "my_depth.py", "DEPTH = [0.5]\n")
+    sys.modules.pop("my_scale", None)
+    sys.modules.pop("my_loss", None)
+    with pytest.raises(OtherRun, match=r"made with another module my_depth .*add --replace"):
+        run(folder)
+    after = run(folder, replace=True)
+    assert after.variants != before.variants
+    assert run(folder) == after
+    for name in ("my_scale", "my_depth"):
+        sys.modules.pop(name, None)
+
+
+def test_after_an_edit_beside_a_wrapped_loss_the_old_table_does_not_come_back(folder: Path) -> None:
+    """What is no function, as one that is compiled or partly applied, has no source of its own."""
+    write(folder, "my_loss.py", "from functools import partial\n" + CODE.replace("from my_scale import SCALES", SCALED))
+    before = run(folder)
+    write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace("1.0", "0.5"))
+    with pytest.raises(OtherRun, match="module my_loss"):
+        run(folder)
+    assert run(folder, replace=True).variants != before.variants
+
+
+SCALED = """
+def scale(by, x):
+    return 1.0 * by * x
+
+class Scales:
+    def __getitem__(self, name):
+        return partial(scale, 1.0)(1.0)
+
+SCALES = Scales()
+"""
+
+
+def test_a_folder_that_knew_of_no_modules_is_continued(folder: Path) -> None:
+    before = run(folder)
+    noted = json.loads((folder / "out" / "code.json").read_text())
+    assert noted["digests"].pop("module my_loss")
+    (folder / "out" / "code.json").write_text(json.dumps(noted))
+    assert run(folder) == before
+    assert "module my_loss" in json.loads((folder / "out" / "code.json").read_text())["digests"]
+
+
+def test_modules_of_packages_are_found_however_they_are_imported(folder: Path) -> None:
+    """Relative ones, parents and packages without a file; none of Python, of installed packages, or of fedping."""
+    package = folder / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("import os, numpy\nfrom . import two\nfrom fedping.protocol import digest\n")
+    (package / "two.py").write_text("from my_space.three import THREE\nimport gone_astray\n")
+    (folder / "my_space").mkdir()
+    (folder / "my_space" / "three.py").write_text("THREE = 3\n")
+    importlib.invalidate_caches()
+    assert own_modules("my_package.one").keys() == {
+        "my_package",
+        "my_package.one",
+        "my_package.two",
+        "my_space.three",
+    }
+    assert not own_modules("numpy")
+    assert not own_modules("json.decoder")
+    assert not own_modules("fedping.protocol.source")
+    for name in [each for each in sys.modules if each.startswith(("my_package", "my_space"))]:
+        sys.modules.pop(name)
 
 
 def test_after_an_edit_of_the_data_the_old_table_does_not_come_back(folder: Path) -> None:

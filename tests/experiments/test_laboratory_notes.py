@@ -77,6 +77,41 @@ def test_classes_taken_for_numbers_and_an_end_worse_than_the_start_are_told(tmp_
     assert "it ended worse than it began (rmse " in outcome.notes[-1]
 
 
+def test_a_loss_that_diverges_is_told_though_the_accuracy_rises(tmp_path: Path) -> None:
+    """Features of hundreds: most classes are right in the end, and the loss is thousands of times that of the start."""
+    outcome = run_one(tmp_path, rounds=4, data__standardise=False, server__optimizer__rate=0.1)
+    start, end = 0.6, outcome.final["test"]
+    assert end["accuracy"] > start
+    assert end["loss"] > 10
+    assert "it ended worse than it began (loss 0.693" in outcome.notes[-1]
+    assert sum("ended worse" in note for note in outcome.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "drawn", "told"), [(None, 2, True), (0.25, 2, False), (0.3, 2, False), (0.8, 2, True)]
+)
+def test_a_participation_that_is_not_the_sampling_s_is_told(
+    tmp_path: Path, said: float | None, drawn: int, told: bool
+) -> None:
+    """Of 8 clients; a difference of less than one client is none."""
+    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2} | ({"participation": said} if said else {})
+    outcome = run_one(
+        tmp_path,
+        rounds=1,
+        training=training,
+        sampling={"sampling": "uniform", "clients": 2},
+        server__weighting="client",
+    )
+    found = [note for note in outcome.notes if "participation" in note]
+    assert len(found) == told
+    assert all("25 % of the clients" in note and "participation = 0.25" in note for note in found)
+
+
+def test_a_participation_of_all_is_that_of_all(tmp_path: Path) -> None:
+    training = {"algorithm": "feddyn", "rate": 0.1, "steps": 2}
+    assert not any("participation" in note for note in run_one(tmp_path, rounds=1, training=training).notes)
+
+
 @pytest.fixture
 def labels(tmp_path: Path) -> Path:
     """Return a file whose classes are whole numbers."""

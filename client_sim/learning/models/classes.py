@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.batch import Examples, Floats
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats
 from fedping.protocol.errors import FedpingError
 
 
@@ -22,6 +22,14 @@ def classes_of(batch: Examples, classes: int) -> NDArray[np.intp]:
             f"{batch.y.max():g}; number the classes from 0, and set classes to how many there are"
         )
     return y
+
+
+def log_odds_of(scores: Floats) -> FloatArray | None:
+    """Return the log-odds of class 1, shape (k, n), from the scores of two classes, (k, n, 2); None of more."""
+    if scores.shape[-1] != 2:
+        return None
+    odds: FloatArray = scores[..., 1].astype(np.float64) - scores[..., 0]
+    return odds
 
 
 def softmax(scores: Floats) -> Floats:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, shares
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient, shares
 from fedping.client_sim.learning.models.own_loss import (
     Loss,
     Prediction,
@@ -25,6 +25,7 @@ from fedping.client_sim.learning.models.own_loss import (
     predictions_of,
     predicts_of,
     refuse_odd_predictions,
+    scores_of,
     start_of,
 )
 from fedping.client_sim.learning.settings import Settings
@@ -86,12 +87,16 @@ class JaxLoss:
         Raises:
             FedpingError: there is no prediction, or it returns anything but one row of finite numbers per example.
         """
+        return self.predictions_and_scores(weights, batch)[0]
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`; raises as :meth:`predict`."""
         if self.prediction is None:
             raise FedpingError("this model cannot predict; name a function of (weights, x) as its setting 'predict'")
         each = np.broadcast_to(weights, (len(batch), len(self.start)))
         said = np.asarray(_jax().vmap(self.prediction)(each, batch.x), dtype=np.float64)
         refuse_odd_predictions(self.prediction, said.shape[1:], np.shape(batch.x)[1])
-        return predictions_of(self.prediction, said, batch.weight > 0, self.predicts)
+        return predictions_of(self.prediction, said, batch.weight > 0, self.predicts), scores_of(said, self.predicts)
 
     @cached_property
     def _compiled(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -116,9 +121,11 @@ class JaxLoss:
     def _finite(self, losses: Any) -> FloatArray:
         found = np.array(losses, dtype=np.float64)
         if not np.isfinite(found).all():
-            raise FedpingError(
-                f"the loss is {found[~np.isfinite(found)][0]} for a client; look for logarithms of 0 and overflows in "
-                "it, or take smaller steps"
+            at = int(np.flatnonzero(~np.isfinite(found))[0])
+            raise TroubleOfClient(
+                f"the loss is {found[at]}",
+                at,
+                "look for logarithms of 0 and overflows in it, or take smaller steps",
             )
         return found
 

@@ -58,9 +58,15 @@ class LogisticRegression(Penalised):
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
         """Return the probability of class 1, shape (k, n), or of each class if there are several, shape (k, n, c)."""
+        return self.predictions_and_scores(weights, batch)[0]
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`."""
         scores = self._scores(weights, batch)
-        predicted = softmax(scores) if self.classes > 2 else _sigmoid(scores[..., 0])[0]
-        return predicted.astype(np.float64, copy=False)
+        if self.classes > 2:
+            return softmax(scores).astype(np.float64, copy=False), None
+        odds = scores[..., 0]
+        return _sigmoid(odds)[0].astype(np.float64, copy=False), odds.astype(np.float64, copy=False)
 
     def pulled(self, weights: FloatArray, batch: Examples, pulls: FloatArray) -> Floats:
         """See :meth:`fedping.client_sim.learning.model.Mixes.pulled`."""

@@ -11,7 +11,13 @@ import numpy as np
 
 from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, shares
 from fedping.client_sim.learning.models.arrays import Precision, array, check_width, precision_of
-from fedping.client_sim.learning.models.classes import classes_of, cross_entropies, pulls_on_scores, softmax
+from fedping.client_sim.learning.models.classes import (
+    classes_of,
+    cross_entropies,
+    log_odds_of,
+    pulls_on_scores,
+    softmax,
+)
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.models.penalty import Penalised, add_to_gradients, add_to_losses
 from fedping.client_sim.learning.settings import Settings
@@ -80,8 +86,13 @@ class Network(Penalised):
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
         """Return the probability of each class, shape (k, n, classes)."""
+        return self.predictions_and_scores(weights, batch)[0]
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`."""
         scores = self._forward(self.own(weights), self.own(batch.x))[1]
-        return softmax(scores).astype(np.float64, copy=False)
+        odds = log_odds_of(scores)  # before softmax, which works in place
+        return softmax(scores).astype(np.float64, copy=False), odds
 
     def pulled(self, weights: FloatArray, batch: Examples, pulls: FloatArray) -> Floats:
         """See :meth:`fedping.client_sim.learning.model.Mixes.pulled`."""

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.client_sim.data.seeds import generator
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient
+from fedping.client_sim.learning.models.classes import log_odds_of
 from fedping.client_sim.learning.models.named import named
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -94,9 +95,10 @@ class OwnLoss:
         for client, own, x, y in _each(weights, batch):
             losses[client], gradients[client] = both(own, x, y, client)
             if not np.isfinite(gradients[client]).all():
-                raise FedpingError(
-                    f"the gradient of {_name(self.loss)} is not finite for the client at {client} of its batch, though "
-                    "its loss is; look for roots and logarithms of 0 in it"
+                raise TroubleOfClient(
+                    f"the gradient of {_name(self.loss)} is not finite, though its loss is,",
+                    client,
+                    "look for roots and logarithms of 0 in it",
                 )
         return losses, gradients
 
@@ -107,6 +109,10 @@ class OwnLoss:
             FedpingError: there is no prediction, it fails, or it returns anything but one row of finite numbers per
                 example.
         """
+        return self.predictions_and_scores(weights, batch)[0]
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`; raises as :meth:`predict`."""
         if self.prediction is None:
             raise FedpingError(
                 f"the model of {_name(self.loss)} cannot predict; name a function of (weights, x) as its setting "
@@ -116,7 +122,9 @@ class OwnLoss:
         said = [_said_by(self.prediction, own, x) for own, x in zip(each, batch.x, strict=True)]
         for one in said:
             refuse_odd_predictions(self.prediction, np.shape(one), np.shape(batch.x)[1])
-        return predictions_of(self.prediction, np.array(said, dtype=np.float64), batch.weight > 0, self.predicts)
+        each_said = np.array(said, dtype=np.float64)
+        found = predictions_of(self.prediction, each_said, batch.weight > 0, self.predicts)
+        return found, scores_of(each_said, self.predicts)
 
     def _by_differences(self, weights: FloatArray, x: Any, y: Any, client: int) -> tuple[float, FloatArray]:
         assert self.epsilon is not None
@@ -162,9 +170,10 @@ class OwnLoss:
                 "examples of a client, such as their mean"
             )
         if not np.isfinite(float(value)):
-            raise FedpingError(
-                f"{_name(self.loss)} returned {float(value)} for the client at {client} of its batch; look for "
-                "logarithms of 0 and overflows in it, or take smaller steps"
+            raise TroubleOfClient(
+                f"{_name(self.loss)} returned {float(value)}",
+                client,
+                "look for logarithms of 0 and overflows in it, or take smaller steps",
             )
         return float(value)
 
@@ -215,6 +224,13 @@ def predictions_of(
     powers = np.exp(said - said.max(axis=2, keepdims=True))
     rows: FloatArray = powers / powers.sum(axis=2, keepdims=True)
     return rows
+
+
+def scores_of(said: FloatArray, predicts: Predicts) -> FloatArray | None:
+    """Return the log-odds of class 1 from a function's results, shape (k, n); None if it returns no log-odds."""
+    if predicts == "values":
+        return None
+    return said if said.ndim == 2 else log_odds_of(said)
 
 
 def _function(function: Callable[..., Any]) -> str:

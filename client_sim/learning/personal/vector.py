@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from fedping.client_sim.learning.algorithm import Algorithm, State, updated
 from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
 from fedping.client_sim.learning.descent import LocalAlgorithm
-from fedping.client_sim.learning.model import Around, Model, has_bounds, losses_and_gradients, moves_itself, precision
+from fedping.client_sim.learning.model import (
+    Around,
+    Model,
+    has_bounds,
+    losses_and_gradients,
+    moves_itself,
+    precision,
+    predictions_and_scores,
+)
 from fedping.client_sim.learning.personal.method import OWN_DRAWS, joined, named, own, shared, unprojected
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.errors import InvalidSettings
@@ -258,6 +266,9 @@ class _AlongVector(Around):
 
     def predict(self, weights: FloatArray, batch: Any) -> FloatArray:
         return self.model.predict(self.whole(weights), batch)
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
+        return predictions_and_scores(self.model, self.whole(weights), batch)
 
     def _unbounded(self, vectors: Floats) -> Floats:
         found: Floats = np.array(np.broadcast_to(self.weights, (len(vectors), self.weights.shape[-1])))

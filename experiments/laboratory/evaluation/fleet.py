@@ -1,4 +1,4 @@
-"""Evaluation of a whole fleet, block by block: counts are summed and each client's metrics kept."""
+"""Evaluation of a whole fleet, block by block: counts are summed, and each client's metrics and scores kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning import ClientData, Model
-from fedping.client_sim.learning.batch import Clients, FloatArray
-from fedping.experiments.laboratory.evaluation.tallies import Metrics, Tally, higher_is_better
+from fedping.client_sim.learning.batch import Clients, FloatArray, naming
+from fedping.client_sim.learning.model import predictions_and_scores
+from fedping.experiments.laboratory.evaluation.tallies import (
+    Metrics,
+    Tally,
+    areas_under_curve,
+    higher_is_better,
+    scores_in,
+)
 
 EXAMPLES_AT_A_TIME = 2**15
 """Examples in a block of clients, including padding, which bounds the memory of an evaluation."""
@@ -79,7 +86,11 @@ def evaluate(
         return Evaluated({}, {}, np.empty(0, np.intp))
     counts = np.sum([block.counts for block in found], axis=0)
     losses, sizes = (np.concatenate(column) for column in zip(*((b.losses, b.sizes) for b in found), strict=True))
-    total = {name: float(value) for name, value in tally.metrics(counts).items()}
+    areas = None
+    if tally.by_rank:
+        scores, positive = (np.concatenate(column) for column in zip(*(b.ranked for b in found), strict=True))
+        areas = areas_under_curve(scores, positive)[0]
+    total = {name: float(value) for name, value in tally.metrics(counts, areas).items()}
     total["loss"] = float((losses * sizes).sum() / sizes.sum())
     if not each:
         return Evaluated(total, {}, np.empty(0, np.intp))
@@ -88,12 +99,16 @@ def evaluate(
 
 
 class _Block(NamedTuple):
-    """A block's total counts, and for each of its clients the loss, the number of examples, and any metrics."""
+    """A block's total counts, and for each of its clients the loss, the number of examples, and any metrics.
+
+    ``ranked`` are, where they matter, the scores of all examples and which are of class 1, both of shape (n,).
+    """
 
     counts: FloatArray
     losses: FloatArray
     sizes: FloatArray
     metrics: Metrics
+    ranked: tuple[FloatArray, NDArray[np.bool_]]
 
 
 def _block(
@@ -106,7 +121,10 @@ def _block(
 ) -> _Block:
     batch = data.batch(clients)
     own = weights(clients) if callable(weights) else weights
-    predictions, y, there = model.predict(own, batch), batch.y, batch.weight > 0
+    (predictions, scores), y, there = predictions_and_scores(model, own, batch), batch.y, batch.weight > 0
+    client, shown, positive = np.nonzero(there)[0], np.empty(0), np.empty(0, np.bool_)
+    if tally.by_rank:
+        shown, positive = (scores_in(predictions) if scores is None else scores)[there], y[there] == 1
     if not each:  # all clients' examples as those of one
         predictions, y, there = (
             predictions.reshape(1, -1, *predictions.shape[2:]),
@@ -114,8 +132,14 @@ def _block(
             there.reshape(1, -1),
         )
     counts = tally.counts(predictions, y, there)
-    metrics = tally.metrics(counts) if each else {}
-    return _Block(counts.sum(axis=0), model.losses(own, batch), data.sizes[clients].astype(np.float64), metrics)
+    with naming(clients):
+        losses = model.losses(own, batch)
+    metrics: Metrics = {}
+    if each:
+        areas = areas_under_curve(shown, positive, client, len(there)) if tally.by_rank else None
+        metrics = tally.metrics(counts, areas)
+    sizes = data.sizes[clients].astype(np.float64)
+    return _Block(counts.sum(axis=0), losses, sizes, metrics, (shown, positive))
 
 
 def blocks(

@@ -42,14 +42,19 @@ class WithOwn:
             axis=1,
         )
 
-    def metrics(self, counts: FloatArray) -> Metrics:
+    @property
+    def by_rank(self) -> bool:
+        """See :attr:`Tally.by_rank`."""
+        return self.tally.by_rank
+
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
         found: Metrics = {}
         for each in reversed(self.own):
             width = _width(each)
             found = {each.name: _metric(each, counts[..., -width:])} | found
             counts = counts[..., :-width]
-        return self.tally.metrics(counts) | found
+        return self.tally.metrics(counts, areas) | found
 
 
 def _made(own: OwnMetric) -> tuple[Extension, Any]:

@@ -1,9 +1,8 @@
 """Tallies: counts that clients could send, of classes, clusters, rankings and numbers, and the metrics from them.
 
-From them the server knows how many examples of class a were taken for class b, and how many of either class scored in
-each bin. Accuracy, precision, recall and F1 are exact. The AUC counts two examples in one bin as a tie; bins have equal
-width in log-odds, so that scores of a confident model stay apart. It differs from the exact AUC by less than half of
-the share of pairs that are in a common bin.
+From them the server knows how many examples of class a were taken for class b. Accuracy, precision, recall and F1 are
+exact. The AUC is a statistic of ranks and no function of such counts; :func:`areas_under_curve` computes it from the
+scores, exactly whatever their scale.
 """
 
 from __future__ import annotations
@@ -45,8 +44,18 @@ class Tally(Protocol):
         """
         ...
 
-    def metrics(self, counts: FloatArray) -> Metrics:
-        """Return the metrics of each row of counts, shape (..., width), by name; undefined ones are NaN."""
+    @property
+    def by_rank(self) -> bool:
+        """Whether there is a metric of the order of scores, the AUC."""
+        ...
+
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
+        """Return the metrics of each row of counts by name; undefined ones are NaN.
+
+        Args:
+            counts: shape (..., width).
+            areas: each row's AUC, shape (...), if :attr:`by_rank`; NaN without it.
+        """
         ...
 
 
@@ -82,10 +91,6 @@ def ratio(part: FloatArray, whole: FloatArray, undefined: float = np.nan) -> Flo
     return np.where(whole == 0, undefined, part / safe)
 
 
-BINS = 1024
-LOG_ODDS = 24.0
-"""Scores are clipped to -LOG_ODDS and LOG_ODDS: p = 4e-11. A bin is 0.047 wide."""
-
 _ROUNDING = 1e-6
 """How far outside 0 to 1 a probability may be, as a sum in single precision."""
 
@@ -111,7 +116,7 @@ class Classification:
         return ("accuracy", "auc") if self.classes == 2 else ("accuracy", "f1")
 
     def counts(self, predictions: FloatArray, y: NDArray[Any], there: NDArray[np.bool_]) -> FloatArray:
-        """See :meth:`Tally.counts`: a confusion matrix by rows (truth, choice); for two classes also histograms.
+        """See :meth:`Tally.counts`: a confusion matrix by rows (truth, choice).
 
         Raises:
             FedpingError: predictions have another shape, or for two classes are not probabilities.
@@ -119,10 +124,12 @@ class Classification:
         self._refuse_odd(predictions, there)
         truth = y.astype(np.intp)
         chosen = predictions.argmax(axis=2) if predictions.ndim == 3 else (predictions > 0.5).astype(np.intp)
-        matrix = _per_client(truth * self.classes + chosen, there, self.classes**2)
-        if self.classes != 2:
-            return matrix
-        return np.concatenate([matrix, _per_client(truth * BINS + _bins(_odds(predictions)), there, 2 * BINS)], axis=1)
+        return _per_client(truth * self.classes + chosen, there, self.classes**2)
+
+    @property
+    def by_rank(self) -> bool:
+        """See :attr:`Tally.by_rank`."""
+        return self.classes == 2
 
     def _refuse_odd(self, predictions: FloatArray, there: NDArray[np.bool_]) -> None:
         if (predictions.ndim == 2 and self.classes != 2) or predictions.shape[2:] not in ((), (self.classes,)):
@@ -139,10 +146,10 @@ class Classification:
                 'probability of class 1, from 0 to 1, or set predicts = "log_odds" in [model] if it returns logits'
             )
 
-    def metrics(self, counts: FloatArray) -> Metrics:
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
         c = self.classes
-        matrix = counts[..., : c * c].reshape(*counts.shape[:-1], c, c)
+        matrix = counts.reshape(*counts.shape[:-1], c, c)
         right = np.diagonal(matrix, axis1=-2, axis2=-1)
         precision = ratio(right, matrix.sum(axis=-2), 0.0)
         recall = ratio(right, matrix.sum(axis=-1), 0.0)
@@ -153,38 +160,55 @@ class Classification:
             if 2 < c <= _MOST_LISTED:
                 found |= {f"{name}_of_{label}": of[..., label] for label in range(c)}
         if c == 2:
-            found["auc"] = auc(counts[..., 4 : 4 + BINS], counts[..., 4 + BINS :])
+            found["auc"] = np.full(counts.shape[:-1], np.nan) if areas is None else areas
         return found
 
 
-def auc(negatives: FloatArray, positives: FloatArray) -> FloatArray:
-    """Return the area under the ROC curve from histograms over ascending scores, shape (..., bins); ties count half.
+def areas_under_curve(
+    scores: FloatArray, positive: NDArray[np.bool_], client: NDArray[np.intp] | None = None, clients: int = 1
+) -> FloatArray:
+    """Return the area under the ROC curve of each client's examples, shape (clients,); equal scores count half.
 
-    NaN if either class has no examples.
+    Pairs are counted as integers, so that only the last division rounds. NaN if either class has no examples.
+
+    Args:
+        scores: any numbers that are larger the more class 1 is expected, shape (n,).
+        positive: which examples are of class 1, shape (n,).
+        client: whose each example is, shape (n,); None if all are those of one.
+        clients: the number of clients.
     """
-    below = np.cumsum(negatives, axis=-1) - negatives
-    wins = (positives * (below + 0.5 * negatives)).sum(axis=-1)
-    return ratio(wins, negatives.sum(axis=-1) * positives.sum(axis=-1))
+    client = np.zeros(len(scores), np.intp) if client is None else client
+    order = np.lexsort((scores, client))
+    scores, positive, client = scores[order], positive[order], client[order]
+    first = np.ones(len(scores), np.bool_)  # of examples with one score
+    first[1:] = (scores[1:] != scores[:-1]) | (client[1:] != client[:-1])
+    at = np.flatnonzero(first)
+    owner, size = client[at], np.diff(at, append=len(scores))
+    positives = np.diff(np.cumsum(positive, dtype=np.int64)[at + size - 1], prepend=0)
+    negatives = size - positives
+    before = np.cumsum(negatives) - negatives  # those of earlier clients included
+    start = np.searchsorted(owner, np.arange(clients))
+    below = before - np.append(before, 0)[start][owner]
+    twice_won, of_class_1, of_class_0 = (np.zeros(clients, np.int64) for _ in range(3))
+    np.add.at(twice_won, owner, positives * (2 * below + negatives))
+    np.add.at(of_class_1, owner, positives)
+    np.add.at(of_class_0, owner, negatives)
+    return ratio(twice_won.astype(np.float64), (2 * of_class_1 * of_class_0).astype(np.float64))
+
+
+def scores_in(predictions: FloatArray) -> FloatArray:
+    """Return the scores of class 1 in probabilities of two classes: those of shape (k, n), or log-odds of (k, n, 2)."""
+    if predictions.ndim == 2:
+        return predictions
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds: FloatArray = np.diff(np.log(predictions.clip(0.0, 1.0)), axis=2)[..., 0]
+    return np.where(np.isnan(odds), 0.0, odds)
 
 
 def _per_client(cells: NDArray[np.intp], there: NDArray[np.bool_], width: int) -> FloatArray:
     k = len(cells)
     flat = (np.arange(k)[:, None] * width + cells)[there]
     return np.bincount(flat, minlength=k * width).reshape(k, width).astype(np.float64)
-
-
-def _odds(predictions: FloatArray) -> FloatArray:
-    """Return the log-odds of class 1."""
-    predictions = predictions.clip(0.0, 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if predictions.ndim == 3:
-            return np.log(predictions[..., 1]) - np.log(predictions[..., 0])
-        return np.log(predictions) - np.log1p(-predictions)
-
-
-def _bins(odds: FloatArray) -> NDArray[np.intp]:
-    within = np.clip(np.nan_to_num(odds, nan=0.0), -LOG_ODDS, LOG_ODDS)
-    return np.minimum(((within + LOG_ODDS) * (BINS / (2 * LOG_ODDS))).astype(np.intp), BINS - 1)
 
 
 @dataclass(frozen=True)
@@ -206,7 +230,12 @@ class Clustering:
         nearest = predictions.argmax(axis=2) if predictions.ndim == 3 else predictions.astype(np.intp)
         return np.stack([(there & (nearest == c)).sum(axis=1) for c in range(self.clusters)], axis=1).astype(np.float64)
 
-    def metrics(self, counts: FloatArray) -> Metrics:
+    @property
+    def by_rank(self) -> bool:
+        """See :attr:`Tally.by_rank`."""
+        return False
+
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
         return {
             "empty_clusters": (counts == 0).sum(axis=-1).astype(np.float64),
@@ -247,7 +276,12 @@ class Ranking:
         rows = (there, there & (above + tied == 0), np.where(there, above + 0.5 * tied, 0.0))
         return np.stack([row.sum(axis=1, dtype=np.float64) for row in rows], axis=1)
 
-    def metrics(self, counts: FloatArray) -> Metrics:
+    @property
+    def by_rank(self) -> bool:
+        """See :attr:`Tally.by_rank`."""
+        return False
+
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
         searches, on_top, ranks = np.moveaxis(counts, -1, 0)
         return {"top_choice": ratio(on_top, searches), "mean_rank": ratio(ranks, searches)}
@@ -281,7 +315,12 @@ class Regression:
         rows = (there, error**2, np.abs(error), target, target**2)
         return np.stack([row.sum(axis=1, dtype=np.float64) for row in rows], axis=1)
 
-    def metrics(self, counts: FloatArray) -> Metrics:
+    @property
+    def by_rank(self) -> bool:
+        """See :attr:`Tally.by_rank`."""
+        return False
+
+    def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
         n, squares, absolute, total, total_squares = np.moveaxis(counts, -1, 0)
         mse = ratio(squares, n)

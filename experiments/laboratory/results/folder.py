@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +14,18 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.environment import Environment, write_environment
 from fedping.experiments.laboratory.results.progress import PROGRESS
 from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES
 from fedping.experiments.run_folder import read_whole, write_document, write_whole
 
 _CLIENTS = "clients.parquet"
+
+BINNED = (
+    "its AUC was computed from 1,024 bins by an earlier fedping, and can be wrong; run it again with --replace before "
+    "you compare it"
+)
+"""The note of a run with such an AUC."""
 
 SplitMetrics = dict[str, dict[str, float | None]]
 """By split, then by metric; null where a metric is undefined."""
@@ -43,6 +52,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         shown: the metrics for a table, the deciding one first.
         split: the split by which the run is judged.
         notes: sentences that a reader of the results should know.
+        auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
+            between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
         seconds: the duration; the only figure here that another run would not repeat.
     """
 
@@ -64,11 +75,19 @@ class Outcome(Struct, frozen=True, kw_only=True):
     posted_bytes: int | None = None
     fetched_bytes: int | None = None
     uplink_bytes: int | UnsetType = UNSET
+    auc: Literal["exact"] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if self.has_binned_auc and BINNED not in self.notes:
+            force_setattr(self, "notes", (*self.notes, BINNED))
         if self.uplink_bytes is not UNSET:
             force_setattr(self, "update_bytes", self.uplink_bytes)
             force_setattr(self, "uplink_bytes", UNSET)
+
+    @property
+    def has_binned_auc(self) -> bool:
+        """Whether there is an AUC that is not exact."""
+        return self.auc is UNSET and any("auc" in metrics for metrics in self.final.values())
 
 
 @dataclass(frozen=True)
@@ -99,15 +118,24 @@ class RunFolder:
         """Write the metrics of each client."""
         write_table(self.path / _CLIENTS, clients)
 
-    def finish(self, outcome: Outcome, metrics: pa.Table, best: FloatArray, last: FloatArray) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        metrics: pa.Table,
+        best: FloatArray,
+        last: FloatArray,
+        earlier: Iterable[Environment] = (),
+    ) -> None:
         """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
 
-        The progress file is then removed, because the metrics contain the same.
+        ``earlier`` are the environments in which it was computed before it came to this process. The progress file is
+        then removed, because the metrics contain the same.
         """
         write_table(self.path / "metrics.parquet", metrics)
         for name, weights in (("best", best), ("last", last)):
             with open(self.path / f"{name}.npy", "wb") as sink:
                 np.save(sink, weights)
+        write_environment(self.path, earlier)
         write_document(self.path / "run.json", outcome)
         for path in (self.path / PROGRESS, self.path / CHECKPOINT, *self.path.glob(STATES)):
             path.unlink(missing_ok=True)

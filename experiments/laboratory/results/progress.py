@@ -26,6 +26,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from fedping.experiments.laboratory.resuming import CannotGoOn
 from fedping.experiments.run_folder import read_whole, write_document
 from fedping.protocol.formats import with_format, without_format
 
@@ -93,11 +94,17 @@ class MetricLog:
         names = list(dict.fromkeys((split, metric) for _, split, metric, _ in self.rows))
         number = {name: at for at, name in enumerate(names)}
         return {
+            "exact_auc": np.array(True),
             "round": np.array([row[0] for row in self.rows], np.int32),
             "what": np.array([number[row[1], row[2]] for row in self.rows], np.int32),
             "value": np.array([row[3] for row in self.rows], np.float64),
             "names": np.array(names, np.str_).reshape(-1, 2),
         }
+
+    def check(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Raise :class:`CannotGoOn` if an earlier fedping has measured an AUC, which was of bins."""
+        if "exact_auc" not in saved and "auc" in saved["names"][:, 1]:
+            raise CannotGoOn("an earlier fedping computed its AUC from bins")
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Restore the rows that :meth:`snapshot` returned."""
