@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +260,20 @@ def test_the_digest_of_code_has_what_it_encloses() -> None:
     assert digest_of_value(made(1.0, [2.0])) == digest_of_value(made(1.0, [2.0]))
     assert digest_of_value(made(1.0, [2.0])) != digest_of_value(made(1.5, [2.0]))
     assert digest_of_value(made(1.0, [2.0])) != digest_of_value(made(1.0, [3.0]))
+
+
+def test_what_an_earlier_fedping_noted_of_the_text_of_a_loss_is_the_same_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(identity, "digest_of_value", partial(digest_of_value, as_written=True))
+        earlier.setattr(identity, "_modules_of", lambda _: {})
+        before = run(folder)
+    began = times(folder)
+    assert run(folder) == before
+    write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace("def loss", "# a comment\n\n\ndef loss"))
+    assert run(folder) == before
+    assert times(folder) == began
+    write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace('"all": 1.0', '"all": 0.5'))
+    with pytest.raises(OtherRun, match="another code of my_loss:loss"):
+        run(folder)
