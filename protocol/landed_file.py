@@ -259,9 +259,16 @@ def open_landed(path: str | Place) -> LandedFile:
             path, f"has format {said.decode(errors='replace')}, which this version does not know: upgrade fedping"
         )
     if entries is None and SEALED_KEY in (footer.metadata or {}):
+        if _ends(footer) == size - len(footer_bytes):  # where a seal is damaged, its bytes are there still
+            raise UnreadableFile(path, "is not as ingest wrote it: another program wrote it again, without its seal")
         raise UnreadableFile(path, "is damaged (its seal is gone)")
     whole = tail if len(tail) == size and storage_of(place).far else None
     return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole)
+
+
+def _ends(footer: pq.FileMetaData) -> int:
+    """Return where the last column chunk of a file ends."""
+    return max((start + length for start, length in _chunks(footer)), default=len(_PARQUET))
 
 
 def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
