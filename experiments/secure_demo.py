@@ -10,7 +10,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from fedping.helper.joining import join, keys_of, pinned_line
 from fedping.model_store.store import ModelStore
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.columns import rows_of
+from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.pipeline import RProp
 from fedping.protocol.place import Place
@@ -145,7 +145,8 @@ def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, itera
     openers = {offer: opener(seal, each.private) for offer, each in keys.items()}
     found: list[tuple[UUID, Elements, Elements]] = []
     for file in landed_files(partition(landing, study.name, line.name, iteration)):
-        table = pq.read_table(file, columns=["document_id", "study_variation", "update"])
+        with open_landed(file).opened() as opened:
+            table = opened.read(columns=["document_id", "study_variation", "update"])
         rows, fits = rows_of(table["update"].combine_chunks(), where.size)
         offers, leaders, sealed = where.parts(rows)
         documents, arms = table["document_id"].to_pylist(), table["study_variation"].to_pylist()

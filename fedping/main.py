@@ -14,7 +14,7 @@ import click
 from fedping import __version__
 from fedping.extras import OF_COMMANDS, missing_package
 from fedping.protocol import log
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, TemporaryFailure
 
 SUBCOMMANDS = {
     "demo": ("fedping.commands.demo", "demo", "Run the whole journey here: ingest, a fleet of clients, Spark rounds."),
@@ -108,11 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.tell("interrupted")
         return 130
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        told = _of_storage(error)
+        if told is None:
             raise
-        where = f" for {error.filename}" if error.filename else ""
-        log.tell(f"the disk has no room left{where}; make room, then run the same command again")
-        return 1
+        log.tell(str(told))
+        return told.exit_code
     except ModuleNotFoundError as error:
         words = sys.argv[1:] if argv is None else argv
         command = next((word for word in words if word in SUBCOMMANDS), "")
@@ -122,6 +122,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.tell(str(missing))
         return missing.exit_code
     return code if isinstance(code, int) else 0
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_AWAY = (errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""What a disk of the network says while it is away."""
+
+
+def _of_storage(error: OSError) -> FedpingError | None:
+    """Return the sentence about a disk or a file that a person can mend; None of any other error."""
+    where = f" for {error.filename}" if error.filename else ""
+    if error.errno in _FULL:
+        return FedpingError(f"the disk has no room left{where}; make room, then run the same command again")
+    if error.filename and error.errno in _NOT_ALLOWED:
+        return FedpingError(
+            f"{error.filename}: {error.strerror}. Let the user that runs fedping read and write there, then run the "
+            "same command again."
+        )
+    if error.filename and error.errno in _AWAY:
+        return TemporaryFailure(
+            f"{error.filename}: {error.strerror}. See that its disk is mounted and answers, then run the same command "
+            "again."
+        )
+    return None
 
 
 def run() -> None:

@@ -16,6 +16,7 @@ from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import BATCH_ROWS, open_landed
+from fedping.protocol.landed_pings import check_columns, closest_document, schema_of
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed
 from fedping.protocol.place import Place, place_of
 from fedping.protocol.study import Study
@@ -168,12 +169,15 @@ def read_pings(
 def _batches(
     landing: Place, study: str, lines: Sequence[str], iteration: int | None, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pa.RecordBatch]:
+    from fedping.protocol.arrow import landed_schema
+
     for line in lines:
         for number, files in files_by_iteration(landing, study, None if line == NO_LINE else line).items():
             if iteration in (None, number):
                 for path in files:
                     file = open_landed(path)
-                    known = file.footer.schema.to_arrow_schema().names
+                    known, document = schema_of(file).names, closest_document(file)
+                    check_columns(file, document, landed_schema(document).names)
                     if unknown := [column for column in columns or () if column not in known]:
                         raise FedpingError(
                             f"the pings in {path} have no column '{unknown[0]}'; they have {', '.join(known)}"

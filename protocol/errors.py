@@ -28,6 +28,15 @@ class VersionHeld(FedpingError):
     exit_code = 4
 
 
+class TemporaryFailure(FedpingError):
+    """A failure that may pass: a bucket that does not answer, a cluster without workers, a lost JVM, no time left.
+
+    Nothing was published, and the same command may succeed later. Exit code 75, EX_TEMPFAIL of sysexits.h.
+    """
+
+    exit_code = 75
+
+
 class UnfitTable(InvalidSettings, ValueError):
     """Settings of one table that do not go together. As a ``ValueError`` it keeps, when decoded, where the table is."""
 

@@ -179,7 +179,7 @@ class LandedFile:
         except MemoryError as error:  # which pa.ArrowMemoryError is too
             raise UnreadableFile(self.path, f"needs more memory than there is ({first_line(error)})") from error
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableFile(self.path, f"is damaged ({first_line(error)})") from error
+            raise UnreadableFile(self.path, _reason("is damaged", error)) from error
 
     @contextmanager
     def _bytes(self) -> Iterator[tuple[Opened, bool]]:
@@ -220,7 +220,7 @@ class LandedFile:
                         source.seek(start)
                         source.read(length)
         except OSError as error:
-            raise UnreadableFile(self.path, f"is damaged ({first_line(error)})") from error
+            raise UnreadableFile(self.path, _reason("is damaged", error)) from error
 
 
 def open_landed(path: str | Place) -> LandedFile:
@@ -253,15 +253,22 @@ def open_landed(path: str | Place) -> LandedFile:
     except NotAFile as error:
         raise UnreadableFile(path, f"is {error}, not a file") from error
     except (pa.ArrowException, OSError, MemoryError, ValueError, struct.error) as error:
-        raise UnreadableFile(path, f"is not a whole Parquet file ({first_line(error)})") from error
+        raise UnreadableFile(path, _reason("is not a whole Parquet file", error)) from error
     if (said := (footer.metadata or {}).get(FORMAT_KEY, FORMATS[0])) not in FORMATS:
         raise UnreadableFile(
             path, f"has format {said.decode(errors='replace')}, which this version does not know: upgrade fedping"
         )
     if entries is None and SEALED_KEY in (footer.metadata or {}):
+        if _ends(footer) == size - len(footer_bytes):  # where a seal is damaged, its bytes are there still
+            raise UnreadableFile(path, "is not as ingest wrote it: another program wrote it again, without its seal")
         raise UnreadableFile(path, "is damaged (its seal is gone)")
     whole = tail if len(tail) == size and storage_of(place).far else None
     return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole)
+
+
+def _ends(footer: pq.FileMetaData) -> int:
+    """Return where the last column chunk of a file ends."""
+    return max((start + length for start, length in _chunks(footer)), default=len(_PARQUET))
 
 
 def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
@@ -403,6 +410,13 @@ class _Source:
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
+
+
+def _reason(damage: str, error: BaseException) -> str:
+    """Return what is wrong with a file by an error: the ``damage``, or that the system does not let it be read."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        return f"cannot be read ({error.strerror})"
+    return f"{damage} ({first_line(error)})"
 
 
 def first_line(error: BaseException) -> str:

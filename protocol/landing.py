@@ -181,7 +181,8 @@ def unfinished_files(landing: Path) -> list[Path]:
 
 def _is_partition(way: str) -> bool:
     parts = way.split("/")
-    return [part.partition("=")[0] for part in parts] == ["study", "line", "iteration"]
+    are_ours = [part.partition("=")[0] for part in parts] == ["study", "line", "iteration"]
+    return are_ours and _iteration(parts[-1]) is not None
 
 
 def _landed(folder: P, names: Sequence[str]) -> list[P]:

@@ -19,7 +19,7 @@ from functools import cache
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
 from fedping.protocol.place import Bucket
 
 if TYPE_CHECKING:
@@ -59,6 +59,14 @@ _NOT_ALLOWED = re.compile(
 """Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens. The last is what
 the library says where a profile's credentials cannot be renewed."""
 
+_PANIC = "its library cannot make a request of what the environment says"
+
+_STAYS = re.compile(rf"status code: (3\d\d|4(?!08|25|29)\d\d)\b|{_PANIC}")
+"""Answers that stay the same until a person changes something: redirects and refusals of a client's requests, but for
+time-outs and too many requests."""
+
+_IF_IT_STAYS = "correct the endpoint, region or credentials in the environment if it stays so"
+
 _LONGEST_REASON = 300
 
 _ENDPOINTS = {
@@ -89,7 +97,11 @@ _CREDENTIALS = {
 
 
 class StorageAway(FedpingError):
-    """What keeps a store's or a landing folder's bytes does not answer, or refuses; the same may be tried again."""
+    """The object store that keeps a store's or a landing folder's bytes does not answer, or refuses."""
+
+
+class StorageUnavailable(StorageAway, TemporaryFailure):
+    """An object store that does not answer now, or says that it cannot; the same command may succeed later."""
 
 
 class Unsettled(OSError):
@@ -110,11 +122,14 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
         if isinstance(error, let) and not any(code in str(error) for code in _NO_BUCKET):
             raise
         remedy = _remedy(str(error), where)
-        raise StorageAway(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
+        stays = remedy is not None or isinstance(error, NotImplementedError) or _STAYS.search(str(error)) is not None
+        passes = isinstance(error, Unsettled) or not stays
+        kind, remedy = StorageUnavailable if passes else StorageAway, remedy or _IF_IT_STAYS
+        raise kind(f"cannot {what} {where} in the object store ({_reason(error)}); {remedy}") from error
 
 
-def _remedy(said: str, where: Bucket) -> str:
-    """Return what a person is to do about an error of the library."""
+def _remedy(said: str, where: Bucket) -> str | None:
+    """Return what a person is to do about an error of the library; None if it may pass."""
     if any(code in said for code in _NO_BUCKET):
         return f"there is no '{where.name}': make it first, or correct the address"
     if _NAMELESS in said:
@@ -125,7 +140,7 @@ def _remedy(said: str, where: Bucket) -> str:
         return "give credentials that may, and have not expired, by the environment"
     if "conditional put is disabled" in said:
         return "nothing can be published once without such puts: unset AWS_CONDITIONAL_PUT"
-    return "correct the endpoint, region or credentials in the environment if it stays so"
+    return None
 
 
 @cache
@@ -242,7 +257,7 @@ def _calm(ask: Callable[[], _T]) -> _T:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise OSError("its library cannot make a request of what the environment says") from error
+        raise OSError(_PANIC) from error
 
 
 def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import TemporaryFailure
 from fedping.protocol.folders import for_the_group, make_folder, sync_folder
 from fedping.protocol.place import Place
 from fedping.protocol.sight import settled
@@ -34,7 +34,7 @@ class ShortFile(OSError):
         super().__init__("it is shorter than its footer says")
 
 
-class ChangedMeanwhile(FedpingError):
+class ChangedMeanwhile(TemporaryFailure):
     """Somebody else has written a file that was to be written again."""
 
     def __init__(self, file: Place) -> None:

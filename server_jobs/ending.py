@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import TemporaryFailure as TemporaryFailure
 from fedping.protocol.log import tell_past_streams
 
 TOLD_BY = (signal.SIGINT, signal.SIGTERM)
@@ -32,15 +32,6 @@ FORCED_AFTER = 20
 
 BY_FORCE: list[Callable[[], None]] = []
 """What else to kill when this process is ended by force, such as a JVM. Called by another thread than the main one."""
-
-
-class TemporaryFailure(FedpingError):
-    """Something that may be otherwise in a minute: a cluster without workers, a lost JVM, no time left.
-
-    Nothing was published, and the same command goes on. Exit code 75, EX_TEMPFAIL of sysexits.h.
-    """
-
-    exit_code = 75
 
 
 class OutOfTime(TemporaryFailure):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
+from fedping.protocol.landed_pings import check_columns, closest_document
 from fedping.protocol.landing import all_landed, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.place import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
@@ -57,8 +58,7 @@ def _rows(landed: LandedFile, client: UUID) -> int:
     groups = None
     if (shards := shards_in(landed.footer.metadata, landed.footer.num_row_groups)) > 1:
         groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16), shards)[0])]
-    if "client_id" not in landed.footer.schema.to_arrow_schema().names:
-        raise UnreadableFile(landed.path, "has no column 'client_id'")
+    check_columns(landed, closest_document(landed), ["client_id"])
     return sum(pc.sum(_is_of(batch.column(0), client)).as_py() or 0 for batch in landed.batches(["client_id"], groups))
 
 

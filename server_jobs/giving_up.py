@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.folders import for_the_group
 from fedping.protocol.landing import check_landing
 from fedping.protocol.place import Place
@@ -36,7 +36,7 @@ def alone(landing: Place, *, looks: bool = False) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise FedpingError(
+        raise TemporaryFailure(
             f"another 'fedping landing' command removes pings from {landing} now; run this one again when it is done"
         ) from error
     except OSError as error:

@@ -23,6 +23,7 @@ from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.enrolment import dealt_by_hash
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, open_landed
+from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import iterations, landed_files, partition
 from fedping.protocol.place import Place
 from fedping.protocol.study import Study
@@ -275,6 +276,7 @@ class _Reading:
                     landed = open_landed(file)
                 except FileNotFoundError:  # pruned since it was listed
                     continue
+                check_columns(landed, self._study.document, _COLUMNS)
                 yield from islice(_said_in(landed, self._cells), MOST_PINGS - read)
                 read += landed.footer.num_rows
                 if read > MOST_PINGS:
@@ -290,11 +292,15 @@ class _Reading:
         return self._dealt is None or self._dealt.arm_of(UUID(bytes=said.client)) == said.arm
 
 
+_COLUMNS = ("client_id", "document_id", "study_variation", "model_version", "received_at", "loss", "examples")
+
+
 def _said_in(landed: LandedFile, cells: int) -> Iterator[_Said]:
-    columns = ["client_id", "document_id", "study_variation", "model_version", "received_at", "loss", "examples"]
     of_classes = cells > 0 and CONFUSION in landed.footer.schema.to_arrow_schema().names  # files of before have none
-    for batch in landed.batches([*columns, CONFUSION] if of_classes else columns, rows=1024):
-        rows: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in columns if name != "received_at"}
+    for batch in landed.batches([*_COLUMNS, CONFUSION] if of_classes else _COLUMNS, rows=1024):
+        rows: dict[str, list[Any]] = {
+            name: batch.column(name).to_pylist() for name in _COLUMNS if name != "received_at"
+        }
         received = batch.column("received_at").cast("int64").to_pylist()
         yield from map(
             _Said,

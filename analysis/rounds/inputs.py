@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
+from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
+from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import id_bytes
 from fedping.protocol.place import Place, below
 from fedping.protocol.study import Study
@@ -70,7 +72,7 @@ def round_pings(landing: Place, study: Study, version: Version, columns: Sequenc
         raise FedpingError(f"The pings of study '{study.name}' have no '{unknown[0]}'; theirs are {study.pings}.")
     wanted = list(dict.fromkeys([*_JUDGED, *columns]))
     files = sorted(version.lineage.inputs, key=lambda file: file.path.split("/"))
-    parts = [_read(below(landing, file.path), wanted, file.digest) for file in files]
+    parts = [_read(below(landing, file.path), study.document, wanted, file.digest) for file in files]
     parts = parts or [_with_strings(schema.empty_table().select(wanted))]
     table = pa.concat_tables(parts).combine_chunks()
     return table.filter(pa.array(_counted(table, version.parent or 0))).select(list(dict.fromkeys(columns)))
@@ -99,17 +101,18 @@ def id_numbers(column: pa.ChunkedArray) -> NDArray[np.void]:
     )
 
 
-def _read(path: Place, columns: list[str], digest: str) -> pa.Table:
+def _read(path: Place, document: DocumentType, columns: list[str], digest: str) -> pa.Table:
     try:
         landed = open_landed(path)
         if digest not in ("", landed.digest):
             raise FedpingError(f"{path} is not the file that a round read; put that back from a copy")
+        check_columns(landed, document, columns)
         with landed.opened() as file:
             return _with_strings(file.read(columns=columns))
     except FileNotFoundError as error:
         raise FedpingError(f"{path} is gone, though a round read it; put it back from a copy") from error
     except UnreadableFile as error:
-        raise FedpingError(f"{path} {error.what}, or no file of landed pings; put it back from a copy") from error
+        raise FedpingError(f"{path} {error.what}; put it back from a copy") from error
 
 
 def _with_strings(table: pa.Table) -> pa.Table:

@@ -7,22 +7,19 @@ any two are mistaken for one is 3 in a million, and a document is only compared 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, gathered, parts_of
 from fedping.protocol.analysed import Segment
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import DocumentType
+from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.enrolment import Dealt, dealt_by_hash
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import OLDER
 from fedping.protocol.place import Place, name_of
 from fedping.protocol.study import Study
@@ -87,32 +84,33 @@ def count_study(
     names = [arm.name for arm in study.arms]
     segments = study.segments if parts else ()
     columns = _columns(study.document, metrics, segments)
-    _verify(folders, columns)
-    with _told():
-        pings = _pings(session, study, folders, metrics, segments, columns, window)
-        if window.settle or (parts and window != Window()):
-            pings = _settled(pings.join(_beginnings(session, study, landing), "client", "left"), window.settle)
-        ordered = first_values or bool(segments)
-        every = _documents(pings, session.sparkContext.defaultParallelism, metrics, segments, ordered).persist()
-        documents = every.where("left_out is null")
-        clients = _clients(documents, metrics, segments, first_values).persist()
-        try:
-            values = _values(documents, clients, metrics, first_values).toArrow()
-            sums = _sums(clients, metrics).toArrow()
-            tally = gathered(names, metrics, values, sums, first_values=first_values)
-            tally = replace(tally, left_out=_left_out(every, study))
-            tails = 0.0 if study.limits is None else study.limits.tails
-            tally = tally.winsorised(tails)
-            if not parts:
-                return tally
-            hours = _hours_a_part([hour for arm in tally.arms.values() for hour in arm.by_hour])
-            ends = [tally.arms[name].ends(metrics) for name in names] if tails else []
-            rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
-            named = parts_of(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
-            return replace(tally, parts=named, hours=hours)
-        finally:
-            every.unpersist()
-            clients.unpersist()
+    reading = _Reading(session, study.document)
+    pings = _pings(reading, study, folders, metrics, segments, columns, window)
+    if window.settle or (parts and window != Window()):
+        pings = _settled(pings.join(_beginnings(reading, study, landing), "client", "left"), window.settle)
+    ordered = first_values or bool(segments)
+    every = _documents(pings, session.sparkContext.defaultParallelism, metrics, segments, ordered).persist()
+    documents = every.where("left_out is null")
+    clients = _clients(documents, metrics, segments, first_values).persist()
+    try:
+        values = _values(documents, clients, metrics, first_values).toArrow()
+        sums = _sums(clients, metrics).toArrow()
+        reading.check()
+        tally = gathered(names, metrics, values, sums, first_values=first_values)
+        tally = replace(tally, left_out=_left_out(every, study))
+        tails = 0.0 if study.limits is None else study.limits.tails
+        tally = tally.winsorised(tails)
+        if not parts:
+            return tally
+        hours = _hours_a_part([hour for arm in tally.arms.values() for hour in arm.by_hour])
+        ends = [tally.arms[name].ends(metrics) for name in names] if tails else []
+        rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
+        reading.check()
+        named = parts_of(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
+        return replace(tally, parts=named, hours=hours)
+    finally:
+        every.unpersist()
+        clients.unpersist()
 
 
 PARTS_OF_TIME = 14
@@ -138,15 +136,8 @@ def _columns(document: DocumentType, metrics: Sequence[Metric], segments: Sequen
     return {**COLUMNS, **{name: _TYPES[str(schema.field(name).type)] for name in sorted(wanted - COLUMNS.keys())}}
 
 
-def _verify(folders: Mapping[Place, Sequence[Place]], columns: Iterable[str]) -> None:
-    """Check files against their seals, which the JVM does not know, before it reads them; cheap beside counting."""
-    for file in chain.from_iterable(folders.values()):
-        if isinstance(file, Path):
-            open_landed(file).verify(list(columns))
-
-
 def _pings(
-    session: SparkSession,
+    reading: _Reading,
     study: Study,
     folders: Mapping[Place, Sequence[Place]],
     metrics: Sequence[Metric],
@@ -169,7 +160,7 @@ def _pings(
     most = None if study.limits is None else study.limits.examples
     believed = counted if most is None else F.least(counted, F.lit(most))
     taken = [F.when(selected, _value(m, believed if m.of == counting else F.col(m.of))) for m in metrics]
-    landed = _read(session, folders, columns)
+    landed = reading.read(folders, columns)
     if any(window.divides(OLDER) and name_of(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))
     rows = landed.select(
@@ -187,31 +178,58 @@ def _pings(
     return rows if window.until is None else rows.where(F.col("received") < window.until)
 
 
-def _read(session: SparkSession, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
-    """Return some columns of landed files: read by the JVM from folders, and by Python workers from a bucket.
+class _Reading:
+    """Reads landed files for Spark, in its Python workers: the very files that rounds list, and as rounds verify them.
 
-    For a bucket the JVM would need a connector and a key; Python workers need neither, and verify what they read.
+    The JVM would list folders and believe bytes by rules of its own, and for a bucket need a connector and a key. A
+    file that cannot be read ends its task without an exception, which Spark would retry and wrap in a Java stack trace.
     """
-    schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-    if all(isinstance(folder, Path) for folder in folders):
-        reader = session.read.schema(schema).option("recursiveFileLookup", "true")
-        return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(str, folders))
-    files = [(str(file),) for file in chain.from_iterable(folders.values())]
-    tasks = min(len(files), PARTITIONS_A_CORE * session.sparkContext.defaultParallelism)
-    named = session.createDataFrame(files, "file string").repartition(tasks)
-    return named.mapInArrow(_reads(list(columns)), schema)
+
+    def __init__(self, session: SparkSession, document: DocumentType) -> None:
+        from pyspark.accumulators import AccumulatorParam
+
+        class Joined(AccumulatorParam[list[tuple[str, FedpingError]]]):
+            def zero(self, value: list[tuple[str, FedpingError]]) -> list[tuple[str, FedpingError]]:
+                return []
+
+            def addInPlace(  # noqa: N802 - as Spark calls it
+                self, value1: list[tuple[str, FedpingError]], value2: list[tuple[str, FedpingError]]
+            ) -> list[tuple[str, FedpingError]]:
+                return [*value1, *value2]
+
+        self._session, self._document = session, document
+        self._errors = session.sparkContext.accumulator([], Joined())
+
+    def read(self, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
+        """Return some columns of landed files; :meth:`check` tells after an action whether all could be read."""
+        files = [(str(file),) for file in chain.from_iterable(folders.values())]
+        tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
+        named = self._session.createDataFrame(files, "file string").repartition(tasks)
+        reads = _reads(list(columns), self._document.name, self._errors.add)
+        return named.mapInArrow(reads, ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+
+    def check(self) -> None:
+        """Raise what the first file could not be read for, in the order of their names."""
+        if errors := sorted(self._errors.value, key=lambda each: each[0].split("/")):
+            raise errors[0][1]
 
 
-def _reads(columns: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a Spark worker runs: from addresses of landed files to their rows."""
+def _reads(
+    columns: Sequence[str], document: str, failed: Callable[[list[tuple[str, FedpingError]]], None]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a Spark worker runs: from addresses of landed files to their rows; what it cannot read has failed."""
 
     def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in named:
             for file in batch.column("file").to_pylist():
-                landed = open_landed(file)
-                there = set(landed.footer.schema.to_arrow_schema().names)
-                for rows in landed.batches([name for name in columns if name in there]):
-                    yield _for_spark(rows, columns)
+                try:
+                    landed = open_pings(file, DOCUMENT_TYPES[document], columns)
+                    there = set(landed.footer.schema.names)
+                    for rows in landed.batches([name for name in columns if name in there]):
+                        yield _for_spark(rows, columns)
+                except FedpingError as error:
+                    failed([(file, error)])
+                    return
 
     return read
 
@@ -231,7 +249,7 @@ def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({name: there.get(name, pa.nulls(len(rows))) for name in columns})
 
 
-def _beginnings(session: SparkSession, study: Study, landing: Place) -> DataFrame:
+def _beginnings(reading: _Reading, study: Study, landing: Place) -> DataFrame:
     """Return one row per client: the hour of its first ping of the whole study (``begun``), by our own clock.
 
     A window reaches only a part of the study, so everything that landed is read, in few columns.
@@ -241,8 +259,7 @@ def _beginnings(session: SparkSession, study: Study, landing: Place) -> DataFram
     everything = Window()
     folders = window_folders(landing, study, everything)
     columns = _columns(study.document, (), ())
-    _verify(folders, columns)
-    pings = _pings(session, study, folders, (), (), columns, everything).where("left_out is null")
+    pings = _pings(reading, study, folders, (), (), columns, everything).where("left_out is null")
     return pings.groupBy("client").agg(F.floor(F.min("received") / HOUR_MS).cast("int").alias("begun"))
 
 
@@ -489,21 +506,3 @@ def _moments(rows: DataFrame, segment: int, metrics: Sequence[Metric], ends: Seq
     moments = rows.groupBy("number", "arm").agg(F.count(F.lit(1)).alias("n"), *columns)
     names = [f"{name}{i}" for i in range(len(metrics)) for name in "mv"]
     return moments.select(F.lit(segment).alias("segment"), "number", "arm", "n", *names)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Report a file that Spark cannot read in one sentence instead of a Java stack trace."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (Py4JJavaError, PySparkException) as error:
-        path = re.search(r"file:(/[^\s,:]*\.parquet)", str(error))
-        if path is None:
-            raise
-        raise FedpingError(
-            f"{path[1].replace('///', '/')} is damaged, or no file of landed pings; move it out of the landing folder "
-            "(its pings can be landed again from a copy), then run the analysis again"
-        ) from error

@@ -10,7 +10,7 @@ import msgspec
 
 from fedping import __version__
 from fedping.options import AnyPlace, LocalPath, json_option, landing_option, store_option
-from fedping.protocol.clock import utc_now
+from fedping.protocol.clock import milliseconds_of, utc_now
 from fedping.protocol.log import tell
 from fedping.protocol.numbers import with_minus
 
@@ -38,17 +38,24 @@ def store() -> None:
 @json_option
 def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
+    from fedping.model_store.dates import date_trouble
     from fedping.model_store.store import MissingVersion, open_store
 
     opened = open_store(store_path)
     opened.study(study).line(line)
     versions = []
-    for n in opened.iterations(study, line)[-last:]:
+    for n in opened.iterations(study, line)[-last - 1 :]:  # with the parent of the first that is listed
         try:
             versions.append(opened.version(study, line, n))
         except MissingVersion as error:  # a fence whose mark is lost
             click.echo(f"note: {error}", err=True)
     tell_oddities(opened, study, line)
+    dates, now = {v.iteration: v.created for v in versions}, milliseconds_of(utc_now())
+    versions = versions[-last:]
+    for v in versions:
+        if (trouble := date_trouble(v.created, dates.get(v.parent or 0), now)) is not None:
+            words = f"version {v.iteration} of line '{line}' {trouble}: set the clocks of all machines by NTP"
+            tell(words, "warning", before="note: ", study=study, line=line, version=v.iteration)
     if as_json:
         rows = [
             {"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fedping.model_store.dates import date_trouble
 from fedping.model_store.held import staged_in_words, still_missing
 from fedping.model_store.version import Outcome, StageSeen
 from fedping.protocol.clock import milliseconds_of
@@ -495,6 +496,12 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
     if not facts.line.outcomes or over or (held is not None and held.stage is None):
         return
     newest, every = facts.line.outcomes[-1], interval(facts.line.outcomes)
+    before = facts.line.outcomes[-2].created if len(facts.line.outcomes) > 1 else None
+    if (trouble := date_trouble(newest.created, before, 1000 * facts.now)) is not None:
+        yield _warning(
+            "rounds",
+            f"Version {newest.iteration} {trouble}, so its age is not known: set the clocks of all machines by NTP.",
+        )
     age = facts.now - milliseconds_of(newest.created) / 1000
     if every is None or age <= max(LATE * every, LATE_AT_LEAST) + facts.line.longest:
         return
@@ -811,7 +818,7 @@ _SIMULATED: frozenset[FindingName] = frozenset({"store", "held", "stale", "arms"
 def interval(outcomes: Sequence[Outcome]) -> float | None:
     """Return how many seconds lie between rounds, the median of the newest; None of fewer than two."""
     times = [milliseconds_of(one.created) / 1000 for one in outcomes[-PACED - 1 :] if one.lineage.origin == "round"]
-    apart = [b - a for a, b in zip(times, times[1:], strict=False)]
+    apart = [b - a for a, b in zip(times, times[1:], strict=False) if b > a]
     return (median(apart) or None) if apart else None
 
 

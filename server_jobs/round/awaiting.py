@@ -15,6 +15,7 @@ from fedping.protocol.arrow import UPDATE_ENCODING
 from fedping.protocol.enrolment import dealt_by_hash, takes_part
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.place import Place
 from fedping.protocol.study import Study
@@ -121,6 +122,7 @@ class _Looking:
         except FileNotFoundError:  # compacted or pruned since it was listed
             return frozenset()
         columns = ("client_id", "study_variation", UPDATE_ENCODING)
+        check_columns(landed, self._study.document, columns)
         for batch in landed.batches(columns):
             for client, arm, encoding in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                 if arm not in self._submits or encoding is None or client in found:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted, landed_schema
+from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted
 from fedping.protocol.documents import DocumentType
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_landed
+from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line
+from fedping.protocol.landed_pings import open_pings, schema_of
 from fedping.protocol.landing import id_bytes, shards_in
 from fedping.protocol.place import Place
 from fedping.protocol.update import longest_payload
@@ -209,25 +209,10 @@ def open_ping_file(path: str | Place, document: DocumentType, age: int = 0, done
             such pings.
         FedpingError: the file is gone.
     """
-    try:
-        landed = open_landed(path)
-    except FileNotFoundError as error:
-        raise FedpingError(
-            f"{path} is gone, though its pings are needed; put it back from a copy, then run the same command again"
-        ) from error
-    try:
-        schema = landed.footer.schema.to_arrow_schema()
-    except pa.ArrowException as error:
-        raise UnreadableFile(path, f"is not a whole Parquet file ({first_line(error)})") from error
     first, others = document.counted_by[:1], document.counted_by[1:]
+    landed = open_pings(path, document, [*_screened(document), UPDATE, *others])
+    schema = schema_of(landed)
     instead = tuple(name for name in others if name in schema.names) if _can_be_null(schema, *first) else ()
-    for name in (*_screened(document), *instead, UPDATE):
-        expected = landed_schema(document).field(name)
-        always = expected.with_nullable(False)  # as files have it in which no ping leaves the field out
-        if schema.get_field_index(name) < 0 or schema.field(name) not in (expected, always):
-            raise UnreadableFile(
-                path, f"is not a file of landed {document.name} pings (its column '{name}' is not {expected.type})"
-            )
     return PingFile(landed, age, done, instead)
 
 

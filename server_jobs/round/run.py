@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import structs
 
+from fedping.model_store.dates import date_trouble
 from fedping.model_store.held import (
     promote,
     rolled_back,
@@ -37,7 +38,7 @@ from fedping.model_store.version import (
 from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
 from fedping.protocol.ending import EarlyStop, IterationLength
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.landing import is_landing, newest_noted, note_newest, partition
 from fedping.protocol.model import UnfitModel, out_of_range, spec_trouble
 from fedping.protocol.place import Place
@@ -314,6 +315,7 @@ def run_round(
     Raises:
         FedpingError: the store, the landing folder or a file in it cannot be used, an upload link is not here, or no
             ping fits the model spec; nothing was published.
+        TemporaryFailure: the line's iterations last for a time, and its newest version is dated in the future.
         UnfitModel: the step leads to weights that no client could read; nothing was published.
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
@@ -347,7 +349,7 @@ def run_round(
     if best is not None:
         return replace(result, status="stopped", restored=best)
     window, now = head.lineage.window_end_ms, milliseconds_of(clock())
-    minutes = (now - milliseconds_of(head.created)) / MINUTE_MS if length is not None else 0.0
+    minutes = _minutes_since(head, now) if length is not None else 0.0
     if length is not None and minutes < length.least:
         return replace(result, status="early", until=_after(head, length.least))
 
@@ -467,7 +469,7 @@ def _stage(
             on_step("listed")
             store.note_heard(held, look.seen)
             result = replace(result, stage=look.seen)
-            minutes = (now - milliseconds_of(held.created)) / MINUTE_MS
+            minutes = _minutes_since(held, now)
             found = verdict(stage, look.seen)
             if found is None or minutes < stage.minutes:
                 short = still_missing(stage, look.seen)
@@ -537,6 +539,24 @@ def _restored(
         return stop_if_over(store, landing, head, rule, created=clock(), code_version=code_version, settings=entry)
     except VersionConflict:  # another round has found the same, or somebody has rolled the line back
         return None
+
+
+def _minutes_since(version: Version, now: int) -> float:
+    """Return how old a version is, in minutes, ``now`` in milliseconds since 1970.
+
+    Raises:
+        TemporaryFailure: it is dated in the future: nothing would end before that time comes.
+    """
+    if (trouble := date_trouble(version.created, None, now)) is not None:
+        number, where = version.iteration, f"{version.study} {version.line}"
+        ends = f"'fedping store continue {where} --from {number + 1}' publishes it again, and leaves its pings behind"
+        if version.lineage.guard is not None and version.lineage.guard.stage is not None:
+            ends = f"'fedping round {where} --release' or --discard decides about it now"
+        raise TemporaryFailure(
+            f"version {number} of line '{version.line}' of study '{version.study}' {trouble}, so its age is not known; "
+            f"nothing was published. Set the clocks of all machines by NTP. If that date is far off, {ends}."
+        )
+    return (now - milliseconds_of(version.created)) / MINUTE_MS
 
 
 def _after(head: Version, minutes: float) -> str:

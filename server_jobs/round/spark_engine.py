@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.work import Rules, Work, tasks_for
@@ -141,7 +141,8 @@ def _packed(work: Work, shards: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
             left.remove(partial.shard)
             yield partial.shard, pickle.dumps(partial)
     except FedpingError as error:
-        yield left[0], pickle.dumps((BrokenLink if isinstance(error, BrokenLink) else FedpingError, str(error)))
+        kind = next(kind for kind in (BrokenLink, TemporaryFailure, FedpingError) if isinstance(error, kind))
+        yield left[0], pickle.dumps((kind, str(error)))
 
 
 def _unpacked(outcome: bytes) -> ShardPartial:

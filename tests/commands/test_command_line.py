@@ -224,6 +224,22 @@ def test_a_full_disk_is_told_in_a_sentence(
     assert capsys.readouterr().err == "fedping: the disk has no room left; make room, then run the same command again\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EROFS, 1), (errno.EACCES, 1), (errno.ENOSPC, 1), (errno.ESTALE, 75), (errno.ETIMEDOUT, 75)],
+)
+def test_a_disk_that_may_answer_later_ends_with_75_and_one_that_a_person_must_mend_with_1(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(**_: object) -> None:
+        raise OSError(number, "no", "/srv/store/study.json")
+
+    monkeypatch.setattr(sys.modules["fedping.main"].cli, "main", away)
+    assert main(["simulate"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/srv/store/study.json" in line
+
+
 @pytest.mark.parametrize(("loss", "shown"), [(0.4321987, "0.4322"), (-7.25, "−7.2500"), (6.02e23, "6.0200e+23")])
 def test_a_round_shows_losses_of_any_size_in_a_few_digits(
     loss: float, shown: str, capsys: pytest.CaptureFixture[str]

@@ -251,6 +251,20 @@ def test_a_version_that_is_late_is_told_with_what_has_landed(minutes: int, sever
         assert "No ping of it has landed" in only(Scene(now=scene.now, landed=0))
 
 
+def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
+    assert told(Scene(now=NOW - 630)) == [], "clocks may be some seconds apart"
+    ahead = Scene(now=NOW - 7 * 24 * 3_600)
+    assert told(ahead) == [("rounds", "warning")]
+    assert f"Version {ROUNDS} is dated 2026-01-01 04:00 UTC, which is still to come" in only(ahead)
+    facts = Scene().facts
+    *before, parent, newest = facts.line.outcomes
+    behind = (*before, parent, replace(newest, created="2025-12-31T00:00:00.000+00:00"))
+    found = judged(replace(facts, line=replace(facts.line, outcomes=behind))).findings
+    assert {one.name for one in found} == {"rounds"}
+    assert any("before its parent" in one.sentence for one in found)
+    assert interval(behind) == 60 * MINUTES, "a step back in time is no time between rounds"
+
+
 def test_a_loss_above_control_in_every_round_is_told() -> None:
     worse = {"treatment": 100.0, "control": 90.0}
     assert told(Scene(loss=worse)) == [("loss", "warning")]

@@ -371,6 +371,18 @@ def test_a_study_is_counted_from_a_bucket_as_from_a_folder(tmp_path: Path, bucke
         assert one == other
 
 
+@pytest.mark.spark
+def test_an_analysis_names_a_damaged_file_of_a_bucket(tmp_path: Path, bucket: Bucket, knowing: Any) -> None:
+    here = tmp_path / "landing"
+    whole, half = (write_landed(partition(here, "study", "main", 0), landed_table(60, n), n) for n in (1, 2))
+    there = copied(here, place_of(bucket.url))
+    storage_of(there).write(below(there, key_in(here, half)), [half.read_bytes()[:2000]])
+    with pytest.raises(UnreadableFile, match="is not a whole Parquet file") as refused:
+        count_study(knowing, there, small_study(), ())
+    assert half.name in str(refused.value)
+    assert whole.name not in str(refused.value)
+
+
 def test_the_commands_take_a_landing_folder_in_a_bucket(
     tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,7 +262,7 @@ def test_a_round_names_a_file_of_the_other_type(ingest: IngestApp) -> None:
     folder = partition(ingest.settings.landing, STUDY, "main", 0)
     folder.mkdir(parents=True)
     file.rename(folder / file.name)
-    with pytest.raises(Exception, match=r"is not a file of landed model-update pings \(its column 'examples'"):
+    with pytest.raises(Exception, match=r"is not a file of landed model-update pings \(it has no column 'examples'"):
         run_round(
             ingest.services.store,
             ingest.settings.landing,

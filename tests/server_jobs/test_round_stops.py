@@ -195,6 +195,44 @@ def test_a_round_comes_too_early_for_an_iteration_by_time(tmp_path: Path) -> Non
     assert at("2026-01-01T00:45:00.000+00:00").status == "published"
 
 
+def test_an_iteration_of_a_version_from_the_future_does_not_last_until_then_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_with(tmp_path / "store", ending_study(length=IterationByTime(minutes=45)))
+    landing = tmp_path / "landing"
+    land_loss(landing, 0, 1.0)
+
+    def at(when: str) -> RoundResult:
+        return run_round(store, landing, "study", "main", ENGINE, clock=lambda: when, code_version="t")
+
+    assert at("2025-12-31T23:59:30.000+00:00").status == "early", "clocks may be some seconds apart"
+    assert at("2099-01-01T00:00:00.000+00:00").status == "published"  # by a machine whose clock is wrong
+    land_loss(landing, 1, 1.0)
+    places = ("--store", tmp_path / "store", "--landing", landing)
+    code, _, err = run(capsys, "round", "study", "--engine", "numpy", *places)
+    assert code == 75
+    assert "version 1" in err
+    assert "still to come" in err
+    assert "store continue study main --from 2" in err
+    assert run(capsys, "store", "continue", "study", "main", "--from", "2", *places)[0] == 0
+    code, out, _ = run(capsys, "round", "study", "--engine", "numpy", *places)
+    assert (code, "version 2 stays until" in out) == (0, True)
+
+
+def test_history_names_versions_whose_date_cannot_be_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, landing = store_with(tmp_path / "store", ending_study()), tmp_path / "landing"
+    for number, year in enumerate((2099, 2026, 2026)):
+        land_loss(landing, number, 1.0)
+        when = f"{year}-02-0{number + 1}T00:00:00.000+00:00"
+        run_round(store, landing, "study", "main", ENGINE, clock=lambda when=when: when, code_version="t")
+    for last, named in ((20, (1, 2)), (2, (2,)), (1, ())):
+        code, out, err = run(capsys, "store", "history", "study", "main", "--last", last, "--store", tmp_path / "store")
+        assert (code, len(out.splitlines())) == (0, 1 + min(last, 4))
+        notes = err.splitlines()
+        assert [f"version {number} " in note for number, note in zip(named, notes, strict=True)] == [True] * len(named)
+        assert all("still to come" in note or "before its parent" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("rule", "waits"),
     [

@@ -25,7 +25,7 @@ from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import all_landed, partition, write_landed
-from fedping.protocol.object_store import PATIENCE_VARIABLE
+from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
 from fedping.protocol.place import place_of
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import run_round
@@ -389,6 +389,41 @@ def test_a_round_where_nothing_can_be_published_is_refused(
     bucket.well()
     assert store.iterations("study", "main") == [0]
     assert main(asked) == 0
+
+
+@pytest.mark.parametrize("kind", ["error", "hangs"])
+@pytest.mark.parametrize("away", ["store", "landing"])
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_what_may_succeed_later_ends_with_75_when_a_bucket_does_not_answer(
+    kind: str,
+    away: str,
+    tmp_path: Path,
+    bucket: Bucket,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = {"store": str(tmp_path / "store"), "landing": str(tmp_path / "landing")} | {away: bucket.url}
+    store_with(place_of(places["store"]), small_study())
+    landed(place_of(places["landing"]))
+    given = [word for name, place in places.items() for word in (f"--{name}", place)]
+    asked = {
+        "store": ["store", "history", "study", "main", *given[:2]],
+        "landing": ["landing", "forget", "0" * 32, "--dry-run", *given],
+    }
+    round_ = ["round", "study", "--engine", "numpy", *given]
+    connection.cache_clear()
+    with monkeypatch.context() as impatient:
+        impatient.setenv(PATIENCE_VARIABLE, "0.3")
+        impatient.setattr("fedping.protocol.object_store.ANSWERS_WITHIN", 1.0)
+        bucket.faults(kind)
+        for command in (asked[away], round_):
+            assert main(command) == 75, command
+            told = capsys.readouterr().err
+            assert "in the object store" in told
+            assert "Traceback" not in told
+        bucket.well()
+    connection.cache_clear()
+    assert main(round_) == 0
 
 
 def test_nothing_is_rolled_back_where_conditional_writes_are_not_obeyed(

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.place import Place
 
@@ -54,13 +54,14 @@ def _counted(document: DocumentType, file: Place) -> _Counted:
 
     from fedping.protocol.arrow import UPDATE_ENCODING, counted
 
+    columns = ["client_id", UPDATE_ENCODING, *document.counted_by]
     try:
-        landed = open_landed(file)
+        landed = open_pings(file, document, columns)
         rows = landed.footer.num_rows
         if rows > MOST_ROWS:
             return _Counted(rows, frozenset())
         with landed.opened() as opened:
-            table = opened.read(columns=["client_id", UPDATE_ENCODING, *document.counted_by])
+            table = opened.read(columns=columns)
     except (OSError, FedpingError):
         return _Counted(0, frozenset())
     examples = document.examples(counted(table, document).to_numpy())
