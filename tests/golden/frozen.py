@@ -1,0 +1,103 @@
+"""The golden documents: what there is, where it lies, and what reading each has to give.
+
+`frozen/NAME.tar.gz` has the documents as fedping wrote them at :data:`COMMIT`, and `expected.json`: what the reader of
+the name returned then. `generate.py` made them; never write one anew because a test fails.
+"""
+
+import gzip
+import importlib
+import io
+import json
+import math
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+COMMIT = "3d425e4fa48c55000404126043ba7b2edb0d284b"
+FROZEN = Path(__file__).parent / "frozen"
+
+GOLDEN = {
+    "lines": "stores",
+    "uploads": "stores",
+    "guarded": "stores",
+    "lives": "stores",
+}
+"""By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
+
+`tests/golden/writing/NAME.py` has written it.
+"""
+
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""By name and place, as in ``("stores", "lines/main/4.digest")``, why the value there is another by now."""
+
+Read = Callable[[Path], dict[str, Any]]
+
+
+def reader(name: str) -> Read:
+    """Return what reads a golden document: a function of the folder that it was unpacked into."""
+    found: Read = importlib.import_module(f"tests.golden.reading.{GOLDEN[name]}").read
+    return found
+
+
+def pack(name: str, documents: Path, expected: dict[str, Any]) -> Path:
+    """Freeze a folder of documents with what reading them has to give; return the archive."""
+    told = json.dumps(expected, indent=1, sort_keys=True).encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        about = tarfile.TarInfo("expected.json")
+        about.size = len(told)
+        archive.addfile(about, io.BytesIO(told))
+        for path in sorted(documents.rglob("*")):
+            archive.add(path, f"documents/{path.relative_to(documents)}", recursive=False, filter=_plain)
+    FROZEN.mkdir(exist_ok=True)
+    file = FROZEN / f"{name}.tar.gz"
+    file.write_bytes(gzip.compress(packed.getvalue(), 9, mtime=0))
+    return file
+
+
+def _plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
+    about.uid = about.gid = 0
+    about.uname = about.gname = ""
+    about.mtime = 1_800_000_000
+    return about
+
+
+def unpack(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Unpack a golden document into a folder; return where it is, and what reading it has to give."""
+    with tarfile.open(FROZEN / f"{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="tar")
+    documents = folder / "documents"
+    documents.mkdir(exist_ok=True)
+    return documents, json.loads((folder / "expected.json").read_bytes())
+
+
+def differences(expected: Any, found: Any, place: str = "", close: float = 0.0) -> dict[str, str]:
+    """Return by place what is not as expected, in words.
+
+    Args:
+        expected, found: JSON.
+        place: of both in the whole.
+        close: by how much numbers may differ, relative to the larger.
+    """
+    if isinstance(expected, dict) and isinstance(found, dict):
+        told: dict[str, str] = {}
+        for key in expected | found:
+            below = f"{place}.{key}" if place else str(key)
+            if key not in found or key not in expected:
+                told[below] = "is missing" if key in expected else f"is new: {_short(found[key])}"
+            else:
+                told |= differences(expected[key], found[key], below, close)
+        return told
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return {k: v for i, (one, two) in pairs for k, v in differences(one, two, f"{place}[{i}]", close).items()}
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (expected, found))
+    if close and numbers and math.isclose(expected, found, rel_tol=close, abs_tol=close):
+        return {}
+    return {} if expected == found else {place: f"was {_short(expected)}, is {_short(found)}"}
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]} …"
