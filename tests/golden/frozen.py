@@ -22,6 +22,7 @@ GOLDEN = {
     "uploads": "stores",
     "guarded": "stores",
     "lives": "stores",
+    "private": "private",
 }
 """By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
 
