@@ -26,11 +26,15 @@ GOLDEN = {
     "private": "private",
     "runs": "runs",
     "clients": "clients",
+    "commands": "commands",
 }
 """By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
 
 `tests/golden/writing/NAME.py` has written it.
 """
+
+CLOSELY = {"commands"}
+"""Documents whose figures come from SciPy, of which every version has other last digits."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """By name and pattern of places, as in ``("runs", "*.metrics.* auc.*")``, why the values there are others by now."""

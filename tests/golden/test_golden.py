@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.frozen import EXCEPTIONS, FROZEN, GOLDEN, differences, reader, unexcepted, unpack
+from tests.golden.frozen import CLOSE, CLOSELY, EXCEPTIONS, FROZEN, GOLDEN, differences, reader, unexcepted, unpack
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_golden_document_is_read_and_goes_on_as_it_did(name: str, tmp_path: Path) -> None:
     documents, expected = unpack(name, tmp_path)
     found = json.loads(json.dumps(reader(name)(documents)))
-    assert unexcepted(name, differences(expected, found)) == {}
+    close = CLOSE if name in CLOSELY else 0.0
+    assert unexcepted(name, differences(expected, found, close=close)) == {}
 
 
 def test_every_golden_document_is_in_the_table() -> None:
