@@ -27,6 +27,7 @@ GOLDEN = {
     "runs": "runs",
     "clients": "clients",
     "commands": "commands",
+    "landings": "landings",
 }
 """By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
 

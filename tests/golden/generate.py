@@ -36,7 +36,8 @@ def installed(work: Path) -> dict[str, str]:
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     (code / "tests").mkdir(parents=True)
     os.rename(source / "tests" / "support", code / "tests" / "support")
-    os.rename(source / "experiments", code / "experiments")
+    for name in ("experiments", "benchmarks"):
+        os.rename(source / name, code / name)
     (code / "tests" / "golden").symlink_to(Path(__file__).parent)
     return {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{code}", "PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC"}
 
