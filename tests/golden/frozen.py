@@ -28,14 +28,19 @@ GOLDEN = {
     "clients": "clients",
     "commands": "commands",
     "landings": "landings",
+    "browsers": "browsers",
+    "analysed": "analysed",
 }
 """By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
 
 `tests/golden/writing/NAME.py` has written it.
 """
 
-CLOSELY = {"commands"}
+CLOSELY = {"commands", "analysed"}
 """Documents whose figures come from SciPy, of which every version has other last digits."""
+
+ON_SPARK = {"analysed"}
+"""Documents that are read with Spark."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """By name and pattern of places, as in ``("runs", "*.metrics.* auc.*")``, why the values there are others by now."""

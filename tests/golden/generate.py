@@ -36,7 +36,8 @@ def installed(work: Path) -> dict[str, str]:
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     (code / "tests").mkdir(parents=True)
     os.rename(source / "tests" / "support", code / "tests" / "support")
-    for name in ("experiments", "benchmarks"):
+    (code / "tests" / "browser").mkdir()
+    for name in ("experiments", "benchmarks", "tests/browser/tools.py", "tests/browser/harness"):
         os.rename(source / name, code / name)
     (code / "tests" / "golden").symlink_to(Path(__file__).parent)
     return {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{code}", "PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC"}

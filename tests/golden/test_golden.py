@@ -5,11 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.frozen import CLOSE, CLOSELY, EXCEPTIONS, FROZEN, GOLDEN, differences, reader, unexcepted, unpack
+from tests.golden.frozen import (
+    CLOSE,
+    CLOSELY,
+    EXCEPTIONS,
+    FROZEN,
+    GOLDEN,
+    ON_SPARK,
+    differences,
+    reader,
+    unexcepted,
+    unpack,
+)
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in ON_SPARK])
 def test_a_golden_document_is_read_and_goes_on_as_it_did(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("warm_commands")
+@pytest.mark.parametrize("name", sorted(ON_SPARK))
+def test_a_golden_document_is_read_with_spark_as_it_was(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+def check(name: str, tmp_path: Path) -> None:
     documents, expected = unpack(name, tmp_path)
     found = json.loads(json.dumps(reader(name)(documents)))
     close = CLOSE if name in CLOSELY else 0.0
