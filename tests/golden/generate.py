@@ -6,8 +6,9 @@
 It exports the commit, builds its wheel, and installs that into a folder outside any checkout. In a process that finds
 fedping there and nowhere else, each document is written by `tests/golden/writing`; then `tests/golden/reading` reads,
 continues and recomputes a copy, and what that gives is frozen beside it. `tests/support` is that of the commit, too.
-Times, seeds and ids are fixed, so that writing again gives the same document, but for what is secret or drawn by the
-system: helper keys, noise, sealed shares.
+Seeds and ids are fixed, and rounds are given their time, so that writing again gives the same document, but for what is
+secret or drawn by the system (helper keys, sealed shares, institutions) and for what ingest names by its clock. What a
+command says of the clock is not compared.
 
 A document is never written anew because a test fails. It is what others have on their disks.
 """
