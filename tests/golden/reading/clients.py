@@ -37,7 +37,7 @@ def join_options(folder: Path, name: str) -> list[object]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"kernel": kernel(), "fleets": {}, "institutions": {}}
+    found: dict[str, Any] = {"kernel": kernel("numpy"), "fleets": {}, "institutions": {}}
     for study in FLEETS:
         with serving(folder / "store", newest=2) as server:
             state = folder / f"{study}.sqlite"

@@ -15,6 +15,7 @@ from fedping.helper.replying import reply
 from fedping.model_store import open_store
 from fedping.protocol.sharing.exchange import Refused
 from tests.golden.reading.common import LATER, answers, command, digest
+from tests.golden.reading.runs import kernel
 from tests.golden.reading.stores import goes_on, told_of, versions
 
 KEY = bytes(range(32))
@@ -51,7 +52,7 @@ class Way:
 
 def read(folder: Path) -> dict[str, Any]:
     store, landing = open_store(folder / "store"), folder / "landing"
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"kernel": kernel("scipy", "dp-accounting")}  # which have the last digits of epsilon
     ways = {study: Way(folder / place, NoNoise(7)) for study, place in SHARED.items()}
     copies = {name: command("helper", "status", "--folder", folder / place)[0] for name, place in SHARED.items()}
     for way in ways.values():

@@ -9,6 +9,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,12 @@ def read(folder: Path) -> dict[str, Any]:
     return found
 
 
-def kernel() -> list[str]:
-    """Return by which routines linear algebra is done here, and on which processor."""
+def kernel(*packages: str) -> list[str]:
+    """Return by which routines linear algebra is done here, on which processor, and the versions of packages."""
     blas = {f"{each['internal_api']} {each.get('architecture', '')}" for each in threadpool_info()}
     simd: Any = np.show_config(mode="dicts")
-    return sorted({*blas, *simd.get("SIMD Extensions", {}).get("found", [])})
+    versions = {f"{package} {version(package)}" for package in packages}
+    return sorted({*versions, *blas, *simd.get("SIMD Extensions", {}).get("found", [])})
 
 
 def laboratory(place: Path) -> dict[str, Any]:
