@@ -35,7 +35,8 @@ def check(name: str, tmp_path: Path) -> None:
     documents, expected = unpack(name, tmp_path)
     found = json.loads(json.dumps(reader(name)(documents)))
     close = CLOSE if name in CLOSELY else 0.0
-    assert unexcepted(name, differences(expected, found, close=close)) == {}
+    told = unexcepted(name, differences(expected, found, close=close))
+    assert not told, "\n".join(f"{place} {words}" for place, words in told.items())
 
 
 def test_every_golden_document_is_in_the_table() -> None:
