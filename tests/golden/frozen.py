@@ -1,0 +1,147 @@
+"""The golden documents: what there is, where it lies, and what reading each has to give.
+
+`frozen/NAME.tar.gz` has the documents as fedping wrote them at :data:`COMMIT`, and `expected.json`: what the reader of
+the name returned then. `generate.py` made them; never write one anew because a test fails.
+"""
+
+import gzip
+import importlib
+import io
+import json
+import math
+import tarfile
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+COMMIT = "3d425e4fa48c55000404126043ba7b2edb0d284b"
+FROZEN = Path(__file__).parent / "frozen"
+
+GOLDEN = {
+    "lines": "stores",
+    "uploads": "stores",
+    "guarded": "stores",
+    "lives": "stores",
+    "private": "private",
+    "runs": "runs",
+    "clients": "clients",
+    "commands": "commands",
+    "landings": "landings",
+    "browsers": "browsers",
+    "analysed": "analysed",
+}
+"""By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
+
+`tests/golden/writing/NAME.py` has written it.
+"""
+
+CLOSELY = {"commands", "analysed"}
+"""Documents whose figures come from SciPy, of which every version has other last digits."""
+
+ON_SPARK = {"analysed"}
+"""Documents that are read with Spark."""
+
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""By name and pattern of places, as in ``("runs", "*.metrics.* auc.*")``, why the values there are others by now."""
+
+CLOSE = 1e-9
+"""By how much numbers may differ, relative to the larger, where other routines of linear algebra compute them."""
+
+TO_THE_BIT = ("kernel", "bytes", "digest")
+"""Parts of keys whose values are not compared then: digests, and lengths of numbers that are written down."""
+
+Read = Callable[[Path], dict[str, Any]]
+
+
+def reader(name: str) -> Read:
+    """Return what reads a golden document: a function of the folder that it was unpacked into."""
+    found: Read = importlib.import_module(f"tests.golden.reading.{GOLDEN[name]}").read
+    return found
+
+
+def pack(name: str, documents: Path, expected: dict[str, Any]) -> Path:
+    """Freeze a folder of documents with what reading them has to give; return the archive."""
+    told = json.dumps(expected, indent=1, sort_keys=True).encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        about = tarfile.TarInfo("expected.json")
+        about.size = len(told)
+        archive.addfile(about, io.BytesIO(told))
+        for path in sorted(documents.rglob("*")):
+            archive.add(path, f"documents/{path.relative_to(documents)}", recursive=False, filter=_plain)
+    FROZEN.mkdir(exist_ok=True)
+    file = FROZEN / f"{name}.tar.gz"
+    file.write_bytes(gzip.compress(packed.getvalue(), 9, mtime=0))
+    return file
+
+
+def _plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
+    about.uid = about.gid = 0
+    about.uname = about.gname = ""
+    about.mtime = 1_800_000_000
+    return about
+
+
+def unpack(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Unpack a golden document into a folder; return where it is, and what reading it has to give."""
+    with tarfile.open(FROZEN / f"{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="tar")
+    documents = folder / "documents"
+    documents.mkdir(exist_ok=True)
+    return documents, json.loads((folder / "expected.json").read_bytes())
+
+
+def differences(
+    expected: Any, found: Any, place: str = "", close: float = 0.0, leaving_out: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return by place what is not as expected, in words; what is new beside that is no difference.
+
+    Args:
+        expected, found: JSON.
+        place: of both in the whole.
+        close: by how much numbers may differ, relative to the larger.
+        leaving_out: parts of keys whose values are not compared.
+    """
+    if isinstance(expected, dict) and isinstance(found, dict):
+        told: dict[str, str] = {}
+        if expected.get("kernel") != found.get("kernel"):  # other last bits
+            close, leaving_out = CLOSE, TO_THE_BIT
+        for key in expected:
+            below = f"{place}.{key}" if place else str(key)
+            if key not in found:
+                told[below] = "is missing"
+            elif not any(part in key for part in leaving_out):
+                told |= differences(expected[key], found[key], below, close, leaving_out)
+        return told
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return {
+            k: v
+            for i, (one, two) in pairs
+            for k, v in differences(one, two, f"{place}.{i}", close, leaving_out).items()
+        }
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (expected, found))
+    if close and numbers and math.isclose(expected, found, rel_tol=close, abs_tol=close):
+        return {}
+    return {} if expected == found else {place: f"was {_short(expected)}, is {_short(found)}"}
+
+
+def unexcepted(name: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the differences of a document that no exception is about.
+
+    Raises:
+        AssertionError: an exception is about none.
+    """
+    for golden, pattern in EXCEPTIONS:
+        if golden == name:
+            excepted = {place for place in told if fnmatchcase(place, pattern)}
+            compared = not any(part in pattern for part in TO_THE_BIT)  # on every processor
+            assert excepted or not compared, f"{pattern} of {name} is as it was, and needs no exception"
+            told = {place: words for place, words in told.items() if place not in excepted}
+    return told
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]} …"

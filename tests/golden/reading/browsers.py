@@ -1,0 +1,28 @@
+"""What browsers keep: the next page of the module finds its client, hands over what waits, and goes on learning."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import fedping
+from tests.browser.tools import node
+
+SCRIPT = Path(__file__).parents[1] / "browser.js"
+MODULE = Path(fedping.__file__).parent / "browser" / "fedping.js"
+CLIENTS = ("telling", "personal", "private")
+
+
+def page(folder: Path, step: str) -> str:
+    """Run a page over what a folder keeps, and return what it prints."""
+    command = [node(), str(SCRIPT), str(MODULE.resolve()), str(folder), step]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read(folder: Path) -> dict[str, Any]:
+    found = {name: json.loads(page(folder / name, "go-on")) for name in CLIENTS}
+    # what a private line gets has noise, and an id that changes with every version
+    found["private"]["posts"] = len(found["private"]["posts"])
+    return found

@@ -1,0 +1,78 @@
+"""A store and its landing folder: every version has its digest, is computed again, and each line has its next round."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from fedping.model_store import ModelStore, open_store
+from fedping.protocol.errors import FedpingError
+from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round.engine import NumpyEngine
+from tests.golden.reading.common import LATER, digest
+
+ENGINE = NumpyEngine()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    store, landing = open_store(folder / "store"), folder / "landing"
+    places = [(study, line.name) for study in store.studies() for line in store.study(study).lines]
+    return {
+        "studies": {name: told_of(store, name) for name in store.studies()},
+        "versions": {f"{study}/{line}": versions(store, landing, study, line) for study, line in places},
+        "next": {f"{study}/{line}": goes_on(folder, study, line) for study, line in places},
+        "after": {f"{study}/{line}": versions(store, landing, study, line) for study, line in places},
+    }
+
+
+def told_of(store: ModelStore, study: str) -> dict[str, Any]:
+    """Return how a study stands, and what its history has."""
+    declared = store.declared(study)
+    return {
+        "digest": store.study(study).digest,
+        "state": declared.state,
+        "simulated": declared.simulated,
+        "history": [
+            [entry.number, entry.kind, entry.at, entry.by, entry.because, list(entry.told)]
+            for entry in store.history(study)
+        ],
+        "settings": [store.settings(study, entry.settings)[1].digest for entry in store.history(study)],
+    }
+
+
+def versions(store: ModelStore, landing: Path, study: str, line: str, **more: Any) -> dict[str, Any]:
+    """Return by number what a line's versions are, and whether they are computed again to the bit."""
+    found: dict[str, Any] = {}
+    for number in store.iterations(study, line):
+        version = store.version(study, line, number)
+        again: Any = None
+        with contextlib.suppress(FedpingError):  # what it was made of is gone
+            again = recompute(store, landing, study, line, number, ENGINE, **more)
+        found[str(number)] = {
+            "digest": version.digest,
+            "public": digest(store.public_document(study, line, number)),
+            "weights": list(version.weights[:4]),
+            "origin": version.lineage.origin,
+            "counts": version.lineage.counts,
+            "identical": None if again is None else again.identical,
+            "noise": None if again is None else again.noise,
+            "given": None if again is None else bool(again.given),
+        }
+    held = store.held(study, line)
+    found["held"] = None if held is None else {"number": held.iteration, "digest": held.digest}
+    found["trouble"], found["notes"] = store.trouble(study, line), len(store.notes(study, line))
+    return found
+
+
+def goes_on(folder: Path, study: str, line: str, **more: Any) -> dict[str, Any]:
+    """Run a line's next round, and return what it came to and what clients fetch then."""
+    store, settings = open_store(folder / "store"), {"clock": lambda: LATER, "code_version": "golden", **more}
+    result = run_round(store, folder / "landing", study, line, ENGINE, **settings)
+    latest = folder / "store" / study / line / "public" / "latest.json"
+    return {
+        "status": result.status,
+        "counts": result.counts,
+        "clients": result.clients,
+        "restored": result.restored,
+        "alarms": len(result.alarms),
+        "latest": digest(latest.read_bytes()),
+    }
