@@ -13,11 +13,13 @@ from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.report.page import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.units import units_of
 from fedping.experiments.run_folder import OtherRun
+from fedping.running import open_results
 from tests.support.laboratory import small
 
 NOTE = "AUC was computed from 1,024 bins"
@@ -82,8 +84,13 @@ def test_a_finished_run_of_an_earlier_fedping_says_so_and_no_new_one_joins_it(tm
     first, second = (unit.folder(out).path for unit in units_of(made))
     as_before(first)
     as_before(second)
+    stored = open_results(out).summary
+    assert stored.variants == new.variants
+    assert sum(NOTE in note for note in stored.notes) == 1
+    assert NOTE in write_report(out, tmp_path / "report.html").read_text()
     old = run_experiment(made, out, jobs=1)
     assert any(NOTE in note for note in old.notes)
+    assert open_results(out).summary == old
     assert old.variants == new.variants
     (second / "run.json").unlink()
     with pytest.raises(OtherRun, match=r"AUC .*--replace"):
