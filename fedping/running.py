@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from fedping.experiments.laboratory.comparing import Comparison, chosen, compared
 from fedping.experiments.laboratory.pool import Progress
-from fedping.experiments.laboratory.results import Summary, read_units
+from fedping.experiments.laboratory.results import Summary, read_summary, read_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, variants_of
-from fedping.experiments.run_folder import read_whole
 from fedping.extras import missing_package
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.settings_file import read_toml
@@ -170,7 +169,7 @@ def open_results(folder: str | Path) -> Results:
     Raises:
         FedpingError: the folder has no finished experiment of the laboratory.
     """
-    summary = read_whole(Path(folder) / "summary.json", Summary)
+    summary = read_summary(Path(folder))
     if summary is None:
         raise FedpingError(f"{folder} has no finished experiment; run it, or go on with it, by fedping.run")
     return Results(Path(folder), summary)

@@ -21,6 +21,7 @@ _CLASSES_LISTED = 5
 def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
     yield from shares_nothing(setup.training)
+    yield from _of_population(setup, problem)
     if not isinstance(problem.train, UserSearches):  # users have new data in every round
         yield from _of_clients(setup, problem)
     if not problem.test.sizes.sum():
@@ -59,6 +60,25 @@ def _of_target(setup: Setup, problem: Problem, train: ExampleData) -> Iterator[s
             f"the target '{target.name}' has {len(target.classes):,} classes for {examples:,} training examples, too "
             'many to learn; if it is a number, leave out kind = "class" in [data] and choose a model of numbers'
         )
+
+
+def _of_population(setup: Setup, problem: Problem) -> Iterator[str]:
+    """Yield a note if a guarantee's declared number of clients, by which sums are divided, is far from the real one."""
+    central = setup.privacy.central if setup.privacy is not None else None
+    if central is None:
+        return
+    sizes = problem.train.sizes[problem.learners]
+    there = len(sizes) if isinstance(problem.train, UserSearches) else int((sizes > 0).sum())
+    if there and not 1 / _FAR <= central.population / there <= _FAR:
+        yield (
+            f"population = {central.population:,} in [privacy.central], but there are {there:,} clients: the server "
+            f"divides sums by the former, so its steps are {there / central.population:.3g} times what they should be; "
+            f"set population = {there}"
+        )
+
+
+_FAR = 1.25
+"""Ratio of the declared number of clients to the real one from which a note is worth reading."""
 
 
 def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:

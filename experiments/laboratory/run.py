@@ -87,19 +87,16 @@ def run_experiment(
 
 
 def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
-    """Remove finished runs whose AUC is of bins, if they are to be replaced; refuse to run others beside them.
+    """Remove finished runs whose AUC is of bins if they are to be replaced, or others would stand beside them.
 
-    Where all runs are finished nothing would stand beside them, and their notes say what they are.
+    They are then run again, to the same bits but for the AUC. Where all runs are finished nothing would stand beside
+    them, and their notes say what they are.
     """
     finished = {unit: outcome for unit in units if (outcome := unit.folder(out).finished()) is not None}
-    binned = [unit for unit, outcome in finished.items() if outcome.has_binned_auc]
-    if binned and not replace and len(finished) < len(units):
-        raise OtherRun(
-            f"{out} holds finished runs whose AUC an earlier fedping computed from bins, which is not that of the runs "
-            "left to do. Give another --out, or add --replace to run those again in this folder"
-        )
-    for unit in binned if replace else ():
-        shutil.rmtree(unit.folder(out).path)
+    if replace or len(finished) < len(units):
+        for unit, outcome in finished.items():
+            if outcome.has_binned_auc:
+                shutil.rmtree(unit.folder(out).path)
 
 
 def _check_models(units: Iterable[Unit]) -> None:

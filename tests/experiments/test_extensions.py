@@ -367,7 +367,6 @@ def test_one_that_returns_what_it_may_not_is_told_what_to_return(tmp_path: Path)
 
     for changes, said in (
         ({"training": {"algorithm": "unkept"}}, "'unkept', .* returned a state, but has no init_state"),
-        ({"evaluation": {"metrics": ["f2"]}}, "is 'f2', and no extension of that name is loaded; install"),
         (
             {"server": {"optimizer": {"optimizer": "none"}}},
             "the optimizer 'none' returned a NoneType; return a fedping.T",

@@ -13,11 +13,12 @@ from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.report.page import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.units import units_of
-from fedping.experiments.run_folder import OtherRun
+from fedping.running import open_results
 from tests.support.laboratory import small
 
 NOTE = "AUC was computed from 1,024 bins"
@@ -75,22 +76,27 @@ def experiment(seeds: int = 2, **changes: Any) -> Experiment:
     return replace(made, seeds=tuple(range(1, seeds + 1)))
 
 
-def test_a_finished_run_of_an_earlier_fedping_says_so_and_no_new_one_joins_it(tmp_path: Path) -> None:
+def test_a_finished_run_of_an_earlier_fedping_says_so_and_is_run_again_beside_a_new_one(tmp_path: Path) -> None:
     out, made = tmp_path / "out", experiment()
     new = run_experiment(made, out, jobs=1)
     assert not any(NOTE in note for note in new.notes)
     first, second = (unit.folder(out).path for unit in units_of(made))
     as_before(first)
     as_before(second)
+    stored = open_results(out).summary
+    assert stored.variants == new.variants
+    assert sum(NOTE in note for note in stored.notes) == 1
+    assert NOTE in write_report(out, tmp_path / "report.html").read_text()
     old = run_experiment(made, out, jobs=1)
     assert any(NOTE in note for note in old.notes)
+    assert open_results(out).summary == old
     assert old.variants == new.variants
     (second / "run.json").unlink()
-    with pytest.raises(OtherRun, match=r"AUC .*--replace"):
-        run_experiment(made, out, jobs=1)
-    again = run_experiment(made, out, jobs=1, replace=True)
-    assert again == new
-    assert run_experiment(made, out, jobs=1) == new
+    assert run_experiment(made, out, jobs=1) == new, "the other one is run again, too"
+    for folder in (first, second):
+        as_before(folder)
+    assert run_experiment(made, out, jobs=1, replace=True) == new
+    assert json.loads((first / "run.json").read_text())["auc"] == "exact"
 
 
 def test_runs_without_an_area_are_as_before(tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def test_a_run_derives_its_noise_tells_what_it_spends_and_stops_when_it_is_exhau
     assert any("exhausted after 4 of 6 rounds" in note for note in summary.notes)
 
 
+@pytest.mark.parametrize(("population", "told"), [(8, False), (9, False), (80, True), (4, True)])
+def test_a_population_far_from_the_clients_there_are_is_told(tmp_path: Path, population: int, told: bool) -> None:
+    summary = run_experiment(
+        private(rounds=1, privacy={"central": CENTRAL | {"population": population}, "contribution": FLAT}),
+        tmp_path / "out",
+        1,
+    )
+    found = [note for note in summary.notes if f"population = {population}" in note]
+    assert len(found) == told
+    assert all("there are 8 clients" in note and "set population = 8" in note for note in found)
+
+
 def test_a_run_can_be_repeated_and_another_seed_has_other_noise(tmp_path: Path) -> None:
     for out, seeds in (("a", [1]), ("b", [1]), ("c", [2])):
         run_experiment(private(seeds=seeds), tmp_path / out, 1)

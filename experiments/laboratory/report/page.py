@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -15,12 +14,11 @@ from fedping.analysis.figures import PAGE, to_svg
 from fedping.experiments.laboratory.evaluation import better
 from fedping.experiments.laboratory.report.curves import Curve, curve, draw_curves, draw_finals, over_bytes
 from fedping.experiments.laboratory.report.segments import FEWEST_CLIENTS, Segments, segments_of
-from fedping.experiments.laboratory.results import Summary, VariantSummary
+from fedping.experiments.laboratory.results import Summary, VariantSummary, read_summary
 from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.results.standing import MEANINGS, shown_as, standing, told
 from fedping.experiments.run_folder import write_whole
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import without_format
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,13 +186,14 @@ def write_report(out: Path, path: Path) -> Path:
     import pyarrow.parquet as pq
 
     try:
-        file = out / "summary.json"
-        summary = msgspec.json.decode(without_format(file.read_bytes(), f"the file {file}"), type=Summary)
+        summary = read_summary(out)
         metrics = pq.read_table(out / "metrics.parquet", partitioning=None)
     except OSError as error:
         raise FedpingError(
             f"{out} has no finished experiment: {error.strerror}; run 'fedping simulate' first"
         ) from error
+    if summary is None:
+        raise FedpingError(f"{out} has no finished experiment: it has no summary.json; run 'fedping simulate' first")
     text = render_report(summary, metrics, segments_of(out, summary.metric))
     try:
         write_whole(path, lambda hidden: hidden.write_text(text, encoding="utf-8"))

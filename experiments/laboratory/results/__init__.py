@@ -26,7 +26,7 @@ from fedping.experiments.laboratory.results.progress import (
     read_units,
     write_units,
 )
-from fedping.experiments.laboratory.results.summary import Summary, VariantSummary, summarised
+from fedping.experiments.laboratory.results.summary import Summary, VariantSummary, read_summary, summarised
 
 __all__ = [
     "METRICS_SCHEMA",
@@ -40,6 +40,7 @@ __all__ = [
     "UnitNote",
     "VariantSummary",
     "read_progress",
+    "read_summary",
     "read_units",
     "summarised",
     "write_units",

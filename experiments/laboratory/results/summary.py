@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.results.folder import Outcome
+from fedping.experiments.laboratory.results.folder import BINNED, Outcome, RunFolder
 from fedping.experiments.laboratory.results.paired import Band, band, difference, paired_by_seed, told_apart
+from fedping.experiments.run_folder import read_whole
 
 MOST_NAMED = 3
 """The most variants that a note names; of more, it gives the number."""
@@ -67,6 +69,25 @@ class Summary(Struct, frozen=True, kw_only=True):
     chosen_on: str = "test"
     target: float | None = None
     untrained: tuple[str, ...] = ()
+
+
+def read_summary(out: Path) -> Summary | None:
+    """Return the summary of a finished experiment, with the notes that its runs have by now; None if there is none.
+
+    Raises:
+        DamagedRun: a file holds something else.
+    """
+    summary = read_whole(out / "summary.json", Summary)
+    if summary is None or any(BINNED in note for note in summary.notes):
+        return summary
+    binned = [name for name in summary.variants if any(one.has_binned_auc for one in _finished(out / "runs" / name))]
+    if not binned:
+        return summary
+    return replace(summary, notes=(*summary.notes, f"{_together(binned, len(summary.variants))}: {BINNED}"))
+
+
+def _finished(variant: Path) -> Iterator[Outcome]:
+    yield from (found for path in variant.glob("*/") if (found := RunFolder(path).finished()) is not None)
 
 
 def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
