@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
+ITERATION = click.IntRange(-(2**31), 2**31 - 1)
+"""What a version's number can be in a landed ping (`fedping.protocol.arrow`)."""
+
 SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 """A round does its arithmetic in Python and gains nothing from Java's second compiler; counting does it in Java."""
 
