@@ -91,7 +91,7 @@ def left_out_sentence(tally: StudyTally) -> str | None:
 
 TICKETS = (
     "A client that decides a finding may be invented: without tickets anyone can draw ids until one belongs to an arm. "
-    "Before you believe a verdict that few clients would overturn, require tickets (docs/operators.md#tickets)."
+    "Before you believe a verdict that few clients would overturn, require tickets (docs/operators.md)."
 )
 """What to do about a verdict that few clients make."""
 
