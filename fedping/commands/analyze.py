@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--planned-clients",
-    type=click.IntRange(2, 10**12),
+    type=click.IntRange(2, 10**15),
     help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.  "
     "[default: 100000]",
 )
 @click.option(
-    "--enrolled", type=click.IntRange(1, 10**12), help="Clients enrolled in all arms, if known; for the report."
+    "--enrolled", type=click.IntRange(1, 10**15), help="Clients enrolled in all arms, if known; for the report."
 )
 @click.option("--html", type=LocalPath(dir_okay=False), help="Write a report to this file.")
 @click.option(
