@@ -88,7 +88,9 @@ class ArmMeans:
         pings: the number of interactions.
         clients: the number of clients with an interaction.
         by_ping: for every metric, the mean over interactions, as in the table of 2018; NaN without any.
-        by_client: for every metric, the mean over clients of their means; NaN without any.
+        by_client: for every metric, the mean over clients of their means; NaN without any. Winsorised where the study
+            has ``tails``.
+        untrimmed: the same without winsorising.
     """
 
     arm: str
@@ -96,6 +98,7 @@ class ArmMeans:
     clients: int
     by_ping: tuple[float, ...]
     by_client: tuple[float, ...]
+    untrimmed: tuple[float, ...]
 
 
 def arm_means(tally: StudyTally, metrics: Sequence[Metric]) -> tuple[ArmMeans, ...]:
@@ -107,6 +110,9 @@ def arm_means(tally: StudyTally, metrics: Sequence[Metric]) -> tuple[ArmMeans, .
             clients=arm.exposed,
             by_ping=tuple(arm.metrics[metric.name].pings.mean for metric in metrics),
             by_client=tuple(arm.metrics[metric.name].clients.mean for metric in metrics),
+            untrimmed=tuple(
+                (arm.metrics[metric.name].untrimmed or arm.metrics[metric.name]).clients.mean for metric in metrics
+            ),
         )
         for name, arm in tally.arms.items()
     )
@@ -114,10 +120,12 @@ def arm_means(tally: StudyTally, metrics: Sequence[Metric]) -> tuple[ArmMeans, .
 
 def means_table(tally: StudyTally, metrics: Sequence[Metric]) -> Table:
     """Return the means of every arm as a table: of each metric by ping, then by client."""
-    heads = [f"{metric.title}, by {level}" for metric in metrics for level in ("ping", "client")]
+    levels = ("ping", "client, winsorised", "client, untrimmed") if tally.tails else ("ping", "client")
+    heads = [f"{metric.title}, by {level}" for metric in metrics for level in levels]
     rows = []
     for one in arm_means(tally, metrics):
-        means = [mean for pair in zip(one.by_ping, one.by_client, strict=True) for mean in pair]
+        columns = (one.by_ping, one.by_client, one.untrimmed)[: len(levels)]
+        means = [mean for each in zip(*columns, strict=True) for mean in each]
         rows.append((one.arm, *("-" if mean != mean else f"{mean:.5f}" for mean in means)))
     return Table("Means", ("arm", *heads), tuple(rows))
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
+ITERATION = click.IntRange(-(10**15), 10**15)
+"""A version's number as the bound of a window; what the Results page takes is below, and 64 bits hold it."""
+
 SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 """A round does its arithmetic in Python and gains nothing from Java's second compiler; counting does it in Java."""
 

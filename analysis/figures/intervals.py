@@ -113,7 +113,8 @@ def _whisker_panel(
 
 def _whisker(axes: Axes, row: int, found: Estimate, sure: bool | None, theme: Theme) -> None:
     """Draw an estimate with its interval: a filled dot if a difference is shown, hollow if not, a tick for None."""
-    axes.plot([found.low, found.high], [row, row], color=theme.ink, linewidth=2, solid_capstyle="butt")
+    if np.isfinite([found.low, found.high]).all():
+        axes.plot([found.low, found.high], [row, row], color=theme.ink, linewidth=2, solid_capstyle="butt")
     fill, shape = theme.ink if sure else theme.paper, "|" if sure is None else "o"
     axes.plot(found.value, row, shape, markersize=9, color=theme.ink, markerfacecolor=fill, markeredgewidth=1.8)
 

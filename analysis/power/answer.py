@@ -138,10 +138,14 @@ class _Planner:
     def _sizes(self, effect: Effect) -> Sizes:
         self._watch("looking for the number of users by simulation")
         level, share, power = self._design.level, self._design.share, self._design.power
-        exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
-        found = simulated_size(
-            effect, self._rng, guess=exact, power=power, alpha=level, share=share, studies=self._design.studies
-        )
+        try:
+            exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
+            self._design.enrolled(exact)  # before studies of so many users are drawn
+            found = simulated_size(
+                effect, self._rng, guess=exact, power=power, alpha=level, share=share, studies=self._design.studies
+            )
+        except ValueError as error:
+            raise InvalidSettings(f"{error}; give a larger --change, or a --superiority further from 0.5") from error
         return Sizes(
             formula=exact,
             noether=noether_size(effect.superiority, power, level, share),

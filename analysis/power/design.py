@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fedping.analysis.statistics.looks import LEAST_LEVEL
 from fedping.analysis.statistics.power import Distribution, split, tilted, tilted_to_superiority
 from fedping.protocol.errors import InvalidSettings
+
+MOST_USERS = 10**12
+"""The most users of a plan: a hundred times all people, and few enough that simulations count them exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,11 @@ class Design:
             raise InvalidSettings(f"the exposed part of the enrolled lies between 0 and 1, not at {self.exposed:g}")
         if not 0 < self.alpha < 1:
             raise InvalidSettings(f"the level alpha lies between 0 and 1, not at {self.alpha:g}")
+        if self.level < LEAST_LEVEL:
+            raise InvalidSettings(
+                f"the level of each test is {self.alpha:g} / {self.tests:,}, below {LEAST_LEVEL:g}; raise --alpha, or "
+                "lower --tests"
+            )
         if not self.level < self.power < 1:
             raise InvalidSettings(
                 f"the power lies between the level {self.level:.3g} and 1, not at {self.power:g}; 0.8 or 0.9 is usual"
@@ -70,15 +79,29 @@ class Design:
         return first, compared - first
 
     def enrolled(self, compared: int) -> int:
-        """Return how many users must be enrolled in all arms to compare so many."""
-        return math.ceil(compared / self.compared * (1 - 1e-12))
+        """Return how many users must be enrolled in all arms to compare so many.
+
+        Raises:
+            InvalidSettings: more than `MOST_USERS`.
+        """
+        enrolled = compared / self.compared * (1 - 1e-12) if self.compared else math.inf
+        if enrolled > MOST_USERS:
+            raise InvalidSettings(
+                f"comparing {compared:,} users takes more than {MOST_USERS:,} enrolled; raise --exposed, or give "
+                "--shares that are nearer to each other"
+            )
+        return math.ceil(enrolled)
 
     def compared_of(self, enrolled: int) -> int:
         """Return how many users are compared if so many are enrolled.
 
         Raises:
-            InvalidSettings: fewer than four.
+            InvalidSettings: fewer than four, or more than `MOST_USERS` are enrolled.
         """
+        if enrolled > MOST_USERS:
+            raise InvalidSettings(
+                f"--users and --table are numbers of users up to {MOST_USERS:,}, not {enrolled:.3g}; lower them"
+            )
         compared = int(enrolled * self.compared * (1 + 1e-12))
         if compared < 4:
             raise InvalidSettings(

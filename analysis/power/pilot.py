@@ -21,6 +21,9 @@ Unit = Literal["client", "ping"]
 MOST_VALUES = 256
 """Distinct values that a simulation draws from; means over a client's pings may have many more (see `coarsened`)."""
 
+_MOST = 1e150
+"""The most that a stated value or count can be, so that no product of two overflows."""
+
 _EVEN = 256
 """Number of values in the stand-in for a distribution without ties; with so many, ties have no effect."""
 
@@ -138,8 +141,9 @@ def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
     except (TypeError, ValueError) as error:
         said = ",".join(map(str, row))
         raise InvalidSettings(f"'{said}' in {source} is no value with its count, such as 3,120 or 3:120") from error
-    if not (np.isfinite(value) and np.isfinite(count)) or count < 0:
+    if not (abs(value) <= _MOST and 0 <= count <= _MOST):
         raise InvalidSettings(
-            f"the value {value:g} with the count {count:g} in {source} cannot be: values are finite, counts at least 0"
+            f"the value {value:g} with the count {count:g} in {source} cannot be: values lie within {_MOST:g} of 0, "
+            "and counts from 0 on up to it"
         )
     return value, count

@@ -26,7 +26,7 @@ from fedping.analysis.report.rows import (
 from fedping.analysis.rounds.history import LineHistory
 from fedping.analysis.tables import to_html, to_terminal
 from fedping.analysis.verdict import Verdict
-from fedping.analysis.verdict.words import SURVIVORS, finding_sign, left_out_sentence
+from fedping.analysis.verdict.words import SURVIVORS, finding_sign, fragility_sentence, left_out_sentence
 from fedping.protocol.errors import FedpingError
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
         tables=[(table.title, Markup(to_html(table))) for table in report_tables(verdict)],
         caution=training_note(verdict.plan, {history.line: history.traffic for history in histories}),
         left_out=left_out_sentence(verdict.tally),
+        fragility=fragility_sentence(verdict.comparisons),
         notes=table_notes(verdict),
     )
 
@@ -163,7 +164,9 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
         console.print(Text(verdict.ratio_sentence, style="bold red"))
         console.print()
     console.print(Text(verdict.headline, style="bold"))
-    for note in (caution, personal_note(verdict), left_out_sentence(verdict.tally)):
+    few = list(dict.fromkeys(f"{one.too_few}." for one in verdict.comparisons if one.too_few is not None))
+    fragile = fragility_sentence(verdict.comparisons)
+    for note in (caution, personal_note(verdict), left_out_sentence(verdict.tally), *few, fragile):
         if note:
             console.print(Text(note, style="yellow"))
     console.print()

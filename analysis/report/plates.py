@@ -17,7 +17,7 @@ from fedping.analysis.rounds.history import LineHistory, Missing
 from fedping.analysis.statistics import Estimate
 from fedping.analysis.study.metrics import Measured
 from fedping.analysis.verdict import Comparison, Verdict
-from fedping.analysis.verdict.words import interval_text
+from fedping.analysis.verdict.words import interval_text, means_words
 from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def _effects(verdict: Verdict) -> Iterator[Plate]:
     differences = Plate(
         "differences",
         "How large are the differences?",
-        "The first arm minus the second, in units of the metric and in percent of the second, means over clients"
+        "The first arm minus the second, in units of the metric and in percent of the second, "
+        f"{means_words(verdict.tally.tails)} over clients"
         f"{'; of their first values' if interim else ''}. {decides if interim else beside}",
         _intervals_said(comparisons, difference_of, 3),
         partial(draw.draw_differences, comparisons),
@@ -107,8 +108,9 @@ def _over_time(verdict: Verdict) -> Iterator[Plate]:
         yield Plate(
             f"{OVER_TIME}-{metric.name}",
             f"The effect on {metric.title} over time",
-            f"The difference of the means over the clients of each {hours} (UTC), first arm minus second, with a 95 % "
-            "interval each. They decide nothing; they show whether an effect begins late, grows or fades.",
+            f"The difference of the {means_words(verdict.tally.tails)}, over the clients of each {hours} (UTC), first "
+            "arm minus second, with a 95 % interval each. They decide nothing; they show whether an effect begins "
+            "late, grows or fades.",
             "; ".join(
                 f"{one.pair[0]} against {one.pair[1]}: from {with_minus(f'{one.effects[0].difference.value:+.3f}')} to "
                 f"{with_minus(f'{one.effects[-1].difference.value:+.3f}')}"

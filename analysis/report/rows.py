@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from fedping.analysis.rounds import RoundTraffic
+from fedping.analysis.statistics import FEWEST_CLIENTS
+from fedping.analysis.study.metrics import NEAR
 from fedping.analysis.study.tally import WEEKS
 from fedping.analysis.tables import Table, means_table, p_value_table
 from fedping.analysis.verdict import Comparison, Plan, Verdict
 from fedping.analysis.verdict.parts import PartEffects
 from fedping.analysis.verdict.words import (
     SURVIVORS,
+    TICKETS,
     deciding_text,
     finding_sign,
+    fragility_text,
     interval_text,
+    means_words,
     p_text,
     percent_text,
     share_text,
@@ -63,11 +68,13 @@ def verdict_table(verdict: Verdict) -> Table:
                 percent_text(difference.value, base).strip(" ()") or "-",
                 interval_text(one.sequence).partition(" ")[2] if one.sequence else share_text(one.deciding),
                 *p,
+                fragility_text(one),
             )
         )
     decides = ["interval at any look"] if interim else ["larger in", "p corrected"]
-    heads = ("metric", "arms", "found", "first", "second", "difference", "percent", *decides)
-    return Table("The verdict: one client, one value", heads, tuple(rows), words=3)
+    heads = ("metric", "arms", "found", "first", "second", "difference", "percent", *decides, "overturned by")
+    means = f"; {means_words(verdict.tally.tails)}" if verdict.tally.tails else ""
+    return Table(f"The verdict: one client, one value{means}", heads, tuple(rows), words=3)
 
 
 def findings_table(verdict: Verdict) -> Table:
@@ -87,6 +94,7 @@ def findings_table(verdict: Verdict) -> Table:
 def effects_table(verdict: Verdict) -> Table:
     """Return a table with a row per comparison: its effect sizes by client, and the interval of an interim look."""
     looks = ["at any look"] if verdict.plan.interim else []
+    tails = ["untrimmed"] if verdict.tally.tails else []
     rows = []
     for one in verdict.comparisons:
         above, sequence = one.clients.superiority, [deciding_text(one)] if one.sequence else []
@@ -95,12 +103,14 @@ def effects_table(verdict: Verdict) -> Table:
                 *_which(one),
                 interval_text(one.clients.difference)
                 + percent_text(one.clients.difference.value, one.clients.means[1]),
+                *([interval_text(one.clients.untrimmed)] if tails and one.clients.untrimmed else []),
                 *sequence,
                 f"{above.value:.4f} [{above.low:.4f}, {above.high:.4f}]",
                 interval_text(one.clients.shift),
             )
         )
-    heads = ("metric", "arms", "difference", *looks, "superiority", "shift")
+    difference = "difference, winsorised" if tails else "difference"
+    heads = ("metric", "arms", difference, *tails, *looks, "superiority", "shift")
     return Table("How large, by client", heads, tuple(rows), words=2)
 
 
@@ -166,6 +176,16 @@ def table_notes(verdict: Verdict) -> list[str]:
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
     notes.extend(note for note in [personal_note(verdict)] if note)
+    if verdict.tally.tails:
+        notes.append(
+            f"Differences and means by client are {means_words(verdict.tally.tails)}, and so are those over time and "
+            "in groups. Where tails are heavy they estimate another number than the mean. The untrimmed difference and "
+            "its interval estimate the mean's; one client that claims much can set those."
+        )
+    if any(one.fragility is not None for one in verdict.comparisons):
+        how = "absent, those with the largest influence first" if plan.interim else "with the values that harm it most"
+        notes.append(f"'overturned by' is the number of clients who, {how}, would leave a finding unproven. {TICKETS}")
+    notes.extend(f"{one.too_few}." for one in verdict.comparisons if one.too_few is not None)
     if verdict.enrolled is None:
         notes.append("Pings do not tell how many clients were enrolled; --enrolled adds that number.")
     if verdict.tally.mixed:
@@ -178,7 +198,9 @@ def table_notes(verdict: Verdict) -> list[str]:
         notes.append(
             "This is an interim look: p-values hold for one look at the planned end and decide nothing here. The "
             "interval 'at any look' may be read as often as one likes; it is made from each client's first "
-            f"{measured.one}, which later pings do not change."
+            f"{measured.one}, which later pings do not change. For shares, and for counts that the study limits to "
+            f"{NEAR} or less, it is exact from the first client on; for other metrics it holds from {FEWEST_CLIENTS:,} "
+            "clients in each arm on, in the limit of many."
         )
     return notes
 

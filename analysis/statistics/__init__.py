@@ -4,8 +4,11 @@ Everything here is a pure function of :class:`ValueCounts`. Its cost and memory 
 values and do not depend on the number of pings or clients behind the counts.
 """
 
+from fedping.analysis.statistics.bounded import bounded_sequence
+from fedping.analysis.statistics.fragility import mean_fragility, rank_fragility
 from fedping.analysis.statistics.looks import (
     CORRECTIONS,
+    FEWEST_CLIENTS,
     Correction,
     bonferroni,
     confidence_sequence,
@@ -32,6 +35,7 @@ from fedping.analysis.statistics.ranks import (
 
 __all__ = [
     "CORRECTIONS",
+    "FEWEST_CLIENTS",
     "ClientSums",
     "Correction",
     "Estimate",
@@ -39,6 +43,7 @@ __all__ = [
     "SampleRatio",
     "ValueCounts",
     "bonferroni",
+    "bounded_sequence",
     "clustered_difference",
     "confidence_sequence",
     "deciding_level",
@@ -46,6 +51,8 @@ __all__ = [
     "holm",
     "mann_whitney",
     "mean_difference",
+    "mean_fragility",
+    "rank_fragility",
     "rank_interval",
     "sample_ratio",
     "superiority",

@@ -51,6 +51,16 @@ def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correctio
     return alpha / max(1, len(log10_p) - rejected)
 
 
+FEWEST_CLIENTS = 200
+"""Clients in each arm below which :func:`confidence_sequence` decides nothing.
+
+It is valid in the limit of many clients. With fewer, the measured variance is too often too small by chance: looks from
+two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
+"""
+
+LEAST_LEVEL = 1e-12
+"""The smallest level of a single test. Confidences are 1 minus a level; a double keeps four digits of this one."""
+
 PLANNED_CLIENTS = 100_000
 """The default number of clients in both arms at which the sequence is narrowest."""
 
@@ -61,7 +71,9 @@ def confidence_sequence(
     """Estimate mean(a) - mean(b), with an interval that holds at every look at once.
 
     It is valid if an observation, once counted, never changes and the next one is a new client: one value per client,
-    fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look.
+    fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look. Below
+    `FEWEST_CLIENTS` in an arm it is infinite; `fedping.analysis.statistics.bounded` has one that is exact from the
+    first client on, for values with known bounds.
 
     Args:
         a: the values of the first arm so far.
@@ -77,7 +89,7 @@ def confidence_sequence(
     if planned < 1:
         raise ValueError(f"a sequence is planned for at least one client, not for {planned}")
     value = a.mean - b.mean
-    if min(a.n, b.n) < 2:
+    if min(a.n, b.n) < FEWEST_CLIENTS:
         return Estimate(value, -math.inf, math.inf, confidence)
     error = math.sqrt(a.variance / a.n + b.variance / b.n)
     half = error * boundary(a.n + b.n, 1 - confidence, planned)

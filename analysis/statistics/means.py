@@ -58,6 +58,8 @@ def welch_difference(a: Moments, b: Moments, confidence: float = 0.95) -> Estima
 class ClientSums:
     """Sums over the clients of one arm, where n is a client's number of pings and s the sum of their values.
 
+    Squares of values far from 0 cancel, so ``total``, ``ss`` and ``sn`` may be sums of values minus a ``centre``.
+
     Attributes:
         clients: how many clients.
         pings: the sum of n.
@@ -65,6 +67,7 @@ class ClientSums:
         ss: the sum of s².
         sn: the sum of s · n.
         nn: the sum of n².
+        centre: what was subtracted from each ping's value before it was added to s.
     """
 
     clients: int
@@ -73,25 +76,27 @@ class ClientSums:
     ss: float
     sn: float
     nn: float
+    centre: float = 0.0
 
     @property
     def mean(self) -> float:
         """The mean over pings."""
-        return self.total / self.pings
+        return self.centre + self.total / self.pings
 
     @property
     def squared_error(self) -> float:
         """The variance of the mean over pings when clients, not pings, are independent (delta method)."""
         if self.clients < 2:
             return math.inf
-        residual = self.ss - 2 * self.mean * self.sn + self.mean**2 * self.nn
+        mean = self.total / self.pings
+        residual = self.ss - 2 * mean * self.sn + mean**2 * self.nn
         return max(0.0, residual) * self.clients / (self.clients - 1) / self.pings**2
 
 
 def clustered_difference(a: ClientSums, b: ClientSums, confidence: float = 0.95) -> Estimate:
     """Estimate the difference of two means over pings, with an interval that accounts for several pings per client."""
     refuse_level(confidence)
-    value = a.mean - b.mean
+    value = (a.centre - b.centre) + (a.total / a.pings - b.total / b.pings)
     half = float(ndtri((1 + confidence) / 2)) * math.sqrt(a.squared_error + b.squared_error)
     return Estimate(value, value - half, value + half, confidence)
 

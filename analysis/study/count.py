@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
-from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, gathered, parts_of
+from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, parts_of
 from fedping.protocol.analysed import Segment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
@@ -94,9 +94,11 @@ def count_study(
     clients = _clients(documents, metrics, segments, first_values).persist()
     try:
         values = _values(documents, clients, metrics, first_values).toArrow()
-        sums = _sums(clients, metrics).toArrow()
         reading.check()
-        tally = gathered(names, metrics, values, sums, first_values=first_values)
+        centres = centres_of(metrics, values)
+        sums = _sums(clients, centres).toArrow()
+        reading.check()
+        tally = gathered(names, metrics, values, sums, centres, first_values=first_values)
         tally = replace(tally, left_out=_left_out(every, study))
         tails = 0.0 if study.limits is None else study.limits.tails
         tally = tally.winsorised(tails)
@@ -428,8 +430,11 @@ def _on_grid(value: Column, digits: int) -> Column:
     return F.when(small, value).otherwise(F.rint(value * scale) / scale)
 
 
-def _sums(clients: DataFrame, metrics: Sequence[Metric]) -> DataFrame:
-    """Return one row per arm (null for clients of several) with the sums over its clients."""
+def _sums(clients: DataFrame, centres: Sequence[float]) -> DataFrame:
+    """Return one row per arm (null for clients of several) with the sums over its clients.
+
+    ``centres`` are, by metric, what is subtracted from each ping's value.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     n = F.col("n").cast("double")
@@ -441,8 +446,8 @@ def _sums(clients: DataFrame, metrics: Sequence[Metric]) -> DataFrame:
         F.sum("n").alias("n"),
         F.sum(n * n).alias("nn"),
     ]
-    for i in range(len(metrics)):
-        s = F.col(f"s{i}")
+    for i, centre in enumerate(centres):
+        s = F.col(f"s{i}") if centre == 0 else F.col(f"s{i}") - centre * n
         columns += [F.sum(s).alias(f"s{i}"), F.sum(s * s).alias(f"ss{i}"), F.sum(s * n).alias(f"sn{i}")]
     return clients.groupBy("arm").agg(*columns)
 

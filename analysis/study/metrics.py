@@ -7,7 +7,7 @@ a selection: without one there is no rank, the loss is 0 by definition, and what
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -34,6 +34,8 @@ class Metric:
         column: the column in Parquet, if it differs from the name.
         at_most: if given, the value is 1 where the column is at most this, else 0.
         equals: if given, the value is 1 where the column is this, else 0.
+        bounds: the least and the greatest value possible, fixed before any ping; None if there are none, or only ones
+            that lie far from what is measured (`NEAR`).
         digits: the number of significant digits kept. It bounds the number of distinct values (to 9 · 10^(d-1)
             per decade), and so the memory for their counts, while integers below 10^d stay exact.
     """
@@ -47,6 +49,7 @@ class Metric:
     column: str = ""
     at_most: float | None = None
     equals: str | int | None = None
+    bounds: tuple[float, float] | None = None
 
     @property
     def of(self) -> str:
@@ -138,9 +141,29 @@ def measured_by(document: DocumentType) -> Measured:
     return MEASURED[document.name]
 
 
+NEAR = 100
+"""The greatest span of bounds that counts as known bounds of a metric.
+
+Wider ones, such as the 0 to 1,000 of a new study's ranks, are there to refuse lies. An interval that allows for every
+value within them needs many times the clients (of ranks near 3, about ninety times).
+"""
+
+
 def metrics_of(study: Study) -> tuple[Metric, ...]:
     """Return all metrics of a study's arms: first those of its type of ping, then those it declares."""
-    return (*measured_by(study.document).metrics, *map(_declared, study.metrics))
+    metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
+    return tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
+
+
+def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
+    """Return the known bounds of a metric: of a share, or of a count that the study limits."""
+    if metric.at_most is not None or metric.equals is not None:
+        return 0.0, 1.0
+    if (limits := study.limits) is None:
+        return None
+    # A loss has limits too, but no unit in which they could be near.
+    most = {"rank_selected": limits.rank, "examples": limits.examples}.get(metric.of)
+    return None if most is None or not 0 < most <= NEAR else (0.0, float(most))
 
 
 def _declared(metric: StudyMetric) -> Metric:

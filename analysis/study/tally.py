@@ -40,17 +40,21 @@ class MetricTally:
         clients: one value per client, the mean over its pings.
         sums: each client's number of pings and sum of values, summed over clients.
         first: one value per client, that of its first ping; None unless requested.
+        untrimmed: the same before it was winsorised; None if it was not.
     """
 
     pings: ValueCounts
     clients: ValueCounts
     sums: ClientSums
     first: ValueCounts | None = None
+    untrimmed: MetricTally | None = None
 
     def winsorised(self, tails: float) -> MetricTally:
         """Return it with a share of the clients at either end moved inwards, so that none sets the mean alone."""
+        if not tails:
+            return self
         first = None if self.first is None else self.first.winsorised(tails)
-        return replace(self, clients=self.clients.winsorised(tails), first=first)
+        return replace(self, clients=self.clients.winsorised(tails), first=first, untrimmed=self)
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class StudyTally:
         parts: over time, then by segment, in order; empty unless asked for.
         hours: how many hours a part of the time has.
         left_out: how many landed pings count nowhere, by the reason why; without those for which none does.
+        tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
     """
 
     arms: Mapping[str, ArmTally]
@@ -125,6 +130,7 @@ class StudyTally:
     parts: tuple[Part, ...] = ()
     hours: int = 1
     left_out: Mapping[str, int] = field(default_factory=dict)
+    tails: float = 0.0
 
     def winsorised(self, tails: float) -> StudyTally:
         """Return it with every metric of every arm winsorised by client."""
@@ -132,11 +138,17 @@ class StudyTally:
             name: replace(arm, metrics={metric: each.winsorised(tails) for metric, each in arm.metrics.items()})
             for name, arm in self.arms.items()
         }
-        return replace(self, arms=arms)
+        return replace(self, arms=arms, tails=tails)
 
 
 def gathered(
-    arms: Sequence[str], metrics: Sequence[Metric], values: pa.Table, sums: pa.Table, *, first_values: bool
+    arms: Sequence[str],
+    metrics: Sequence[Metric],
+    values: pa.Table,
+    sums: pa.Table,
+    centres: Sequence[float],
+    *,
+    first_values: bool,
 ) -> StudyTally:
     """Assemble the counts.
 
@@ -145,6 +157,7 @@ def gathered(
         metrics: the counted metrics.
         values: rows (kind, arm, value, count), see `fedping.analysis.study.count`.
         sums: one row per arm, and one with no arm for the clients that named several.
+        centres: by metric, what was subtracted from each ping's value in ``sums``.
         first_values: whether ``values`` has each client's first value.
     """
     rows = {row["arm"]: row for row in sums.to_pylist()}
@@ -157,7 +170,7 @@ def gathered(
             clients=row.get("clients", 0),
             selections=row.get("n", 0),
             exposed=row.get("exposed", 0),
-            metrics={m.name: _metric(counts, row, i, number, first_values) for i, m in enumerate(metrics)},
+            metrics={m.name: _metric(counts, row, i, number, centres[i], first_values) for i, m in enumerate(metrics)},
             by_hour=_by_hour(counts, "hours", number),
             exposed_by_hour=_by_hour(counts, "exposed", number),
         )
@@ -174,9 +187,10 @@ class _Counts:
         self._values = table.column("value").to_numpy()
         self._counts = table.column("count").to_numpy()
 
-    def of(self, kind: str, arm: int) -> ValueCounts:
-        """Return the counts of one kind in one arm."""
-        here = (self._kinds == kind) & (self._arms == arm) & np.isfinite(self._values)
+    def of(self, kind: str, arm: int | None) -> ValueCounts:
+        """Return the counts of one kind in one arm, or in all of them."""
+        here = (self._kinds == kind) & np.isfinite(self._values)
+        here &= True if arm is None else self._arms == arm
         return ValueCounts.summed(self._values[here], self._counts[here])
 
 
@@ -184,7 +198,25 @@ def _by_hour(counts: _Counts, kind: str, arm: int) -> dict[int, int]:
     return {int(hour): count for hour, count in counts.of(kind, arm).to_mapping().items()}
 
 
-def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, first_values: bool) -> MetricTally:
+FAR = 1e3
+"""From which ratio of mean to standard deviation on sums are taken of values minus their mean.
+
+The squares of a ratio lose twice its digits, of the sixteen that a double has. Below, sums are those of earlier
+versions, to the bit.
+"""
+
+
+def centres_of(metrics: Sequence[Metric], values: pa.Table) -> list[float]:
+    """Return by metric what to subtract before summing: 0, or the mean of all pings' values if that is far from 0."""
+    counts = _Counts(values)
+    return [_centre(counts.of(f"p{i}", None)) for i in range(len(metrics))]
+
+
+def _centre(counts: ValueCounts) -> float:
+    return counts.mean if counts.n > 1 and abs(counts.mean) > FAR * math.sqrt(counts.variance) else 0.0
+
+
+def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, centre: float, first_values: bool) -> MetricTally:
     sums = ClientSums(
         clients=row.get("exposed", 0),
         pings=row.get("n", 0),
@@ -192,6 +224,7 @@ def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, first_values
         ss=row.get(f"ss{i}") or 0.0,
         sn=row.get(f"sn{i}") or 0.0,
         nn=row.get("nn") or 0.0,
+        centre=centre,
     )
     first = counts.of(f"f{i}", arm) if first_values else None
     return MetricTally(counts.of(f"p{i}", arm), counts.of(f"c{i}", arm), sums, first)

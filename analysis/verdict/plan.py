@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fedping.analysis.statistics.looks import PLANNED_CLIENTS, Correction
+from fedping.analysis.statistics.looks import LEAST_LEVEL, PLANNED_CLIENTS, Correction
 from fedping.analysis.study.metrics import METRICS, Metric, Window, measured_by, metric_named
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Study
@@ -56,6 +56,10 @@ class Plan:
                 raise InvalidSettings(f"arm '{pair[0]}' cannot be compared with itself")
         if not 0 < self.alpha < 1:
             raise InvalidSettings(f"the level alpha lies between 0 and 1, not at {self.alpha:g}")
+        if self.alpha / self.tests < LEAST_LEVEL:
+            raise InvalidSettings(
+                f"the level of each test is {self.alpha:g} / {self.tests:,}, below {LEAST_LEVEL:g}; raise --alpha"
+            )
 
     @property
     def tests(self) -> int:

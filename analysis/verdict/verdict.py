@@ -10,10 +10,13 @@ from typing import Literal, TypeAlias
 
 from fedping.analysis.statistics import (
     CORRECTIONS,
+    FEWEST_CLIENTS,
     Estimate,
     MannWhitney,
     SampleRatio,
+    ValueCounts,
     bonferroni,
+    bounded_sequence,
     clustered_difference,
     confidence_sequence,
     deciding_level,
@@ -21,6 +24,8 @@ from fedping.analysis.statistics import (
     holm,
     mann_whitney,
     mean_difference,
+    mean_fragility,
+    rank_fragility,
     rank_interval,
     sample_ratio,
     superiority,
@@ -42,6 +47,15 @@ class ClientLevel:
 
     Pings of one client are not independent: they share a person, a history and a habit. A test that counts each of them
     takes forty searches of one person for those of forty people, and finds differences that do not exist.
+
+    Attributes:
+        means: the means of both arms; winsorised where the study has ``tails``.
+        test: the rank test, of these values.
+        superiority: the probability of superiority.
+        shift: the median difference.
+        difference: the difference of ``means``.
+        untrimmed: the difference of the means before winsorising; None if nothing is winsorised.
+        untrimmed_means: these means; None likewise.
     """
 
     means: tuple[float, float]
@@ -49,6 +63,8 @@ class ClientLevel:
     superiority: Estimate
     shift: Estimate
     difference: Estimate
+    untrimmed: Estimate | None = None
+    untrimmed_means: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,9 @@ class Comparison:
             interval of the rank test at the level that the correction allows.
         base: the second arm's mean of the deciding values, the base of differences in percent.
         finding: the arm whose values are smaller, or that neither is certain.
+        fragility: how few clients would overturn the finding: with other values, where the rank test decides; by being
+            absent, at an interim look. None if there is none to overturn.
+        too_few: at an interim look, why nothing is decided yet whatever the values are, as a sentence; else None.
     """
 
     metric: Metric
@@ -92,6 +111,8 @@ class Comparison:
     deciding: Estimate
     base: float
     finding: Finding
+    fragility: int | None = None
+    too_few: str | None = None
 
     @property
     def null(self) -> float:
@@ -118,7 +139,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
     level = deciding_level(p, plan.alpha, plan.correction)
     made = []
     for i, (metric, pair, a, b) in enumerate(tallies):
-        sequence = _sequence(a, b, plan) if plan.interim else None
+        sequence = _sequence(metric, *_firsts(metric, a, b), plan) if plan.interim else None
         finding = _finding(clients[i], corrected[i], sequence, plan.alpha)
         pings = PingLevel(
             (a.pings.mean, b.pings.mean),
@@ -135,15 +156,21 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
                 log10_holm=holm(p)[i],
                 sequence=sequence,
                 deciding=sequence or rank_interval(clients[i].test, 1 - level),
-                base=b.clients.mean if sequence is None or b.first is None else b.first.mean,
+                base=b.clients.mean if sequence is None else _firsts(metric, a, b)[1].mean,
                 finding=finding,
+                fragility=_fragility(metric, a, b, plan, finding, level),
+                too_few=_too_few(metric, a, b) if plan.interim else None,
             )
         )
     return made
 
 
 def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:
+    raw = (a.untrimmed or a).clients, (b.untrimmed or b).clients
+    trimmed = a.untrimmed is not None or b.untrimmed is not None
     return ClientLevel(
+        untrimmed=mean_difference(*raw, confidence) if trimmed else None,
+        untrimmed_means=(raw[0].mean, raw[1].mean) if trimmed else None,
         means=(a.clients.mean, b.clients.mean),
         test=mann_whitney(a.clients, b.clients),
         superiority=superiority(a.clients, b.clients, confidence),
@@ -152,10 +179,48 @@ def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:
     )
 
 
-def _sequence(a: MetricTally, b: MetricTally, plan: Plan) -> Estimate:
+def _firsts(metric: Metric, a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
+    """Return the clients' first values that an interim look decides by.
+
+    Between known bounds no value has to be winsorised, and none may be: a value that moves with the quantiles of later
+    clients breaks the guarantee.
+    """
+    if metric.bounds is not None:
+        a, b = a.untrimmed or a, b.untrimmed or b
     if a.first is None or b.first is None:
         raise ValueError("an interim look needs each client's first value; count the study with first_values=True")
-    return confidence_sequence(a.first, b.first, plan.confidence, plan.planned)
+    return a.first, b.first
+
+
+def _sequence(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Estimate:
+    if metric.bounds is not None:
+        return bounded_sequence(a, b, metric.bounds, plan.confidence)
+    return confidence_sequence(a, b, plan.confidence, plan.planned)
+
+
+def _too_few(metric: Metric, a: MetricTally, b: MetricTally) -> str | None:
+    fewest = min(arm.n for arm in _firsts(metric, a, b))
+    if metric.bounds is not None or fewest >= FEWEST_CLIENTS:
+        return None
+    return (
+        f"No interim verdict on {metric.title} below {FEWEST_CLIENTS:,} clients in each arm, of which the smaller has "
+        f"{fewest:,}: without known bounds of its values, the interval holds for many clients only"
+    )
+
+
+def _fragility(
+    metric: Metric, a: MetricTally, b: MetricTally, plan: Plan, finding: Finding, level: float
+) -> int | None:
+    if finding == "inconclusive":
+        return None
+    if not plan.interim:
+        return rank_fragility(a.clients, b.clients, math.log10(level))
+
+    def shown(ours: ValueCounts, theirs: ValueCounts) -> bool:
+        sequence = _sequence(metric, ours, theirs, plan)
+        return sequence.excludes(0) and _direction(sequence.value) == finding
+
+    return mean_fragility(*_firsts(metric, a, b), shown)
 
 
 def _finding(clients: ClientLevel, log10_p: float, sequence: Estimate | None, alpha: float) -> Finding:

@@ -34,6 +34,10 @@ def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> s
         said = f"Users of {first} {did} than users of {second}: {numbers}"
         if comparison.ranks_against_means:
             said += ". The means say the opposite; most users decide, not the largest values"
+    if comparison.fragility is not None:
+        said += f". {_fragile(comparison)}"
+    elif comparison.too_few is not None:
+        said += f". {comparison.too_few}"
     return f"{said}. {_guardrail(comparison)}".strip() if _is_guardrail(comparison, plan) else f"{said}."
 
 
@@ -85,6 +89,41 @@ def left_out_sentence(tally: StudyTally) -> str | None:
     return f"{total:,} of {counted:,} landed pings were left out: {why}."
 
 
+TICKETS = (
+    "A client that decides a finding may be invented: without tickets anyone can draw ids until one belongs to an arm. "
+    "Before you believe a verdict that few clients would overturn, require tickets (docs/operators.md)."
+)
+"""What to do about a verdict that few clients make."""
+
+
+def fragility_text(comparison: Comparison) -> str:
+    """Return how few clients would overturn a finding, of all, as "37 of 6,000"; "-" without a finding."""
+    if comparison.fragility is None:
+        return "-"
+    return f"{comparison.fragility:,} of {comparison.clients.test.n_a + comparison.clients.test.n_b:,}"
+
+
+def fragility_sentence(comparisons: Sequence[Comparison]) -> str | None:
+    """Return how few clients would overturn the most fragile finding, and the remedy; None without a finding."""
+    found = [one for one in comparisons if one.fragility is not None]
+    if not found:
+        return None
+    least = min(found, key=lambda one: one.fragility or 0)
+    which = f" ({least.metric.title}, {least.pair[0]} against {least.pair[1]})" if len(found) > 1 else ""
+    return f"{_fragile(least)}{which}. {TICKETS}"
+
+
+def _fragile(comparison: Comparison) -> str:
+    clients = "client" if comparison.fragility == 1 else "clients"
+    how = "with other values would" if comparison.sequence is None else "less would"
+    return f"{fragility_text(comparison)} {clients} {how} overturn this finding"
+
+
+def means_words(tails: float) -> str:
+    """Return what the means of clients' values are: "means", or with tails that they are winsorised."""
+    return f"means winsorised at {100 * tails:.3g} % of the clients at either end" if tails else "means"
+
+
 def finding_sign(comparison: Comparison) -> str:
     """Return a finding as a sign and a word, so that better and worse differ not only in colour."""
     if comparison.finding == "inconclusive":
@@ -131,18 +170,25 @@ def deciding_text(comparison: Comparison) -> str:
 
 def interval_text(estimate: Estimate, digits: int = 3) -> str:
     """Return an estimate with its interval, always with signs."""
+    if math.isinf(estimate.low) and math.isinf(estimate.high):
+        return with_minus(f"{estimate.value:+.{digits}f} [too few clients]")
     written = f"{estimate.value:+.{digits}f} [{estimate.low:+.{digits}f}, {estimate.high:+.{digits}f}]"
     return with_minus(written)
 
 
 def _numbers(comparison: Comparison, plan: Plan, unit: str) -> str:
     level = comparison.clients
-    means = with_minus(f"{level.means[0]:.3f} against {level.means[1]:.3f} on average")
+    average = "on average" if level.untrimmed is None else "on winsorised average"
+    means = with_minus(f"{level.means[0]:.3f} against {level.means[1]:.3f} {average}")
+    if comparison.too_few is not None:
+        return f"{means} so far"
     if comparison.sequence is not None:
         return f"{means} so far, first {unit}s differ by {deciding_text(comparison)} at any look"
     log10_p = comparison.log10_holm if plan.correction == "holm" else comparison.log10_bonferroni
     value = level.difference.value
     difference = with_minus(f"{value:+.3f}") + percent_text(value, comparison.base)
+    if level.untrimmed is not None:
+        difference += f" (untrimmed {interval_text(level.untrimmed)})"
     return (
         f"{means}, {difference}; a user of {comparison.pair[0]} has "
         f"the larger value in {deciding_text(comparison)} of all pairs, p = {p_text(log10_p)} corrected"
@@ -156,6 +202,8 @@ def _guardrail(comparison: Comparison) -> str:
         return "Guardrail held: it became better."
     estimate = comparison.sequence or comparison.clients.difference
     worst = estimate.high if comparison.metric.better == "less" else -estimate.low
+    if math.isinf(worst):
+        return "Guardrail: no harm shown, and none ruled out: there are too few clients."
     worst = max(0.0, worst)
     share = percent_text(worst, comparison.base).replace("+", "")
     return f"Guardrail: no harm shown, though up to {worst:.3f}{share} worse cannot be ruled out."
@@ -190,6 +238,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
         "pings": verdict.study.pings,
         "verdict": verdict.headline,
         "caution": caution,
+        "fragility": fragility_sentence(verdict.comparisons),
         "sentences": list(verdict.sentences),
         "notes": list(notes),
         "window": plan.window.words,
@@ -265,7 +314,11 @@ def _metric(metric: Metric) -> dict[str, str | None]:
 def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
     arm = verdict.tally.arms[name]
     means = {
-        metric: {"per_ping": _finite(tally.pings.mean), "per_client": _finite(tally.clients.mean)}
+        metric: {
+            "per_ping": _finite(tally.pings.mean),
+            "per_client": _finite(tally.clients.mean),
+            "per_client_untrimmed": _finite((tally.untrimmed or tally).clients.mean),
+        }
         for metric, tally in arm.metrics.items()
     }
     return {
@@ -297,6 +350,8 @@ def _comparison(one: Comparison, verdict: Verdict) -> dict[str, Any]:
         "pair": list(one.pair),
         "finding": one.finding,
         "worse": is_worse(one),
+        "fragility": one.fragility,
+        "too_few": one.too_few,
         "decides": {"scale": "superiority" if one.sequence is None else "difference", **_estimate(one.deciding)},
         "percent": _percent(one.sequence or clients.difference, one.base),
         "per_client": {
@@ -309,6 +364,9 @@ def _comparison(one: Comparison, verdict: Verdict) -> dict[str, Any]:
             "superiority": _estimate(clients.superiority),
             "hodges_lehmann": _estimate(clients.shift),
             "difference": _estimate(clients.difference),
+            "tails": verdict.tally.tails,
+            "untrimmed_means": None if clients.untrimmed_means is None else list(clients.untrimmed_means),
+            "untrimmed_difference": None if clients.untrimmed is None else _estimate(clients.untrimmed),
         },
         "per_ping": {
             **_test(pings.test),
@@ -317,6 +375,7 @@ def _comparison(one: Comparison, verdict: Verdict) -> dict[str, Any]:
             "percent": _percent(pings.difference, pings.means[1]),
         },
         "anytime_valid": None if one.sequence is None else _estimate(one.sequence),
+        "anytime_bounds": None if one.sequence is None or one.metric.bounds is None else list(one.metric.bounds),
     }
 
 

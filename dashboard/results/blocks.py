@@ -26,6 +26,8 @@ class Row:
     tone: str
     decides: str
     difference: str
+    untrimmed: str
+    fragility: str
     p: str
     p_bonferroni: str
     p_holm: str
@@ -65,6 +67,8 @@ def _row(one: Document, sentence: str, better: str | None) -> Row:
         tone=tag[1],
         decides=_decides(one),
         difference=_with_percent(clients),
+        untrimmed=interval_text(_estimate(raw)) if (raw := clients.get("untrimmed_difference")) else "-",
+        fragility=f"{few:,} of {sum(clients['n']):,}" if (few := one.get("fragility")) is not None else "-",
         p=p_text(clients["log10_p"]),
         p_bonferroni=p_text(clients["log10_p_bonferroni"]),
         p_holm=p_text(clients["log10_p_holm"]),

@@ -49,6 +49,12 @@ def _least(one: Document, document: Document) -> tuple[float, float] | None:
         now = half * (1 + more / -float(ndtri(level / 2)))
         return now, now
     planned = document["planned_clients"]
+    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
+        plain = one["per_client"]["difference"]
+        if plain["low"] is None or plain["high"] is None:
+            return None
+        now = half + more * (plain["high"] - plain["low"]) / 2 / -float(ndtri(level / 2))
+        return now, now * math.sqrt(n / planned)
     error = half / boundary(n, level, planned)
     at_end = error * math.sqrt(n / planned)
     return half + more * error, at_end * (boundary(planned, level, planned) + more)

@@ -35,9 +35,13 @@ def _comparison(one: Document, document: Document) -> dict[str, Any]:
         "second": second,
         "finding": one["finding"],
         "worse": one["worse"],
+        "fragility": one.get("fragility"),
         **_sides("clients", clients["n"]),
         **_sides("mean", clients["means"]),
         **_estimate("difference", clients["difference"]),
+        "tails": clients.get("tails"),
+        **_sides("untrimmed_mean", clients.get("untrimmed_means") or (None, None)),
+        **_estimate("untrimmed_difference", clients.get("untrimmed_difference") or dict.fromkeys(_BOUNDS)),
         "p": clients["p"],
         "log10_p": clients["log10_p"],
         "p_bonferroni": clients["p_bonferroni"],
@@ -64,7 +68,8 @@ def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
     means = {
         f"{metric}_per_{unit}": values[f"per_{unit}"]
         for metric, values in arm["means"].items()
-        for unit in ("client", "ping")
+        for unit in ("client", "ping", "client_untrimmed")
+        if f"per_{unit}" in values
     }
     return {
         "study": document["study"],
@@ -85,7 +90,7 @@ def used_of(arm: Document) -> str:
     return "with_examples" if "with_examples" in arm else "selections"
 
 
-def _sides(name: str, values: Sequence[float]) -> dict[str, float]:
+def _sides(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
     return {f"{name}_first": values[0], f"{name}_second": values[1]}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.counting import TIMES, counting_session, milliseconds
+from fedping.counting import ITERATION, TIMES, counting_session, milliseconds
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.terminal import status
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @click.option("--guardrails", default="", help="Metrics that must not become worse; the rest are goals.")
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm among all tests.")
 @click.option("--correction", type=click.Choice(["bonferroni", "holm"]), default="bonferroni", show_default=True)
-@click.option("--from-iteration", type=int, help="First model version whose pings count.")
-@click.option("--to-iteration", type=int, help="Last model version whose pings count.")
+@click.option("--from-iteration", type=ITERATION, help="First model version whose pings count.")
+@click.option("--to-iteration", type=ITERATION, help="Last model version whose pings count.")
 @click.option("--since", type=TIMES, help="Only pings received from this time on (UTC).")
 @click.option("--until", type=TIMES, help="Only pings received before this time (UTC).")
 @click.option(
@@ -49,11 +49,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--planned-clients",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, 10**15),
     help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.  "
     "[default: 100000]",
 )
-@click.option("--enrolled", type=click.IntRange(min=1), help="Clients enrolled in all arms, if known; for the report.")
+@click.option(
+    "--enrolled", type=click.IntRange(1, 10**15), help="Clients enrolled in all arms, if known; for the report."
+)
 @click.option("--html", type=LocalPath(dir_okay=False), help="Write a report to this file.")
 @click.option(
     "--figures",
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--subsample",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10**9),
     help="For --html and --figures: how many pings of an iteration are drawn to see how well so few do.  "
     "[default: 2000]",
 )
@@ -171,6 +173,7 @@ def _tell_private(store: ModelStore, study: Study, alpha: float, html: Path | No
     from msgspec.json import encode
 
     from fedping.analysis.private import in_words, private_result
+    from fedping.analysis.statistics.looks import LEAST_LEVEL
     from fedping.server_jobs.privacy.spent import SIMULATED
 
     context = click.get_current_context()
@@ -185,9 +188,9 @@ def _tell_private(store: ModelStore, study: Study, alpha: float, html: Path | No
             f"study '{study.name}' is private: its pings are deleted after each round, so that {about_pings[0]} would "
             "change nothing; leave it out"
         )
-    if not 0 < alpha < 1:
+    if not LEAST_LEVEL <= alpha < 1:
         raise InvalidSettings(
-            f"--alpha {alpha:g} is no chance of a false alarm; give one between 0 and 1, such as 0.05"
+            f"--alpha {alpha:g} is no chance of a false alarm; give one from {LEAST_LEVEL:g} to below 1, such as 0.05"
         )
     result = private_result(store, study, 1 - alpha)
     caution = SIMULATED if store.declared(study.name).simulated else ""

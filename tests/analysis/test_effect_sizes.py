@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import brunnermunzel, norm, t, ttest_ind
 
+from fedping.analysis import statistics
 from fedping.analysis.statistics import (
     ClientSums,
     ValueCounts,
@@ -150,3 +151,35 @@ def test_winsorised_counts_move_a_share_at_either_end_to_the_nearest_value_insid
 
 def test_one_claim_sets_no_mean_of_a_small_arm() -> None:
     assert ValueCounts.of([0, 1, 2, 3, 1_000_000]).winsorised(0.005).mean == (1 + 1 + 2 + 3 + 3) / 5
+
+
+@pytest.mark.parametrize("centre", [1.7e12, -3.0e13])
+def test_the_interval_by_ping_of_values_far_from_zero_does_not_cancel(centre: float) -> None:
+    """Milliseconds since 1970 have a mean of ten million standard deviations; sums are taken of values minus it."""
+    import pyarrow as pa
+
+    from fedping.analysis.study.metrics import Metric
+    from fedping.analysis.study.tally import centres_of, gathered
+
+    rng = np.random.default_rng(6)
+    near = [rng.normal(0, 20, (50, 3)).round() for _ in range(2)]
+    metric = Metric("at", "time", "earlier", "later", digits=16)
+
+    def told(offset: float) -> statistics.Estimate:
+        rows = [("p0", arm, value + offset, 1) for arm, pings in enumerate(near) for value in pings.ravel().tolist()]
+        values = pa.table(dict(zip(("kind", "arm", "value", "count"), map(list, zip(*rows, strict=True)), strict=True)))
+        centres = centres_of([metric], values)
+        assert (centres[0] == 0) == (offset == 0)
+        sums = []
+        for arm, pings in enumerate(near):
+            s, n = (pings + offset).sum(axis=1) - centres[0] * 3, 3.0
+            sums.append(
+                {"arm": arm, "clients": 50, "exposed": 50, "pings": 150, "n": 150, "nn": 50 * n * n, "s0": s.sum()}
+            )
+            sums[-1] |= {"ss0": (s * s).sum(), "sn0": (s * n).sum(), "duplicates": 0}
+        tally = gathered(["a", "b"], [metric], values, pa.Table.from_pylist(sums), centres, first_values=False)
+        return clustered_difference(*(tally.arms[arm].metrics["at"].sums for arm in "ab"))
+
+    plain, far = told(0.0), told(centre)
+    assert (far.value, far.low, far.high) == pytest.approx((plain.value, plain.low, plain.high), abs=0.02)
+    assert plain.low < plain.value < plain.high

@@ -1,5 +1,7 @@
 """A planner's three questions agree with each other, and with what is enrolled, exposed and corrected."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -135,3 +137,47 @@ def test_power_in_the_report_is_the_formula_s() -> None:
     assert report.rows[0].formula == power_of(effect, 3000, 1000)
     with pytest.raises(InvalidSettings, match="needs an effect"):
         answer(RANKS, Design(), None, 1000, (10,))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--change -0.05 --alpha 1e-320",
+        "--change -0.05 --alpha 1e-17",
+        "--change -0.05 --tests 100000000000000000000000000000000000000000000",
+        "--change -0.05 --users 100000000000000000000",
+        "--users 100000000000000000000",
+        "--change -0.05 --table 1e20",
+        "--change -0.05 --shares 1e-300/1",
+        "--change -0.05 --exposed 1e-300",
+        "--change -1e-12",
+        "--superiority 0.5000000001",
+        "--counts 0:1e308,1:1e308 --change -0.05",
+        "--counts=-1e308:5,1e308:5 --change 1e307",
+    ],
+)
+def test_numbers_beyond_any_study_are_refused_in_a_sentence(given: str) -> None:
+    from click.testing import CliRunner
+
+    from fedping.commands.power.effect import effect
+    from fedping.protocol.errors import FedpingError
+
+    counts = [] if "--counts" in given else ["--counts", "0:80,1:20"]
+    ended = CliRunner().invoke(effect, [*given.split(), *counts, "--simulations", "100"])
+    assert isinstance(ended.exception, FedpingError), ended.output
+    assert "--" in str(ended.exception) or "the value" in str(ended.exception)
+
+
+def test_the_least_level_is_planned_as_its_quantile_says_and_a_verdict_has_none_below_it() -> None:
+    from scipy.stats import norm
+
+    from fedping.analysis.statistics.looks import LEAST_LEVEL
+    from fedping.analysis.statistics.power import noether_size
+    from fedping.analysis.study import METRICS
+    from fedping.analysis.verdict import Plan
+
+    quantiles = norm.isf(LEAST_LEVEL / 2) + norm.ppf(0.8)
+    assert noether_size(0.6, 0.8, LEAST_LEVEL) == math.ceil(quantiles**2 / (3 * 0.1**2))
+    assert Plan(metrics=METRICS[:1], pairs=(("a", "b"),), alpha=LEAST_LEVEL).confidence < 1
+    with pytest.raises(InvalidSettings, match="--alpha"):
+        Plan(metrics=METRICS[:2], pairs=(("a", "b"),), alpha=LEAST_LEVEL)

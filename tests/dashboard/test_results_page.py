@@ -270,6 +270,17 @@ def test_power_and_the_time_to_the_planned_end_are_told(client: FlaskClient, kee
     assert re.search(r"treatment and control: 3,995 clients to the planned end, (about|none)", said)
 
 
+def test_the_least_difference_of_an_exact_look_shrinks_with_the_root_of_the_clients(study: Study) -> None:
+    document = as_document(verdict_of(Asked(metrics=("num_chars_typed",)), study))
+    one = document["comparisons"][0]
+    n = sum(one["per_client"]["n"])
+    document |= {"interim": True, "planned_clients": 4 * n}
+    one |= {"anytime_valid": {"value": 0.1, "low": -0.1, "high": 0.3, "confidence": 0.95}, "anytime_bounds": [0, 20]}
+    now, then = (float(each) for each in re.findall(r"from about ([0-9.]+) \(", outlook(document)[0]))
+    assert now > 0.2
+    assert then == pytest.approx(now / 2, rel=0.01)
+
+
 def test_the_least_difference_that_is_shown_has_the_power_that_is_said(study: Study) -> None:
     asked = Asked(metrics=("num_chars_typed",))
     document = as_document(verdict_of(asked, study))

@@ -157,7 +157,7 @@ def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, sh
         alpha: the two-sided level of the test, after correction for many tests.
         share: the share of the users that is in the first arm.
     """
-    quantiles = float(ndtri(1 - alpha / 2) + ndtri(power))
+    quantiles = float(-ndtri(alpha / 2) + ndtri(power))
     return math.ceil(quantiles**2 / (12 * share * (1 - share) * _distance(superiority) ** 2))
 
 
@@ -169,7 +169,7 @@ def sample_size(effect: Effect, power: float = 0.8, alpha: float = 0.05, share: 
     """
     null = math.sqrt(effect.null_spread(share) / (share * (1 - share)))
     there = math.sqrt(effect.spread_a / share + effect.spread_b / (1 - share))
-    needed = float(ndtri(1 - alpha / 2)) * null + float(ndtri(power)) * there
+    needed = float(-ndtri(alpha / 2)) * null + float(ndtri(power)) * there
     return math.ceil((needed / _distance(effect.superiority)) ** 2)
 
 
@@ -177,7 +177,7 @@ def power_of(effect: Effect, n_a: int, n_b: int, alpha: float = 0.05) -> float:
     """Return the probability that the test of n_a against n_b users rejects at the two-sided level alpha."""
     null = math.sqrt(effect.null_spread(n_a / (n_a + n_b)) * (1 / n_a + 1 / n_b))
     there = math.sqrt(effect.spread_a / n_a + effect.spread_b / n_b)
-    reach, distance = float(ndtri(1 - alpha / 2)) * null, effect.superiority - 0.5
+    reach, distance = float(-ndtri(alpha / 2)) * null, effect.superiority - 0.5
     return float(ndtr((distance - reach) / there) + ndtr((-reach - distance) / there))
 
 

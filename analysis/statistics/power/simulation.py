@@ -67,7 +67,7 @@ def simulated_power(
         studies: how many studies to draw.
     """
     p, q = (each / each.sum() for each in aligned_probabilities(effect.a, effect.b))
-    beyond, at_a_time, rejections = ndtri(1 - alpha / 2), max(1, CELLS_AT_A_TIME // len(p)), 0
+    beyond, at_a_time, rejections = -ndtri(alpha / 2), max(1, CELLS_AT_A_TIME // len(p)), 0
     for begun in range(0, studies, at_a_time):
         portion = min(at_a_time, studies - begun)
         scores = rank_scores(rng.multinomial(n_a, p, portion), rng.multinomial(n_b, q, portion))

@@ -52,13 +52,19 @@ function effect(element, name, found) {
     note: () =>
       `The ${Number((100 * rows[0].confidence).toPrecision(4))} % intervals decide: a dot is filled if its interval leaves out ` +
       (found.interim ? "0, and they hold at every look. " : "50 %, and hollow if not. ") +
-      "Beside each: the difference of means, first minus second, and the same in percent of the second.",
+      `Beside each: the difference of means${winsorised(found)}, first minus second, and the same in percent of the second.`,
     table: () => ({
       head: ["first", "second", found.interim ? "difference" : "larger in, %", "low", "high", "difference of means", "in percent", "finding"],
       rows: rows.map((row) => [...row.pair, row.value, row.low, row.high, row.difference, row.percent, row.sure ? "shown" : "inconclusive"]),
     }),
   }).update(found);
 }
+
+/** What is to be said of differences of means: in a study with tails they are winsorised. */
+const winsorised = (found) => {
+  const tails = found.comparisons[0]?.per_client.tails;
+  return tails ? ` (winsorised at ${Number((100 * tails).toPrecision(3))} % of the clients at either end)` : "";
+};
 
 const between = (pair) => `${pair[0]} − ${pair[1]}`;
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedping.counting import TIMES, counting_session, milliseconds
+from fedping.counting import ITERATION, TIMES, counting_session, milliseconds
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.terminal import status
@@ -39,8 +39,8 @@ def _pilot_options(command: _Command) -> _Command:
             show_default=True,
             help="What one value belongs to; the verdict of 'fedping analyze' counts clients.",
         ),
-        click.option("--from-iteration", type=int, help="Of the pilot: first model version whose pings count."),
-        click.option("--to-iteration", type=int, help="Of the pilot: last model version whose pings count."),
+        click.option("--from-iteration", type=ITERATION, help="Of the pilot: first model version whose pings count."),
+        click.option("--to-iteration", type=ITERATION, help="Of the pilot: last model version whose pings count."),
         click.option("--since", type=TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
         click.option("--until", type=TIMES, help="Of the pilot: only pings received before this time (UTC)."),
         click.option("--master", help="Spark's master URL, to count the pilot; else local[*]."),

@@ -28,6 +28,9 @@ from tests.golden.reading.common import answers, files
 
 OVER = ("training.rate=0.125,0.25", "sampling.clients=3,5")
 SIMULATED = {"simulated": "small", "hushed": "hushed"}
+RUN_AGAIN = {"sweep"}
+"""Folders in which finished runs are run again, as their AUC was computed from bins and others are left to do."""
+
 OF_THE_CLOCK = ("seconds", "begun", "version")
 
 
@@ -58,7 +61,7 @@ def laboratory(place: Path) -> dict[str, Any]:
         begun = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("run.json"))
         before = {name: files(out / name) for name in begun}
         summary = run_experiment(experiment, out, jobs=1)
-    for name, contents in before.items():
+    for name, contents in before.items() if place.name not in RUN_AGAIN else ():
         assert files(out / name) == contents, f"{place.name}: {name} was finished, and is not as it was"
     return {
         "digest": summary.digest,
