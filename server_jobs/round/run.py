@@ -117,6 +117,8 @@ class RoundResult:
         influence: who moved the model, as in :class:`fedping.model_store.version.Aggregate`.
         update_bytes: the size of the used updates as encoded; of a private line, and where nothing was read, 0.
         privacy: what a private line has spent; of such a line, numbers of clients are those that the noise shows.
+        capped: clients that count for fewer examples than they claim, as in
+            :class:`fedping.model_store.version.Aggregate`.
     """
 
     status: Literal[
@@ -153,6 +155,7 @@ class RoundResult:
     stage: StageSeen | None = None
     privacy: PrivacySpent | None = None
     update_bytes: int = 0
+    capped: int | None = None
 
     @property
     def sentence(self) -> str:
@@ -398,6 +401,7 @@ def run_round(
         arms=aggregate.arms,
         influence=made.influence,
         update_bytes=aggregate.update_bytes,
+        capped=made.capped,
     )
     if length is not None and not is_over(length, minutes, made):
         told = missing(length, made)
@@ -577,6 +581,8 @@ def aggregate_of(
         measured = (partial.total for partial in partials(replace(rules, measures=True)))
         looking = replace(looking, bound=first_bound(line, measured))
     found = combined(partials(looking), looking)
+    if published is not None and (published.aggregate is None or published.aggregate.capped is None):
+        found = replace(found, updates=structs.replace(found.updates, capped=None))
     if found.registers is None:
         return found
     together = with_more(known or no_clients(looking.salt), found.registers)

@@ -329,6 +329,7 @@ def test_a_majority_that_one_client_can_be_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str, by: str
 ) -> None:
     described = study({**LOGISTIC, **ARRAYS}, pipeline={"aggregate": {"by": by}, "weighting": weighting})
+    described["limits"] = {"examples": 50}
     code, _, said = checked(tmp_path, capsys, described)
     assert code == 0
     assert len(said) == (weighting != "client" and by != "mean")
@@ -444,3 +445,23 @@ def test_it_tells_which_arm_is_personal_and_by_what(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "follows main  applies submits personal" in out
     assert "clients of personal arms keep something of their own, by fine_tune from version 12 on" in out
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        ({}, "a ping counts as 1,000 examples at most"),
+        ({"limits": {"examples": 5000}}, ""),
+        ({"limits": {"examples": 1000}}, ""),
+        ({"limits": {}}, "no limit on the examples"),
+    ],
+)
+def test_as_how_many_examples_a_ping_counts_is_told_where_examples_are_votes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: dict[str, Any], warned: str
+) -> None:
+    described = study({**LOGISTIC, **ARRAYS}, pipeline={"weighting": "examples"}) | said
+    code, _, errors = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert [warned in line and "'examples' in [limits]" in line for line in errors] == [True] * bool(warned)
+    (tmp_path / "client").mkdir()
+    assert checked(tmp_path / "client", capsys, study({**LOGISTIC, **ARRAYS}) | said)[2] == []
