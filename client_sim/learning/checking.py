@@ -180,6 +180,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
     name, spec = line.spec.model, line.spec
     yield from _check_aggregate(line)
     yield from _check_votes(line)
+    yield from _check_bound(line)
     yield from _check_examples(study, line)
     yield from _check_upload(line)
     try:
@@ -284,6 +285,18 @@ def _check_pings(study: Study, line: Line) -> None:
             f"{_spec_of(line)} has the model '{line.spec.model}', which learns from examples, but the study takes "
             f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
         )
+
+
+def _check_bound(line: Line) -> Iterator[str]:
+    """Tell of a mean of updates of any length, which a single hostile client decides."""
+    bounded = line.limits is not None and (line.limits.norm or line.limits.weight)
+    signs = any(isinstance(link, Sign | Signs) for link in line.upload)
+    if not line.pipeline.is_linear or bounded or signs or line.privacy is not None:
+        return
+    yield (
+        f"[lines.pipeline] of line '{line.name}' takes the mean of updates that may have any length, so a single "
+        "hostile client can ruin the model; leave 'clip' out for the usual bound, or set a 'norm' in [lines.limits]"
+    )
 
 
 def _check_examples(study: Study, line: Line) -> Iterator[str]:
