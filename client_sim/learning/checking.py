@@ -293,9 +293,10 @@ def _check_bound(line: Line) -> Iterator[str]:
     signs = any(isinstance(link, Sign | Signs) for link in line.upload)
     if not line.pipeline.is_linear or bounded or signs or line.privacy is not None:
         return
+    remedy = "" if adds_mean(line.training) else "leave 'clip' out for the usual bound, or "
     yield (
         f"[lines.pipeline] of line '{line.name}' takes the mean of updates that may have any length, so a single "
-        "hostile client can ruin the model; leave 'clip' out for the usual bound, or set a 'norm' in [lines.limits]"
+        f"hostile client can ruin the model; {remedy}set a 'norm' in [lines.limits]"
     )
 
 
