@@ -81,7 +81,7 @@ DEFENCES: dict[str, Raw] = {
     "none": {},
     "default": {
         "clip": {"by": "quantile", "units": "step", "multiple": 0.1},
-        "optimizer": {"optimizer": "rprop", "quorum": {"decides": 0.01, "hastens": 0.1, "slows": 0.9}},
+        "optimizer": {"optimizer": "rprop", "quorum": {"decides": 0.015, "hastens": 0.1, "slows": 0.9}},
     },
     "clip": {"clip": {"by": "quantile", "units": "step", "multiple": 0.1}},
     "clip, median by step": {"clip": {"by": "quantile", "units": "step"}},

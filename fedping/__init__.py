@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedping.client_sim.data import Table, Target, table
     from fedping.client_sim.learning.mini_batches import local_steps
     from fedping.client_sim.learning.models.arrays import array
+    from fedping.creating import create_study
     from fedping.experiments.laboratory.comparing import Comparison
     from fedping.extending import (
         aggregation,
@@ -58,6 +59,7 @@ _HOME = {
     "array": "fedping.client_sim.learning.models.arrays",
     "client_algorithm": "fedping.extending",
     "compare": "fedping.running",
+    "create_study": "fedping.creating",
     "data_set": "fedping.extending",
     "local_steps": "fedping.client_sim.learning.mini_batches",
     "metric": "fedping.extending",
@@ -98,6 +100,7 @@ __all__ = [
     "array",
     "client_algorithm",
     "compare",
+    "create_study",
     "data_set",
     "local_steps",
     "metric",

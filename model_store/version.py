@@ -74,7 +74,8 @@ class Aggregate(Struct, frozen=True, kw_only=True):
     ``mean`` is the weighted mean update, ``m2`` the weighted sum of squared deviations from it, both of length m;
     ``weight`` is the sum of the weights, which is the number of clients, of pings or of examples as the pipeline's
     weighting says. ``influence`` is None where nobody looked: versions from before it was told, and lines whose updates
-    say nothing one by one.
+    say nothing one by one. ``capped`` is the number of clients with a usable ping that claims more examples than the
+    study's limit, for which it counts; None where examples are no votes or have no limit, and in older versions.
     """
 
     pings: int
@@ -83,6 +84,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
     mean: tuple[float, ...]
     m2: tuple[float, ...]
     influence: Influence | None = None
+    capped: int | None = None
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -411,6 +413,7 @@ class Counted(Struct, frozen=True, kw_only=True):
 
     pings: int
     clients: int
+    capped: int | None = None
 
 
 class Charge(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from fedping.client_sim.models import ranking_models
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import found
+from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Eden, Mask, Sign, Signs, Upload, UploadLink, name_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalRProp
 from fedping.protocol.personalization import FineTune, Personalization, Vector
@@ -200,6 +201,8 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
     name, spec = line.spec.model, line.spec
     yield from _check_aggregate(line)
     yield from _check_votes(line)
+    yield from _check_bound(line)
+    yield from _check_examples(study, line)
     yield from _check_upload(line)
     try:
         check_server(line.training, line.pipeline, line.upload, is_private=line.privacy is not None)
@@ -305,6 +308,37 @@ def _check_pings(study: Study, line: Line) -> None:
         raise InvalidSettings(
             f"{_spec_of(line)} has the model '{line.spec.model}', which learns from examples, but the study takes "
             f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
+        )
+
+
+def _check_bound(line: Line) -> Iterator[str]:
+    """Tell of a mean of updates of any length, which a single hostile client decides."""
+    bounded = line.limits is not None and (line.limits.norm or line.limits.weight)
+    signs = any(isinstance(link, Sign | Signs) for link in line.upload)
+    if not line.pipeline.is_linear or bounded or signs or line.privacy is not None:
+        return
+    remedy = "" if adds_mean(line.training) else "leave 'clip' out for the usual bound, or "
+    yield (
+        f"[lines.pipeline] of line '{line.name}' takes the mean of updates that may have any length, so a single "
+        f"hostile client can ruin the model; {remedy}set a 'norm' in [lines.limits]"
+    )
+
+
+def _check_examples(study: Study, line: Line) -> Iterator[str]:
+    """Tell as how many examples a ping counts at most where examples are votes and the file does not say it."""
+    if line.pipeline.weighting != "examples" or study.document.ranked:
+        return
+    where = f"[lines.pipeline] of line '{line.name}' has weighting = \"examples\""
+    most = study.limits.examples if study.limits is not None else None
+    if most is None and line.pipeline.most_votes is None:
+        yield (
+            f"{where}, and no limit on the examples that a ping claims, so that a single client can have most of the "
+            "votes; set 'examples' in [limits] to the most that an honest client has"
+        )
+    elif study.limits == usual_limits(study.document):
+        yield (
+            f"{where}, and a ping counts as {most:,} examples at most: a client with more weighs less than it would "
+            "in the laboratory; set 'examples' in [limits] to the most that an honest client has"
         )
 
 

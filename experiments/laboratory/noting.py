@@ -13,6 +13,7 @@ from fedping.experiments.laboratory.evaluation.tallies import Regression
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.users import UserSearches
+from fedping.protocol.limits import MOST_EXAMPLES
 from fedping.protocol.personalization import FineTune, Vector
 
 _CLASSES_LISTED = 5
@@ -24,6 +25,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     yield from _of_population(setup, problem)
     if not isinstance(problem.train, UserSearches):  # users have new data in every round
         yield from _of_clients(setup, problem)
+        yield from _of_examples(setup, problem)
     if not problem.test.sizes.sum():
         yield f"there are no test examples, so nothing is tested; {_remedy_of_no_tests(setup)}"
     if isinstance(problem.train, ExampleData):
@@ -40,6 +42,24 @@ def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:
             f"'{name}' gives them fewer than least = {least:,}, or all that they have is "
             "set apart"
         )
+
+
+def _of_examples(setup: Setup, problem: Problem) -> Iterator[str]:
+    """Yield a note where examples are votes and clients have more than a ping counts for, here or in a new study."""
+    if setup.server.weighting != "examples" or setup.co_op or setup.gossip or setup.privacy:
+        return
+    sizes = problem.train.sizes
+    most = MOST_EXAMPLES if setup.limits is None else setup.limits.examples
+    capped = f"{int((sizes > most).sum()):,} of {len(sizes):,} clients have more than {most:,} training examples"
+    if not (sizes > most).any():
+        return
+    if setup.limits is not None:
+        yield f"{capped}, and count for {most:,}: so says [limits]"
+        return
+    yield (
+        f"{capped}, {int(sizes.max()):,} at most, and count for all of them; in a new study a ping counts as {most:,} "
+        f"at most; set limits = {{ examples = {int(sizes.max())} }} in the study, or the study's limit in [limits] here"
+    )
 
 
 def _remedy_of_no_tests(setup: Setup) -> str:

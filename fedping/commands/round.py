@@ -530,6 +530,11 @@ def show(result: RoundResult, as_json: bool) -> None:
     if result.update_bytes:
         each = result.update_bytes / result.clients
         click.echo(f"  updates of {result.update_bytes:,} bytes as encoded, {each:,.0f} a client")
+    if result.capped:
+        click.echo(
+            f"  {result.capped:,} of {result.clients:,} clients claim more examples than the study's limit, for which "
+            "they count"
+        )
     for name, arm in result.arms.items():
         if arm.loss is not None:
             rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"

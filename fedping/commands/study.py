@@ -15,8 +15,9 @@ import msgspec
 
 from fedping import __version__
 from fedping.commands.study_file import checked, own_model_option
-from fedping.commands.study_life import as_declared, change, end, history, is_as_stored, pause, resume
+from fedping.commands.study_life import as_declared, change, end, history, pause, resume
 from fedping.commands.study_warm import summary_of, table_of, told_of, warm_options, warm_starts
+from fedping.creating import as_stored
 from fedping.options import (
     LocalPath,
     journal_of,
@@ -104,10 +105,7 @@ def create(
     created = utc_now()
     warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
-    if the_study.name in store.studies() and store.study(the_study.name) == (written := study_from_toml(file)):
-        the_study = written  # it was stored before there were such choices, and stays as it is
-    if the_study.name in store.studies() and is_as_stored(store.study(the_study.name), the_study):
-        the_study = store.study(the_study.name)
+    the_study = as_stored(store, the_study, study_from_toml(file))
     noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
     begun = {name: (each.weights, each.origin) for name, each in warm.items()}
     firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)

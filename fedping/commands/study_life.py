@@ -13,7 +13,7 @@ import msgspec
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
 from fedping.protocol.clock import utc_now
-from fedping.protocol.study import Declared, State, Study, study_from_toml
+from fedping.protocol.study import Declared, State, as_once_new, study_from_toml
 
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry
@@ -125,8 +125,8 @@ def change(
     wanted = checked(file, own_models, store_path)
     after = store.entries(wanted.name)
     now = store.study(wanted.name)
-    # the file of a study from before there were safe choices is taken by its word
-    read = (with_recorded_code(each, now) for each in (wanted, study_from_toml(file)))
+    # the file of a study from before today's safe choices is taken with those of then, or by its word
+    read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_from_toml(file)))]
     wanted = min(read, key=lambda each: len(changes(now, each)))
     check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
     wanted = dealt_on(now, wanted)
@@ -197,8 +197,3 @@ def as_declared(store: ModelStore, name: str) -> list[str]:
     if entry:
         told.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
     return told
-
-
-def is_as_stored(stored: Study, written: Study) -> bool:
-    """Return whether a file says what a study is by now; no file says where its arms lie after shares have changed."""
-    return msgspec.structs.replace(written, pieces=()) == msgspec.structs.replace(stored, pieces=())

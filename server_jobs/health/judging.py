@@ -40,6 +40,7 @@ FindingName: TypeAlias = Literal[
     "arms",
     "loss",
     "newcomers",
+    "capped",
     "privacy",
     "helper",
 ]
@@ -93,6 +94,9 @@ FEWEST_NEW = 100
 
 IN_A_ROW = 3
 """Staged versions withdrawn one after the other before somebody has to look: a few claims of clients can do that."""
+
+MANY_CAPPED = 0.05
+"""Share of the clients that count for fewer examples than they claim, above which weights are no longer by examples."""
 
 WORSE, MUCH_WORSE = 0.05, 0.25
 """By which part an arm's loss may exceed the control's, on average over :data:`RECENT` rounds that were all worse."""
@@ -199,11 +203,13 @@ class LineFacts(Struct, frozen=True, kw_only=True):
     ``outcomes`` are those of its newest versions, oldest first; none if no version can be read, of which ``troubles``
     says why. ``landed`` is what has landed for the newest version. ``held`` is held back in the place of the next one.
     ``privacy`` is there where it is a private line. ``longest`` is how long, in seconds, an iteration may wait for what
-    would end it, and ``stage`` how versions are staged, by the line's own settings.
+    would end it, and ``stage`` how versions are staged, by the line's own settings. ``most_examples`` is as how many
+    examples a ping counts at most; None without a limit.
     """
 
     name: str
     min_clients: int
+    most_examples: int | None = None
     longest: float = 0.0
     stage: Stage | None = None
     outcomes: tuple[Outcome, ...] = ()
@@ -790,6 +796,21 @@ def _newcomers(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _capped(facts: Facts) -> Iterator[Finding]:
+    """Judge how many clients of the last rounds count for fewer examples than they claim, where examples are votes."""
+    made = [one.lineage.aggregate for one in facts.recent if one.lineage.aggregate is not None]
+    capped, clients = sum(one.capped or 0 for one in made), sum(one.clients for one in made)
+    if capped <= MANY_CAPPED * clients:
+        return
+    most = "the study's limit of" if facts.line.most_examples is None else f"{facts.line.most_examples:,}"
+    yield _warning(
+        "capped",
+        f"{_percent(capped, clients)} of the clients of {_of_rounds(facts.recent)} claim more than {most} examples, "
+        "for which a ping counts at most, so the mean is not that of all examples. Set 'examples' in [limits] to the "
+        "most that an honest client has: 'fedping study change'.",
+    )
+
+
 _CHECKS: dict[FindingName, Callable[[Facts], Iterator[Finding]]] = {
     "ingest": _ingest,
     "landing": _landing,
@@ -801,6 +822,7 @@ _CHECKS: dict[FindingName, Callable[[Facts], Iterator[Finding]]] = {
     "arms": _arms,
     "loss": _loss,
     "newcomers": _newcomers,
+    "capped": _capped,
     "privacy": _privacy,
     "helper": _helper,
 }

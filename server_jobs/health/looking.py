@@ -201,6 +201,7 @@ class _SeenLine:
 
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
+        self._most_examples = of.limits.examples if of.limits is not None else None
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
         self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
@@ -236,6 +237,7 @@ class _SeenLine:
         return LineFacts(
             name=self._line.name,
             min_clients=self._line.pipeline.min_clients,
+            most_examples=self._most_examples,
             longest=60 * self._line.length.most if self._line.length is not None else 0.0,
             outcomes=tuple(one for one in found if isinstance(one, Outcome)),
             landed=self._landed.of(numbers[-1], now_ns) if numbers else None,

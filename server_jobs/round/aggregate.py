@@ -17,7 +17,17 @@ from fedping.server_jobs.round.clipping import limit
 from fedping.server_jobs.round.influence import Pulls, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers
 from fedping.server_jobs.round.ping_file import Rows
-from fedping.server_jobs.round.screening import DONE, RARE, REASONS, UNTOLD, USED, Clients, examples_of, pings_a_client
+from fedping.server_jobs.round.screening import (
+    DONE,
+    RARE,
+    REASONS,
+    UNTOLD,
+    USED,
+    Clients,
+    examples_of,
+    most_examples,
+    pings_a_client,
+)
 from fedping.server_jobs.round.winsorising import ArmValues, arm_values, merged_arms, winsorised
 from fedping.server_jobs.round.work import Rules
 
@@ -45,7 +55,8 @@ class ShardPartial:
 
     ``ages`` are the used by age, from 0 on; empty where older pings are not merged. ``pulls`` is what was seen of the
     updates, and ``registers`` are those of the clients with a used ping; None where nobody looks. ``update_bytes`` is
-    the size of the used updates as encoded.
+    the size of the used updates as encoded. ``capped`` counts the clients as
+    `fedping.server_jobs.round.screening.capped_clients` does.
     """
 
     shard: int
@@ -57,6 +68,7 @@ class ShardPartial:
     pulls: Pulls | None = None
     registers: Registers | None = None
     update_bytes: int = 0
+    capped: int = 0
 
 
 FIXED_BYTES = 2**17
@@ -189,6 +201,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             mean=tuple(moments.mean.tolist()),
             m2=tuple(moments.m2.tolist()),
             influence=influence_of(pulls, limit(rules.line.pipeline.clip, rules.bound)) if pulls is not None else None,
+            capped=whole.capped if most_examples(rules) is not None else None,
         ),
         total=total,
         registers=whole.registers,
@@ -219,6 +232,7 @@ def _joined(parts: Sequence[ShardPartial]) -> ShardPartial:
         total=None,
         registers=reduce(np.maximum, registers) if registers else None,
         update_bytes=sum(partial.update_bytes for partial in parts),
+        capped=sum(partial.capped for partial in parts),
     )
 
 

@@ -118,6 +118,8 @@ class RoundResult:
         influence: who moved the model, as in :class:`fedping.model_store.version.Aggregate`.
         update_bytes: the size of the used updates as encoded; of a private line, and where nothing was read, 0.
         privacy: what a private line has spent; of such a line, numbers of clients are those that the noise shows.
+        capped: clients that count for fewer examples than they claim, as in
+            :class:`fedping.model_store.version.Aggregate`.
     """
 
     status: Literal[
@@ -154,6 +156,7 @@ class RoundResult:
     stage: StageSeen | None = None
     privacy: PrivacySpent | None = None
     update_bytes: int = 0
+    capped: int | None = None
 
     @property
     def sentence(self) -> str:
@@ -400,6 +403,7 @@ def run_round(
         arms=aggregate.arms,
         influence=made.influence,
         update_bytes=aggregate.update_bytes,
+        capped=made.capped,
     )
     if length is not None and not is_over(length, minutes, made):
         told = missing(length, made)
@@ -597,6 +601,8 @@ def aggregate_of(
         measured = (partial.total for partial in partials(replace(rules, measures=True)))
         looking = replace(looking, bound=first_bound(line, measured))
     found = combined(partials(looking), looking)
+    if published is not None and (published.aggregate is None or published.aggregate.capped is None):
+        found = replace(found, updates=structs.replace(found.updates, capped=None))
     if found.registers is None:
         return found
     together = with_more(known or no_clients(looking.salt), found.registers)

@@ -181,6 +181,21 @@ def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]
     return said if rules.limits is None or rules.limits.examples is None else np.minimum(said, rules.limits.examples)
 
 
+def most_examples(rules: Rules) -> int | None:
+    """Return as how many votes a ping counts at most where votes are examples; None where nothing bounds them so."""
+    votes = rules.line.pipeline.weighting == "examples" and rules.limits is not None
+    return rules.limits.examples if votes and rules.limits is not None else None
+
+
+def capped_clients(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> int:
+    """Return how many clients have a used ping that claims more examples than it counts for."""
+    most = most_examples(rules)
+    if most is None:
+        return 0
+    more = (found == USED) & (rules.document.examples(rows.counted) > most)
+    return len(np.unique(clients.of[more]))
+
+
 def pings_a_client(clients: Clients, some: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many of some rows have the client of each of them, and how many each client has."""
     of = clients.of[some]

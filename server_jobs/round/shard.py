@@ -37,6 +37,7 @@ from fedping.server_jobs.round.screening import (
     BAD_UPDATE,
     OVER_CAPACITY,
     USED,
+    capped_clients,
     clients_of,
     reasons,
     step_weights,
@@ -210,7 +211,7 @@ class _Shard:
         found[self._over] = OVER_CAPACITY
         self.weights, pings, counts = vote_weights(rows, clients, found, self._rules)
         there = np.flatnonzero(counts)
-        self._clients = len(there)
+        self._clients, self._capped = len(there), capped_clients(rows, clients, found, self._rules)
         asks = self._accumulator.asks
         self._asked: dict[str, NDArray[Any]] = {"clients": rows.client} if "clients" in asks else {}
         if "arms" in asks:
@@ -284,6 +285,7 @@ class _Shard:
             pulls=self._pulls() if self._rules.sees else None,
             registers=self._registers,
             update_bytes=self.update_bytes,
+            capped=self._capped,
         )
 
     def _pulls(self) -> Pulls:

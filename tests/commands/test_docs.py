@@ -211,7 +211,7 @@ def test_the_line_for_cron_has_five_fields_and_one_command() -> None:
     minutes, hours, *days = line.split()[:5]
     assert (minutes, hours, days) == ("28,58", "*", ["*"] * 3)
     assert "%" not in line, "which cron takes for the end of the line"
-    assert [words[:2] for words in commands(line)] == [["round", "firefox-2018"]]
+    assert [words[:2] for words in commands(line)] == [["round", "firefox"]]
 
 
 # --- what a version says of itself ---

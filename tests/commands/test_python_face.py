@@ -63,6 +63,7 @@ def test_the_page_names_all_there_is() -> None:
 def test_the_examples_of_the_page_run_in_their_order(tmp_path: Path) -> None:
     store_with(tmp_path / "store", small_study())
     land(tmp_path / "landing", crowd(30))
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     ran = run_python(code + "\nprint(table.num_rows, losses, mine.summary.best)", tmp_path)
     assert ran.returncode == 0, ran.stderr

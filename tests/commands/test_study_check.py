@@ -13,6 +13,7 @@ from fedping.client_sim.models import FRECENCY_NAMES, LINEAR_15_NAMES
 from fedping.main import main
 from fedping.protocol import extensions
 
+UNBOUNDED = "takes the mean of updates that may have any length"
 STEP = {"start": 0.1, "min": 1e-6, "max": 50.0}
 LOGISTIC = {"model": "logistic-regression", "settings": {"features": 30}}
 LOCAL = {"algorithm": "local", "epochs": 1, "rate": 1.0}
@@ -329,6 +330,7 @@ def test_a_majority_that_one_client_can_be_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str, by: str
 ) -> None:
     described = study({**LOGISTIC, **ARRAYS}, pipeline={"aggregate": {"by": by}, "weighting": weighting})
+    described["limits"] = {"examples": 50}
     code, _, said = checked(tmp_path, capsys, described)
     assert code == 0
     assert len(said) == (weighting != "client" and by != "mean")
@@ -394,7 +396,8 @@ def test_an_algorithm_that_needs_the_mean_is_refused_any_other_server(
     training = {"algorithm": "scaffold", "rate": 0.1, "steps": 3}
     code, _, told = checked(tmp_path, capsys, study({**LOGISTIC, **TWICE}, training=training, pipeline=pipeline))
     assert (code == 0) == (sentence is None)
-    [line] = told
+    *others, line = told
+    assert [UNBOUNDED in other and "'clip'" not in other for other in others] == [True] * (sentence is None)
     if sentence is None:
         assert "a client counts for more in one round than in another, as in a study" in line
     else:
@@ -456,3 +459,23 @@ def test_it_tells_which_arm_is_personal_and_by_what(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "follows main  applies submits personal" in out
     assert "clients of personal arms keep something of their own, by fine_tune from version 12 on" in out
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        ({}, "a ping counts as 1,000 examples at most"),
+        ({"limits": {"examples": 5000}}, ""),
+        ({"limits": {"examples": 1000}}, ""),
+        ({"limits": {}}, "no limit on the examples"),
+    ],
+)
+def test_as_how_many_examples_a_ping_counts_is_told_where_examples_are_votes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: dict[str, Any], warned: str
+) -> None:
+    described = study({**LOGISTIC, **ARRAYS}, pipeline={"weighting": "examples"}) | said
+    code, _, errors = checked(tmp_path, capsys, described)
+    assert code == 0
+    assert [warned in line and "'examples' in [limits]" in line for line in errors] == [True] * bool(warned)
+    (tmp_path / "client").mkdir()
+    assert checked(tmp_path / "client", capsys, study({**LOGISTIC, **ARRAYS}) | said)[2] == []

@@ -249,22 +249,22 @@ def test_the_commands_of_the_guide_do_what_it_says(
     typed = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     assert len(typed) == 3
     monkeypatch.chdir(tmp_path)
-    older = (ROOT / "experiments/firefox_2018.toml").read_text()
-    larger = older.replace('"firefox-2018"', '"larger"').replace('model = "frecency-2018"', 'model = "frecency-own"')
+    older = (ROOT / "experiments/firefox.toml").read_text()
+    larger = older.replace('"firefox"', '"larger"').replace('model = "frecency-2018"', 'model = "frecency-own"')
     Path("larger.toml").write_text(larger.replace('"typedVisitBonus"', '"typedBonus"'))
     for command in (
-        f"study create {ROOT}/experiments/firefox_2018.toml",
-        "store continue firefox-2018 main --from 137",
+        f"study create {ROOT}/experiments/firefox.toml",
+        "store continue firefox main --from 137",
         *(line.removeprefix("fedping ") for line in typed),
     ):
         assert main(shlex.split(command, comments=True)) == 0, command
     said = capsys.readouterr().out
-    assert said.count("takes 21 weights over from version 137 of firefox-2018/main, and 1 starts anew") == 2
+    assert said.count("takes 21 weights over from version 137 of firefox/main, and 1 starts anew") == 2
     assert re.search(r"typedBonus +anew -> +2000", said), "so says the check"
     first = open_store(tmp_path / "store").version("larger", "main", 0).lineage.warm_start
     assert first is not None
     assert first.renamed == {"typedBonus": "typedVisitBonus", "reloadVisitBonus": ""}
-    assert "study 'firefox-2018' has ended" in said
+    assert "study 'firefox' has ended" in said
 
 
 def test_a_damaged_old_version_is_refused(

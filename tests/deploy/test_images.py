@@ -222,7 +222,7 @@ def test_a_build_gets_all_of_the_packages_and_what_it_is_told_by() -> None:
     [
         ".git/config",
         ".venv/bin/python",
-        "store/firefox-2018/main/versions/0.json",
+        "store/firefox/main/versions/0.json",
         "landing/.journal/0.open",
         "leader.key",
         "deploy/kubernetes/ingest.yaml",

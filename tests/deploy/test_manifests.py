@@ -346,7 +346,7 @@ def test_only_what_may_be_otherwise_in_a_minute_is_tried_again() -> None:
 
 def test_the_study_that_is_created_is_the_one_that_has_rounds() -> None:
     text = (KUBERNETES / "study.toml").read_text()
-    assert text == (ROOT / "experiments" / "firefox_2018.toml").read_text()
+    assert text == (ROOT / "experiments" / "firefox.toml").read_text()
     assert f'name = "{round_job()[2][1]}"' in text
     (container,) = the_pods(LEADER, "fedping-study").spec["containers"]
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "study")

@@ -47,7 +47,7 @@ def test_the_page_says_what_to_type() -> None:
 
 
 def has_version_1(store: ModelStore) -> bool:
-    return store.head("firefox-2018", "main").iteration >= 1
+    return store.head("firefox", "main").iteration >= 1
 
 
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("spark", marks=pytest.mark.long)])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from benchmarks.hostile_studies import setup_of as hostile_setup
 from benchmarks.robustness import losses_of
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
@@ -64,3 +65,18 @@ def test_the_shipped_attacks_on_the_demos_model_go_as_the_guide_says(tmp_path: P
     units = {unit.name: unit for unit in units_of(experiment)}
     clean, against, majority = (run_unit(units[name], tmp_path).final["test"]["loss"] or 0 for name in wanted)
     assert max(clean, majority) < 200 < 2000 < against
+
+
+def test_five_percent_of_hostile_clients_cost_the_demo_at_most_five_percent_in_15_and_40_rounds() -> None:
+    """With the bounds of a new study, over five seeds; docs/robustness.md has all attacks and all shipped studies."""
+    attacks = ["nobody", "others' mean turned around, × 10⁹", "two weights dragged to 0, × 10⁹", "10⁹ in every weight"]
+    losses: dict[str, list[dict[int, float]]] = {attack: [] for attack in attacks}
+    for seed in range(1, 6):
+        problem = prepare(hostile_setup("demo.toml", "nobody", "nobody", 200), seed, None)
+        for attack in attacks:
+            hostile = "nobody" if attack == "nobody" else "5 %"
+            losses[attack].append(losses_of(hostile_setup("demo.toml", hostile, attack, 200), problem, seed))
+    for rounds in (15, 40):
+        means = {attack: sum(each[rounds] for each in found) / 5 for attack, found in losses.items()}
+        start = sum(each[0] for each in losses["nobody"]) / 5
+        assert max(means.values()) - means["nobody"] < 0.05 * (start - means["nobody"])

@@ -22,6 +22,7 @@ from fedping.experiments.laboratory.units import Unit
 from fedping.main import main
 from fedping.protocol import extensions
 from fedping.protocol.errors import FedpingError
+from fedping.running import open_results
 from tests.support.laboratory import small, small_file
 
 
@@ -49,6 +50,67 @@ def test_clients_without_data_are_counted(tmp_path: Path) -> None:
     outcome = run_one(tmp_path, rounds=1, partition={"partition": "dirichlet", "clients": 300, "alpha": 0.05})
     assert 0 < outcome.clients < 300
     assert outcome.notes[0].startswith(f"{300 - outcome.clients} of 300 clients have no training examples and take no")
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "said"),
+    [
+        (3000, {}, ["1 of 2 clients have more than 1,000", "limits = { examples = 2400 }"]),
+        (3000, {"limits": {"examples": 500}}, ["1 of 2 clients have more than 500", "count for 500"]),
+        (3000, {"limits": {"examples": 2400}}, []),
+        (3000, {"server__weighting": "client"}, []),
+        (1000, {}, []),
+    ],
+)
+def test_clients_with_more_examples_than_a_ping_counts_for_are_told(
+    tmp_path: Path, rows: int, changes: dict[str, Any], said: list[str]
+) -> None:
+    file = tmp_path / "rows.csv"
+    x = np.random.default_rng(1).normal(size=rows + 100)
+    owners = np.where(np.arange(len(x)) < rows, "large", "small")
+    file.write_text("x,y,who\n" + "\n".join(f"{v},{2 * v},{who}" for v, who in zip(x, owners, strict=True)))
+    data = {"file": str(file), "target": "y", "client": "who"}
+    tables = {"model": {"name": "linear-regression"}, "data": data, "partition": {"partition": "key"}, **changes}
+    outcome = run_one(tmp_path / "run", rounds=1, **tables)
+    notes = [note for note in outcome.notes if "training examples" in note]
+    assert len(notes) == bool(said)
+    assert all(part in notes[0] for part in said)
+
+
+def test_the_limit_on_examples_changes_what_is_learned_as_in_a_study(tmp_path: Path) -> None:
+    """One client has 300 rows of slope 2, another 30 of slope -1: a limit of 10 makes them equal."""
+    file = tmp_path / "rows.csv"
+    rng = np.random.default_rng(1)
+    rows = [f"{x},{slope * x},{slope}" for slope, k in ((2, 300), (-1, 30)) for x in rng.normal(size=k)]
+    file.write_text("x,y,who\n" + "\n".join(rows))
+    slopes = {}
+    for most in (None, 10):
+        out = tmp_path / str(most)
+        run_experiment(
+            small(
+                model={"name": "linear-regression"},
+                data={"file": str(file), "target": "y", "client": "who", "test": 0.0},
+                partition={"partition": "key"},
+                training={"algorithm": "local", "steps": 200, "rate": 0.1},
+                server={"weighting": "examples", "optimizer": {"optimizer": "gradient_descent", "rate": 1.0}},
+                rounds=1,
+                seeds=1,
+                evaluation={"baselines": []},
+                **({} if most is None else {"limits": {"examples": most}}),
+            ),
+            out,
+            jobs=1,
+        )
+        slopes[most] = open_results(out).weights(last=True)[0]
+    assert slopes[None] == pytest.approx((300 * 2 - 30) / 330, abs=0.02)
+    assert slopes[10] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("other", [{"gossip": {"graph": "ring"}}, {"co_op": {}}])
+def test_limits_where_no_round_counts_examples_are_refused(other: dict[str, Any]) -> None:
+    training = {"algorithm": "local", "steps": 1, "rate": 0.1}
+    with pytest.raises(FedpingError, match="limits"):
+        small(limits={"examples": 5}, training=training, **other)
 
 
 def test_that_nothing_is_tested_is_told(tmp_path: Path) -> None:

@@ -119,6 +119,27 @@ def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
     np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
 
 
+def test_a_limit_on_examples_is_the_same_in_memory_over_files_and_over_http(tmp_path: Path) -> None:
+    """Examples go up to 19, and a ping counts as 5: as a study's round does."""
+    plain = study(PIPELINES[0]).lines[0]
+    made = study_of(plain.spec, OneGradient(), plain.pipeline, most_examples=5)
+    in_memory = run(MemoryRounds(made.lines[0], ids(), most_examples=5))
+    believed = run(MemoryRounds(made.lines[0], ids()))
+    assert np.abs(np.subtract(in_memory[-1][1], believed[-1][1])).max() > 0.01
+    landed = landing_of(tmp_path / "files")
+    with engine_named("numpy") as engine:
+        store = store_with(made, tmp_path / "files")
+        through_files = run(LandedRounds(store, landed, made, engine, FileCarrier(landed, ids())))
+        assert through_files == in_memory
+        landing, store = landing_of(tmp_path), store_with(made, tmp_path)
+        with (
+            ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest,
+            over_http(ingest, ids()) as carrier,
+        ):
+            through_ingest = run(LandedRounds(store, landing, made, engine, carrier))
+    np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
+
+
 def test_a_round_with_too_few_clients_makes_no_version_and_is_forgotten(tmp_path: Path) -> None:
     made = study(Pipeline(optimizer=GradientDescent(), weighting="examples", min_clients=100))
     few = [next(cohort(9, np.zeros(M), block=20))]

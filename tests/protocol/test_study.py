@@ -159,10 +159,10 @@ def test_a_new_study_clips_where_it_can_and_says_nothing_else(tmp_path: Path, sa
 
 
 QUORUMS = [
-    ("", "", Quorum()),
+    ("", "", Quorum(decides=0.015)),
     ('clip = {by = "norm", norm = 3}', "quorum = {decides = 0.03}", Quorum(decides=0.03)),
     ("", "quorum = {decides = 0, hastens = 0}", None),
-    ('clip = {by = "quantile", units = "step"}', "", Quorum()),
+    ('clip = {by = "quantile", units = "step"}', "", Quorum(decides=0.015)),
     ('clip = {by = "norm", norm = 3}', "", None),
     ('clip = {by = "none"}', "", None),
     ('aggregate = {by = "mean_of_signs"}', "", None),

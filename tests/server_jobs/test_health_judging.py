@@ -41,6 +41,7 @@ class Scene:
     pings: dict[str, int] = field(default_factory=lambda: {"treatment": 600, "control": 200, "control-no-decay": 200})
     loss: dict[str, float] = field(default_factory=lambda: {"treatment": 80, "control": 90, "control-no-decay": 90})
     clients: int = 600
+    capped: int | None = None
     landed: int = 120
     ingest: Ingest = field(default_factory=lambda: Ingest(state="running", accepted=8_000, landed=8_000))
     declared: Declared = field(default_factory=Declared)
@@ -62,6 +63,7 @@ class Scene:
             name="main",
             min_clients=100,
             longest=self.longest,
+            most_examples=1000,
             outcomes=outcomes,
             landed=landed,
             troubles=self.troubles,
@@ -81,7 +83,7 @@ class Scene:
             name: ArmSummary(pings=n, examples=n, loss=self.loss.get(name), rank_selected=None)
             for name, n in self.pings.items()
         }
-        made = Counted(pings=self.counts.get("used", 0), clients=self.clients)
+        made = Counted(pings=self.counts.get("used", 0), clients=self.clients, capped=self.capped)
         tally = Tally(origin="round", counts=self.counts, arms=arms, aggregate=made)
         return Outcome(iteration=number, created=created, lineage=tally)
 
@@ -341,9 +343,20 @@ def test_every_finding_has_one_of_the_names() -> None:
         loss={"treatment": 300, "control": 1},
         now=NOW + 86_400,
         troubles=("b",),
+        capped=60,
     )
     assert {name for name, _ in told(everything)} == {*FINDINGS} - {"loss", "held", "privacy", "helper"}
     assert msgspec.json.decode(msgspec.json.encode(everything.health), type=Health) == everything.health
+
+
+@pytest.mark.parametrize(("capped", "found"), [(None, []), (0, []), (30, []), (31, [("capped", "warning")])])
+def test_clients_that_count_for_fewer_examples_than_they_claim_are_told(
+    capped: int | None, found: list[tuple[str, str]]
+) -> None:
+    scene = Scene(capped=capped)
+    assert told(scene) == found
+    if found:
+        assert "5 % of the clients of the last 5 rounds claim more than 1,000 examples" in only(scene)
 
 
 def test_what_a_finding_says_is_not_said_once_more_as_a_hint() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from fedping.model_store.store import open_store
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed import ModelPings, landed_model_updates
@@ -127,6 +128,47 @@ def test_one_ping_of_two_billion_examples_decides_a_round_unless_examples_are_li
     np.testing.assert_allclose(mean, [(20 - 9) / 21, (9 - 20) / 21], rtol=1e-6)
     assert loss == pytest.approx(520 / 21)
     assert examples == 21 * 30
+
+
+@pytest.mark.parametrize(
+    ("limits", "weighting", "capped"),
+    [
+        (Limits(examples=1000), "examples", 2),
+        (Limits(examples=4000), "examples", 0),
+        (Limits(examples=1000), "client", None),
+        (Limits(), "examples", None),
+        (None, "examples", None),
+    ],
+)
+def test_a_round_tells_how_many_clients_count_for_fewer_examples_than_they_claim(
+    tmp_path: Path, limits: Limits | None, weighting: Any, capped: int | None
+) -> None:
+    """Of three clients two have 4,000 rows, one of them in two pings; FedAvg's mean needs all of them."""
+    line = line_of(1, weighting=weighting, min_clients=2)
+    study = replace(model_study(limits), lines=(line,))
+    examples, updates = np.array([4000, 4000, 3000, 500]), np.array([[-2.0], [-2.0], [-2.0], [1.0]], np.float32)
+    ids = random_ids(np.random.default_rng(1), 7)
+    pings = ModelPings(ids[:4], ids[[4, 5, 5, 6]], "all", 0, updates, np.ones(4), examples)
+    store, landing = store_with(tmp_path / "store", study), tmp_path / "landing"
+    write_landed(partition(landing, "study", "main", 0), landed_model_updates(pings, 0), FIRST_MS)
+    result = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    head = store.head("study", "main")
+    assert head.lineage.aggregate is not None
+    assert (result.capped, head.lineage.aggregate.capped) == (capped, capped)
+    assert store.outcome("study", "main", 1).lineage.aggregate.capped == capped
+    assert recompute(store, landing, "study", "main", 1, NumpyEngine()).identical
+
+
+def test_a_version_from_before_capped_clients_were_counted_is_recomputed(tmp_path: Path) -> None:
+    aggregated(tmp_path, Limits(examples=30))
+    store = open_store(tmp_path / "store")
+    head = store.head("study", "main")
+    assert head.lineage.aggregate is not None
+    assert head.lineage.aggregate.capped == 1
+    older = replace(head, lineage=replace(head.lineage, aggregate=replace(head.lineage.aggregate, capped=None)))
+    again = store_with(tmp_path / "older", model_study(Limits(examples=30)))
+    again.publish(older)
+    assert recompute(again, tmp_path / "landing", "study", "main", 1, NumpyEngine()).identical
 
 
 def test_a_client_with_many_pings_has_one_vote_in_its_arms_loss(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "What is learned, and from what": ("model", "data", "partition"),
-    "How": ("training", "upload", "sampling", "server", "lateness", "co_op", "gossip", "privacy", "attack"),
+    "How": ("training", "upload", "sampling", "server", "lateness", "co_op", "gossip", "privacy", "limits", "attack"),
     "How long, where, and how it is judged": (
         "rounds", "seeds", "where", "engine", "evaluation", "early_stopping", "name",
     ),
@@ -42,6 +42,7 @@ LABELS: dict[str, str] = {
     "gossip": "Clients averaged over a graph, without a server",
     "attack": "Hostile clients",
     "privacy": "Privacy",
+    "limits": "What a round believes of a ping",
     "attack.share": "Share of hostile clients",
     "attack.clients": "How many are hostile",
     "attack.invented": "Invented ids, times the clients",
@@ -151,7 +152,7 @@ OF_USERS = ("users", "judges", "population", "groups")
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
     "server.clip", "server.bucketing", "server.most_votes",
-    "lateness", "co_op", "gossip", "training.optimizer", "attack", "privacy",
+    "lateness", "co_op", "gossip", "training.optimizer", "attack", "privacy", "limits",
     "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",

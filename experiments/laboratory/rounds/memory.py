@@ -37,10 +37,18 @@ class MemoryRounds:
         ids: each client's id, which determines its shard, shape (clients, 16).
         seed: the seed of the server's draws.
         shards: into how many the clients are divided.
+        most_examples: as how many examples a ping counts at most; None for no limit.
     """
 
-    def __init__(self, line: Line, ids: NDArray[np.uint8], seed: int = 0, shards: int = SHARDS) -> None:
-        self._line, self._seed, self._number = line, seed, 0
+    def __init__(
+        self,
+        line: Line,
+        ids: NDArray[np.uint8],
+        seed: int = 0,
+        shards: int = SHARDS,
+        most_examples: int | None = None,
+    ) -> None:
+        self._line, self._seed, self._number, self._most_examples = line, seed, 0, most_examples
         self._links = receiving(line)
         self._ids, self._shards, self._count = ids, shard_of(ids, shards), shards
         self._exact: FloatArray = line.spec.start_array
@@ -92,7 +100,9 @@ class MemoryRounds:
             updates.add(
                 self._shards[block.clients],
                 self._received(block),
-                examples=block.examples,
+                examples=block.examples
+                if self._most_examples is None
+                else block.examples.clip(max=self._most_examples),
                 pings=block.pings,
                 clients=self._ids[block.clients],
                 age=block.age,

@@ -35,7 +35,8 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
     if setup.gossip:
         yield GossipRounds(setup, problem)
         return
-    study = study_of(problem.spec, setup.training, setup.server, setup.upload, setup.privacy)
+    most = setup.limits.examples if setup.limits else None
+    study = study_of(problem.spec, setup.training, setup.server, setup.upload, setup.privacy, most)
     receiving(study.lines[0])  # now, and not in the first round
     if setup.privacy is not None:
         from fedping.experiments.laboratory.rounds.private import PrivateRounds
@@ -43,7 +44,8 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
         yield PrivateRounds(study, problem)
         return
     if setup.where == "memory":
-        yield MemoryRounds(study.lines[0], invented_and_real(problem, setup.attack), problem.seed)
+        ids = invented_and_real(problem, setup.attack)
+        yield MemoryRounds(study.lines[0], ids, problem.seed, most_examples=most)
         return
     from fedping.experiments.laboratory.rounds.landed import LandedRounds, landing_of, store_with
     from fedping.server_jobs.round import engine_named

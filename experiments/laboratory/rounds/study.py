@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedping.protocol.documents import PRIVATE_UPDATE
+from fedping.protocol.limits import Limits
 from fedping.protocol.links import Upload
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
@@ -14,13 +15,22 @@ STUDY, LINE, ARM = "laboratory", "main", "federated"
 
 
 def study_of(
-    spec: ModelSpec, training: Training, pipeline: Pipeline, upload: Upload = (), privacy: Privacy | None = None
+    spec: ModelSpec,
+    training: Training,
+    pipeline: Pipeline,
+    upload: Upload = (),
+    privacy: Privacy | None = None,
+    most_examples: int | None = None,
 ) -> Study:
-    """Return the study: what an operator would create to train this model on real clients."""
+    """Return the study: what an operator would create to train this model on real clients.
+
+    A ping counts as ``most_examples`` at most; None for no limit.
+    """
     own = getattr(training, "personal", None) is not None
     return Study(
         name=STUDY,
         pings="model-update" if privacy is None else PRIVATE_UPDATE.name,
         arms=(Arm(name=ARM, share=1.0, line=LINE, applies=True, submits=True, personal=own),),
         lines=(Line(name=LINE, spec=spec, training=training, upload=upload, pipeline=pipeline, privacy=privacy),),
+        limits=None if most_examples is None else Limits(examples=most_examples),
     )

@@ -127,6 +127,12 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(f"[co_op] has lower = {self.lower} above upper = {self.upper}; nobody would merge")
 
 
+class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a round believes of a ping, as the ``limits`` of a study: it counts as so many ``examples`` at most."""
+
+    examples: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One training.
 
@@ -149,6 +155,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         early_stopping: see :class:`EarlyStopping`; none if absent.
         attack: what hostile clients do; there are none if absent.
         privacy: the guarantee that clients have, as a line's (`fedping.protocol.privacy`); none if absent.
+        limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
 
     Raises:
         InvalidSettings: settings that exclude each other.
@@ -171,6 +178,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None
     privacy: Privacy | None = None
+    limits: PingLimits | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):
@@ -193,6 +201,11 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             self._check_co_op()
         if self.gossip:
             check_gossip(self)
+        if self.limits and (self.privacy or self.co_op or self.gossip):
+            raise InvalidSettings(
+                "[limits] are of the pings of rounds that count examples, which [privacy], [co_op] and [gossip] do "
+                "not; leave [limits] out"
+            )
         if self.evaluation.trained and (
             self.co_op or self.gossip or isinstance(self.training, OneGradient) or getattr(self.training, "sign", False)
         ):

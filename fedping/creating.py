@@ -1,0 +1,115 @@
+"""Studies made by a program or a notebook: checked, and with the safe choices, as `fedping study create` makes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fedping.protocol import __version__
+from fedping.protocol.clock import utc_now
+from fedping.protocol.landing import SHARDS
+from fedping.protocol.place import Place, place_of
+from fedping.protocol.study import Study, as_once_new, new_study, study_from_toml
+from fedping.wording import parameters_in_place_of_options
+
+if TYPE_CHECKING:
+    from fedping.model_store.store import ModelStore
+
+
+def create_study(study: str | Path | Study, store: str | Path = "store", *, own_models: Collection[str] = ()) -> Study:
+    """Store a study and publish version 0 of each of its lines, as `fedping study create` does; return it as stored.
+
+    It is checked as by `fedping study check`, whose warnings are Python's. Where it makes no choice it gets the safe
+    one: a clip and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
+
+    Args:
+        study: a study file, or a study.
+        store: the store's folder, or its address at ``s3://``, ``gs://`` or ``az://``; made if it does not exist.
+        own_models: names of models of the product's own clients, which are not checked.
+
+    Raises:
+        InvalidSettings: it is not a study, or one that clients could not take part in.
+        StoreError: a study of this name exists with other settings, or its version 0 was lost.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.optimize import first_versions
+
+    with parameters_in_place_of_options(store="'store'", own_model="'own_models'"):
+        place = place_of(store)
+        written = study if isinstance(study, Study) else study_from_toml(Path(study))
+        made, told = ready(new_study(written), own_models, place)
+        for sentence in told:
+            warnings.warn(f"study '{made.name}': {sentence}", stacklevel=2)
+        there = open_store(place, create=True)
+        made = as_stored(there, made, written)
+        there.create_study(made, first_versions(made, created=utc_now(), code_version=__version__))
+        return made
+
+
+def ready(
+    study: Study,
+    own_models: Collection[str],
+    store: Place | None,
+    on_noise: Callable[[], None] = lambda: None,
+) -> tuple[Study, list[str]]:
+    """Return a study that can be stored, and what to know before, one sentence each.
+
+    Its private lines have the noise that keeps their guarantee: what it is stored with, or ours.
+
+    Args:
+        study: the study, with the safe choices.
+        own_models: as in :func:`create_study`.
+        store: where it may be stored already; None for nowhere.
+        on_noise: called before noise is derived, which may take seconds.
+
+    Raises:
+        InvalidSettings: clients could not take part in it, or a shard has no room for what an aggregation keeps.
+    """
+    from fedping.client_sim.learning.checking import check_study
+
+    told = check_study(study, own_models)
+    study = _with_noise(study, store, on_noise)
+    _check_room(study)
+    return study, told
+
+
+def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
+    """Return a study as a store has it, if that is the same; else as it is.
+
+    One that is stored with the safe choices of an earlier version, or from before there were such, keeps them; of one
+    whose shares have changed, no file says where its arms lie.
+    """
+    if study.name not in store.studies():
+        return study
+    stored = store.study(study.name)
+    bare = replace(stored, pieces=())
+    return stored if any(replace(each, pieces=()) == bare for each in (study, *as_once_new(written))) else study
+
+
+def _check_room(study: Study) -> None:
+    """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no room for one in each shard."""
+    if study.shards == SHARDS:
+        return
+    from fedping.server_jobs.round.accumulator import accumulator_for, room_in
+
+    for line in study.lines:
+        room_in(accumulator_for(line), line, study.shards)
+
+
+def _with_noise(study: Study, store: Place | None, on_noise: Callable[[], None]) -> Study:
+    from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
+
+    if not needs_accounting(study):
+        return study
+    if store is not None:
+        from fedping.model_store.store import open_store
+
+        stored = stored_with_noise(open_store(store, create=True), study)
+        if stored is not None:
+            return stored
+    on_noise()
+    return with_noise(study)
