@@ -25,9 +25,9 @@ from fedping.client_sim.data.files.columns import (
 from fedping.client_sim.data.files.reading import read_arrow, spellings
 from fedping.client_sim.data.table import Table, Target
 from fedping.client_sim.joining.columns import AgreedColumns, Feature
-from fedping.client_sim.learning.algorithm import bare
+from fedping.client_sim.learning.algorithm import ModelAndMore, bare
 from fedping.client_sim.learning.batch import ClientData, FloatArray
-from fedping.client_sim.learning.bounds import unbounded
+from fedping.client_sim.learning.bounds import Bounded, unbounded
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.models import k_means, linear_regression, logistic_regression, network
 from fedping.client_sim.learning.models.k_means import KMeans
@@ -40,6 +40,9 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 
 OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_means.NAME)
 """The models whose examples are rows of a table: all that an institution trains."""
+
+FEWEST_ROWS = 2
+"""Of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
 _TRUTH = ("false", "true")
 
@@ -85,6 +88,19 @@ class OwnTable:
 def _whole(model: Model[Any]) -> Model[Any]:
     known = unbounded(bare(model))
     return known.whole if isinstance(known, Part) else known
+
+
+def guarding_rows(model: Model[Any]) -> Model[Any]:
+    """Return a model of :data:`OF_TABLES` whose training refuses a step that would reveal a single row's values."""
+    match model:
+        case Bounded() | ModelAndMore():
+            return replace(model, model=guarding_rows(model.model))
+        case Part():
+            return replace(model, whole=guarding_rows(model.whole))
+        case KMeans():
+            return replace(model, fewest=FEWEST_ROWS)
+        case _:
+            return model
 
 
 def numbers_a_row(model: Model[Any]) -> int:

@@ -1,5 +1,6 @@
 """`fedping join` in private lines: a vector a version, each time under another id, within the cap; what it promises."""
 
+import asyncio
 import base64
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.joining.folder import Progress, open_folder
 from fedping.client_sim.joining.secrecy import promises
 from fedping.helper.folder import make_helper
@@ -28,7 +31,7 @@ from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSig
 from fedping.protocol.study import Arm, Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
 from tests.support.effort import few_or_all
-from tests.support.faulty_server import LANDED, FaultyServer, faulty_server, refusal
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.helper_server import helper_server
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.institutions import STUDY, Typed, accuracy, agreed, joining, tables, tumours, typed_join
@@ -264,3 +267,23 @@ def by_version(server: FaultyServer) -> dict[int, set[bytes]]:
     for attempt in server.attempts:
         found.setdefault(json.loads(attempt.body)["payload"]["model_version"], set()).add(attempt.body)
     return found
+
+
+def test_a_server_cannot_mark_a_client_of_a_private_line_by_a_tag_or_a_cookie() -> None:
+    with faulty_server(private()) as server:
+        line = server.study.lines[0].name
+        body = server.files[f"/models/{server.study.name}/{line}/latest.json"]
+        server.model = Answer(200, body, {"ETag": '"one of yours"', "Set-Cookie": "id=7; Path=/"})
+        url = server.url.replace("127.0.0.1", "localhost")  # an address of numbers has no cookies anyway
+
+        async def twice() -> list[Any]:
+            transport = HttpTransport(url)
+            await transport.fetch_study(server.study.name)
+            found = [await transport.fetch_model(server.study.name, line, None, tag) for tag in (None, '"of before"')]
+            await transport.submit(server.study.name, uuid4(), b"{}")
+            await transport.close()
+            return found
+
+        assert [found.etag for found in asyncio.run(twice())] == [None, None]
+        assert [tag for _, tag in server.fetches] == [None, None, None]
+        assert not any("cookie" in name.lower() for attempt in server.attempts for name in attempt.headers)
