@@ -95,8 +95,8 @@ def guarding_rows(model: Model[Any]) -> Model[Any]:
     match model:
         case Bounded() | ModelAndMore():
             return replace(model, model=guarding_rows(model.model))
-        case Part():
-            return replace(model, whole=guarding_rows(model.whole))
+        case Part(whole=KMeans() as whole):
+            return replace(model, whole=replace(whole, fewest=FEWEST_ROWS))
         case KMeans():
             return replace(model, fewest=FEWEST_ROWS)
         case _:

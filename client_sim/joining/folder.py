@@ -135,14 +135,6 @@ class Sent(Struct, frozen=True, kw_only=True):
     norm: float | None = None
     encoding: str | None = None
 
-    def is_of_same(self, line: bytes) -> bool:
-        """Return whether a line of the log is of the same ping with the same answer."""
-        try:
-            other = msgspec.json.decode(line, type=Sent)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return False
-        return (other.document_id, other.sha256, other.outcome) == (self.document_id, self.sha256, self.outcome)
-
 
 @dataclass(frozen=True)
 class StateFolder:
@@ -230,7 +222,7 @@ class StateFolder:
         if told and not told.endswith(b"\n"):  # of one that was killed while it wrote
             told = told[: told.rfind(b"\n") + 1]
             os.truncate(path, len(told))
-        if sent.is_of_same(told[told[:-1].rfind(b"\n") + 1 :]):  # of one that was killed before the ping was dropped
+        if _is_of_same(sent, told[told[:-1].rfind(b"\n") + 1 :]):  # of one that was killed before the ping was dropped
             return
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -261,6 +253,15 @@ class StateFolder:
                 os.fsync(handle)
             os.replace(hidden, self.path / name)
             sync_folder(self.path)
+
+
+def _is_of_same(sent: Sent, line: bytes) -> bool:
+    """Return whether a line of the log is of the same ping with the same answer."""
+    try:
+        other = msgspec.json.decode(line, type=Sent)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return (other.document_id, other.sha256, other.outcome) == (sent.document_id, sent.sha256, sent.outcome)
 
 
 def any_seed() -> int:

@@ -235,7 +235,7 @@ def test_a_ping_whose_answer_is_lost_is_posted_again_with_the_same_bytes(server:
 
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(503)
-    assert "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "3s", code=75)[1]
+    assert "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "8s", code=75)[1]
     shown, _ = join(server.url, "--show")
     server.plan = lambda name, attempt: LANDED
     join.once(server.url)
