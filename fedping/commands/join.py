@@ -506,10 +506,11 @@ class _TakingPart:
     def go_on(self) -> int:
         """Take part until the end; return the exit code."""
         try:
-            while self._pace.rounds is None or self._done < self._pace.rounds:
-                self._step()
-        except _TimeOver:
-            self._out_of_time()
+            try:
+                while self._pace.rounds is None or self._done < self._pace.rounds:
+                    self._step()
+            except _TimeOver:
+                self._out_of_time()
         except _Over as over:
             return over.code
         return 0

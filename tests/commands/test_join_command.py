@@ -276,6 +276,12 @@ def test_time_is_kept_while_an_answer_is_slow(
     assert server.attempts == []
 
 
+def test_without_rounds_a_service_whose_time_is_over_ends_well(join: Typed) -> None:
+    with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
+        join(server.url, "--yes", "--for", "2s")
+        assert server.attempts == []
+
+
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
     """A training of 1,200,000 steps is given up; nothing of it is kept, and nothing is sent."""
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
@@ -498,7 +504,7 @@ def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultySer
         server.files[LATEST] = model(server)
         msgspec_fits = json.loads(server.files[LATEST]) if says.startswith("it has 30") else None
         assert msgspec_fits is None or msgspec.convert(msgspec_fits, ModelDocument)
-        said = join.once(server.url, "--for", "0.1s", code=75)[1]
+        said = join.once(server.url, "--for", "2s", code=75)[1]
         assert said.count(says) == 1
         assert "time is over after 0 of 1 rounds" in said
         assert server.attempts == []
@@ -746,7 +752,7 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
 
 def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: Typed) -> None:
     join.once(server.url)
-    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "0.5s")
+    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "3s")
     assert out == ""
     assert said.count("fedping: waiting for a version after 0\n") == 1
 
