@@ -518,7 +518,7 @@ def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer
     assert r"400 \x1b[2J\x1b]0;sent\x07\u202e;" in join.once(server.url, code=1)[1]
     server.model = refusal(500, "\x1b[2J")
     server.publish(1)
-    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "0.1s", code=75)[1]
+    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "2s", code=75)[1]
     study = f"/models/{STUDY}/study.json"
     server.files[study] = server.files[study].replace(b'"rate"', b'"\\u001b[2J"')
     assert r"unknown field `\x1b[2J`" in join.once(server.url, code=1)[1]

@@ -124,9 +124,7 @@ def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Typed) -> Non
     with faulty_server(private(central=central, contributions=1)) as server:
         _, said = typed(server.url, "--show")
         assert "version 0 is none of those that this institution has drawn" in said
-        assert (
-            "waiting for a version after 0" in typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)[1]
-        )
+        assert "waiting for a version after 0" in typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)[1]
         assert server.attempts == []
 
 
@@ -134,18 +132,18 @@ def test_a_refused_ping_of_a_private_line_is_not_made_again(typed: Typed, tmp_pa
     with faulty_server(private()) as server:
         server.plan = lambda name, attempt: refusal(403, "not you")
         assert "does not take pings of this client" in typed(server.url, "--yes", code=1)[1]
-        typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert len(server.attempts) == 1
     assert progress(tmp_path).contributed == 1
 
 
 def test_a_ping_is_kept_until_its_moment_also_by_the_next_command(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private(delay_minutes=1440.0)) as server:
-        _, said = typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        _, said = typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert "waiting for the moment, drawn by lot, at which the ping of version 0 is sent" in said
         waiting = tmp_path / "state-0" / "waiting.json"
         kept = json.loads(waiting.read_bytes())
-        typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert json.loads(waiting.read_bytes()) == kept
         assert 0 < kept["not_before"] - time.time() < 1440 * 60
         assert server.attempts == []
@@ -213,7 +211,7 @@ def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, t
     key.write_text(KEY.hex() + "\n")
     key.chmod(0o600)
     with running_ingest(tmp_path / "store", landing, "--workers", "1") as server:
-        said = typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)[1]
+        said = typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)[1]
         assert "waiting: line 'main' of study 'tumours' has no offer of its helper yet" in said
         assert "neither the operator nor the helper can read it alone" in said
         assert "nothing limits what sums over all clients give away" in said
