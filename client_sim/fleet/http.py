@@ -98,7 +98,9 @@ class HttpTransport:
     """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
 
     It posts pings of the type that a study takes, which it learns by fetching the study; else of type ``document``.
-    The session is opened at the first request, in the event loop that makes it, and serves that loop alone.
+    The session is opened at the first request, in the event loop that makes it, and serves that loop alone. It keeps no
+    cookies. Models of private lines are asked for without an entity tag, because a server that gives each client
+    another tag could link the ids that the client sends under.
 
     Raises:
         InvalidSettings: the address is not an http or https URL.
@@ -114,6 +116,7 @@ class HttpTransport:
         self._document = document
         self._documents: dict[str, DocumentType] = {}
         self._largest: dict[tuple[str, str], int] = {}
+        self._private: set[tuple[str, str]] = set()
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
@@ -136,6 +139,7 @@ class HttpTransport:
             raise StudyEnded(f"the study '{study}' has ended, and {self.address} takes no more pings of it")
         self._documents[study] = DOCUMENT_TYPES[found.pings]
         self._largest.update(((study, line.name), _largest(line.spec)) for line in found.lines)
+        self._private.update((study, line.name) for line in found.lines if line.privacy is not None)
         return found
 
     async def fetch_model(
@@ -152,8 +156,9 @@ class HttpTransport:
     async def _fetch(self, study: str, line: str, name: str, etag: str | None) -> Fetched | NotModified | Unavailable:
         url = f"{self.address}/models/{study}/{line}/{name}.json"
         most = min(self._settings.most_bytes, self._largest.get((study, line), self._settings.most_bytes))
+        untagged = (study, line) in self._private
         try:
-            async with self._got(url, {"If-None-Match": etag} if etag else None) as response:
+            async with self._got(url, {"If-None-Match": etag} if etag and not untagged else None) as response:
                 body = await _body(response, most)
         except _NETWORK_FAULTS as error:
             return Unavailable(_in_words(error))
@@ -162,7 +167,8 @@ class HttpTransport:
         if response.status != 200:
             return Unavailable(_why(response.status, body))
         try:
-            return Fetched(_document(body), response.headers.get("ETag"), _size(response, body))
+            tag = None if untagged else response.headers.get("ETag")
+            return Fetched(_document(body), tag, _size(response, body))
         except NewerFormat as error:
             return Unavailable(str(error))
         except _NOT_WHAT_WAS_ASKED as error:
@@ -236,6 +242,7 @@ class HttpTransport:
                 ),
                 headers={"User-Agent": self._settings.user_agent},
                 trust_env=self._settings.proxies,
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,15 +17,17 @@ from fedping.client_sim.data.files.columns import (
     check_none_missing,
     first_no_number,
     is_text,
+    number_in,
     reads_as_number,
     values_of,
+    written,
 )
-from fedping.client_sim.data.files.reading import read_arrow
+from fedping.client_sim.data.files.reading import read_arrow, spellings
 from fedping.client_sim.data.table import Table, Target
 from fedping.client_sim.joining.columns import AgreedColumns, Feature
-from fedping.client_sim.learning.algorithm import bare
+from fedping.client_sim.learning.algorithm import ModelAndMore, bare
 from fedping.client_sim.learning.batch import ClientData, FloatArray
-from fedping.client_sim.learning.bounds import unbounded
+from fedping.client_sim.learning.bounds import Bounded, unbounded
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.models import k_means, linear_regression, logistic_regression, network
 from fedping.client_sim.learning.models.k_means import KMeans
@@ -32,10 +35,14 @@ from fedping.client_sim.learning.models.linear_regression import LinearRegressio
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.parts import Part
+from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_means.NAME)
 """The models whose examples are rows of a table: all that an institution trains."""
+
+FEWEST_ROWS = 2
+"""Of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
 _TRUTH = ("false", "true")
 
@@ -81,6 +88,19 @@ class OwnTable:
 def _whole(model: Model[Any]) -> Model[Any]:
     known = unbounded(bare(model))
     return known.whole if isinstance(known, Part) else known
+
+
+def guarding_rows(model: Model[Any]) -> Model[Any]:
+    """Return a model of :data:`OF_TABLES` whose training refuses a step that would reveal a single row's values."""
+    match model:
+        case Bounded() | ModelAndMore():
+            return replace(model, model=guarding_rows(model.model))
+        case Part(whole=KMeans() as whole):
+            return replace(model, whole=replace(whole, fewest=FEWEST_ROWS))
+        case KMeans():
+            return replace(model, fewest=FEWEST_ROWS)
+        case _:
+            return model
 
 
 def numbers_a_row(model: Model[Any]) -> int:
@@ -139,13 +159,16 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     named = [label] if label is not None and (wanted.predicts or agreed is None or counts) else []
     _check_there([*(each.name for each in features), *named], read.column_names, path)
     try:
-        parts = [_feature(read[each.name], each, agreed is not None) for each in features]
+        spelled = spellings(path, read, [each.name for each in features if each.categories is not None])
+        if named and (wanted.classes is not None or counts):
+            spelled |= spellings(path, read, named)
+        parts = [_feature(read[each.name], each, agreed is not None, spelled.get(each.name)) for each in features]
         names = tuple(name for each in features for name in _names(each))
         if agreed is not None and agreed.moments:
             parts, names = [*parts, *(part**2 for part in parts)], (*names, *(f"{name}²" for name in names))
         if agreed is not None and agreed.counts and agreed.classes is not None and label is not None:
             there = Feature(name=label, categories=agreed.classes)
-            parts, names = [*parts, _feature(read[label], there, True)], (*names, *_names(there))
+            parts, names = [*parts, _feature(read[label], there, True, spelled.get(label))], (*names, *_names(there))
         x = np.column_stack(parts)
         if x.shape[1] != wanted.features:
             raise FedpingError(
@@ -154,7 +177,8 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
             )
         y, target = np.zeros(len(x)), Target()
         if wanted.predicts and label is not None:
-            y, target = _label(read[label], label, agreed.classes if agreed is not None else None, wanted)
+            classes = agreed.classes if agreed is not None else None
+            y, target = _label(read[label], label, classes, wanted, spelled.get(label))
         return Table(x, y, names, target)
     except FedpingError as error:
         raise FedpingError(f"the file {path}: {error}") from error
@@ -207,11 +231,15 @@ def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twic
     return f"has no column '{missing[0]}'; it has {', '.join(names[:30])}{', …' if len(names) > 30 else ''}"
 
 
-def _feature(column: Any, feature: Feature, agreed: bool) -> FloatArray:
-    """Return what a column becomes, shape (N, width); if ``agreed``, it was said what that is."""
+def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -> FloatArray:
+    """Return what a column becomes, shape (N, width); if ``agreed``, it was said what that is.
+
+    ``spelled`` is a column of categories as a CSV file spells it, if that was read as something else than texts.
+    """
     if feature.categories is not None:
-        names, each = values_of(column, feature.name)
-        return np.eye(len(feature.categories))[_places(names, each, feature.categories, feature.name)]
+        names, each = _names_in(column, feature.name, spelled)
+        typed = spelled is None and not is_text(column)
+        return np.eye(len(feature.categories))[_places(names, each, feature.categories, feature.name, typed)]
     scaled: FloatArray = (_numbers(column, feature.name, agreed) - feature.mean) / feature.deviation
     return scaled[:, None]
 
@@ -244,21 +272,31 @@ def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
     )
 
 
+def _names_in(column: Any, name: str, spelled: Any) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the sorted texts of a column, and the position of each row's."""
+    if spelled is None:
+        return values_of(column, name)
+    texts, each = np.unique(written(spelled), return_inverse=True)
+    return texts.tolist(), each
+
+
 def _names(feature: Feature) -> tuple[str, ...]:
     if feature.categories is None:
         return (feature.name,)
     return tuple(f"{feature.name}={category}" for category in feature.categories)
 
 
-def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Wanted) -> tuple[NDArray[Any], Target]:
+def _label(
+    column: Any, name: str, classes: tuple[str, ...] | None, wanted: Wanted, spelled: Any = None
+) -> tuple[NDArray[Any], Target]:
     if wanted.classes is None:
         return _numbers(column, name, True), Target(name)
-    found, each = values_of(column, name)
+    found, each = _names_in(column, name, spelled)
     numbered = tuple(map(str, range(wanted.classes)))
     if classes is None:
-        if set(found) <= set(numbered):
+        if _rewritten(found, numbered) is not None:
             classes = numbered
-        elif wanted.classes == len(_TRUTH) and set(found) <= set(_TRUTH):
+        elif wanted.classes == len(_TRUTH) and _rewritten(found, _TRUTH) is not None:
             classes = _TRUTH
         elif is_text(column) and len(found) == wanted.classes:
             classes = tuple(map(str, found))  # as every institution would, which has all of them
@@ -268,18 +306,80 @@ def _label(column: Any, name: str, classes: tuple[str, ...] | None, wanted: Want
                 f"predicts {wanted.classes}; name all of them in --columns, or number them from 0 to "
                 f"{wanted.classes - 1}"
             )
-    return _places(found, each, classes, name).astype(np.int64), Target(name, classes)
+    typed = spelled is None and not is_text(column)
+    return _places(found, each, classes, name, typed).astype(np.int64), Target(name, classes)
 
 
-def _places(found: list[Any], each: NDArray[np.intp], known: tuple[str, ...], name: str) -> NDArray[np.intp]:
-    """Return where each row's value, ``found[each]``, is among the known ones, shape (N,)."""
+def _places(
+    found: list[str], each: NDArray[np.intp], known: tuple[str, ...], name: str, typed: bool
+) -> NDArray[np.intp]:
+    """Return where each row's value, ``found[each]``, is among the agreed ones, shape (N,).
+
+    Texts are compared as they are written. ``typed`` says that the file has numbers or booleans and no texts, which
+    have their values compared.
+
+    Raises:
+        FedpingError: a value is not among the agreed ones, or could be two of them.
+    """
+    if typed:
+        found = [_of_value(value, known, name) for value in found]
+    elif (again := _rewritten(found, known)) is not None:
+        if again != found:
+            shown, agreed = next((one, other) for one, other in zip(found, again, strict=True) if one != other)
+            log.tell(
+                f"warning: the column '{name}' has '{shown}' where '{agreed}' was agreed on, and is read as that; save "
+                "it as it was agreed on",
+                "warning",
+            )
+        found = again
     other = np.array([value not in known for value in found])[each]
     if other.any():
         row, rows = int(other.argmax()) + 1, int(other.sum())
-        agreed = f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
         among = f", one of {rows:,} such rows" if rows > 1 else ""
+        value = found[each[row - 1]]
+        if (same := _same_value(value, known)) and not typed:
+            raise FedpingError(
+                f"row {row} of the column '{name}' is '{value}', and '{same[0]}' was agreed on{among}; names are "
+                f"compared as texts, so write '{same[0]}' if it is that"
+            )
+        agreed = f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
         raise FedpingError(
             f"row {row} of the column '{name}' has none of the values that were agreed on ({agreed}){among}; correct "
             "it, or leave the row out"
         )
     return np.array([known.index(value) for value in found], np.intp)[each]
+
+
+def _rewritten(found: list[str], known: tuple[str, ...]) -> list[str] | None:
+    """Return texts as the agreed ones, if each is one, or all are as programs save whole numbers and booleans.
+
+    A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. Codes such as
+    250.0 next to 250.1 or 250 are not taken for 250.
+    """
+    whole = [text.removesuffix(".0") if re.fullmatch(r"-?(0|[1-9]\d*)\.0", text) else text for text in found]
+    truth = [text.lower() if text in ("True", "False", "TRUE", "FALSE") else text for text in found]
+    changed = (again for again in (whole, truth) if all(one != other for one, other in zip(found, again, strict=True)))
+    return next(
+        (again for again in (found, *changed) if set(again) <= set(known) and len(set(again)) == len(found)), None
+    )
+
+
+def _of_value(value: str, known: tuple[str, ...], name: str) -> str:
+    """Return the agreed text of a number or boolean; the value itself if there is none."""
+    same = _same_value(value, known)
+    if len(same) > 1:
+        raise FedpingError(
+            f"the column '{name}' has no texts, and '{same[0]}' and '{same[1]}' were agreed on, which are the same "
+            "value; save the column as texts"
+        )
+    return value if value in known or not same else same[0]
+
+
+def _same_value(value: str, known: tuple[str, ...]) -> list[str]:
+    """Return the agreed texts that are the same number or truth value as a text."""
+    meant = _value(value)
+    return [] if meant is None else [text for text in known if _value(text) == meant]
+
+
+def _value(text: str) -> Decimal | str | None:
+    return text.lower() if text.lower() in _TRUTH else number_in(text)

@@ -4,7 +4,7 @@ identity.key     the seed of its id and of all that it draws, made once; nobody 
 joined.json      which study and model the folder is of, and what the study asked for when that was agreed to
 progress.json    the newest version of which a ping was taken; what a private line was given; what was held out
 waiting.json     a ping that is about to be posted, or was, and nobody has answered
-sent.ndjson      what has left this machine: a line a ping that was taken, without its update
+sent.ndjson      what has left this machine: a line for each ping that was taken or refused, without its update
 clients.sqlite   what the training leaves with its clients, where it does
 held-out/        such a folder of the client that tells how versions do on rows that are held out, where any are
 
@@ -105,7 +105,22 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A line about a ping that was taken; one of a private line tells neither loss nor examples."""
+    """A line about a ping that was answered; one of a private line tells neither loss nor examples.
+
+    Attributes:
+        time: when it was answered.
+        version: that it was made from.
+        document_id: of the ping.
+        examples: number of rows.
+        loss: of the version on these rows.
+        bytes: length of the ping.
+        sha256: of these bytes.
+        outcome: "accepted" or "rejected"; lines of earlier versions of fedping are of accepted pings.
+        reason: why it was refused, as the server says.
+        numbers: of the update; 0 if it has none, or it is encoded.
+        norm: of the update; None if it has none, or it is encoded.
+        encoding: of the update; None if it has none, or it is numbers.
+    """
 
     time: str
     version: int
@@ -114,6 +129,11 @@ class Sent(Struct, frozen=True, kw_only=True):
     loss: float | None
     bytes: int
     sha256: str
+    outcome: str = "accepted"
+    reason: str = ""
+    numbers: int = 0
+    norm: float | None = None
+    encoding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +179,7 @@ class StateFolder:
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
     def settle(self, progress: Progress, sent: Sent) -> None:
-        """Note that the waiting ping was taken."""
+        """Note that the waiting ping was answered, and how far the institution has come by that."""
         self._tell(sent)
         self.advance(progress)
         self.drop()
@@ -202,7 +222,7 @@ class StateFolder:
         if told and not told.endswith(b"\n"):  # of one that was killed while it wrote
             told = told[: told.rfind(b"\n") + 1]
             os.truncate(path, len(told))
-        if str(sent.document_id).encode() in told[told[:-1].rfind(b"\n") + 1 :]:
+        if _is_of_same(sent, told[told[:-1].rfind(b"\n") + 1 :]):  # of one that was killed before the ping was dropped
             return
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -233,6 +253,15 @@ class StateFolder:
                 os.fsync(handle)
             os.replace(hidden, self.path / name)
             sync_folder(self.path)
+
+
+def _is_of_same(sent: Sent, line: bytes) -> bool:
+    """Return whether a line of the log is of the same ping with the same answer."""
+    try:
+        other = msgspec.json.decode(line, type=Sent)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return (other.document_id, other.sha256, other.outcome) == (sent.document_id, sent.sha256, sent.outcome)
 
 
 def any_seed() -> int:

@@ -36,7 +36,7 @@ from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Tran
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
 from fedping.client_sim.joining.checking import CheckedTransport
 from fedping.client_sim.joining.evaluating import confusion
-from fedping.client_sim.joining.examples import OF_TABLES, OwnTable, numbers_a_row
+from fedping.client_sim.joining.examples import FEWEST_ROWS, OF_TABLES, OwnTable, guarding_rows, numbers_a_row
 from fedping.client_sim.joining.folder import Asked, Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
 from fedping.client_sim.learning.algorithm import State
@@ -166,7 +166,34 @@ def _model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' asks for what 'fedping join' cannot do: {error}"
         ) from error
-    return model
+    return guarding_rows(model)
+
+
+REVEALS = (
+    "the study's operator chooses the weights that you train on, and can choose them so that your updates reveal rows "
+    "of your table, however many rows it has and whatever the batch"
+)
+"""What an institution has to know before it sends anything."""
+
+
+def check_rows(training: Training, rows: int, trains: bool) -> None:
+    """Raise :class:`InvalidSettings` if what is sent would be of a single row.
+
+    Args:
+        training: of the line.
+        rows: of the table, or those that are held out.
+        trains: whether an update is sent.
+    """
+    if rows < FEWEST_ROWS:
+        raise InvalidSettings(
+            f"what is sent of {rows:,} row would reveal that row; join with more rows, or hold another share out"
+        )
+    batch = getattr(training, "batch", None)  # an extension's training has none
+    if trains and batch is not None and batch < FEWEST_ROWS:
+        raise InvalidSettings(
+            "the study trains on batches of 1 row, and 'fedping join' refuses that, because such an update reveals the "
+            "row; ask its operator for a larger 'batch'"
+        )
 
 
 def check_work(training: Training, rows: int, model: Model[Any], weights: int) -> None:
@@ -293,6 +320,7 @@ class Institution:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         check_work(member.line.training, len(rows), member.model, member.line.spec.m)
+        check_rows(member.line.training, len(rows), member.arm.submits)
         self._joined = Joined(
             study=study.name, line=member.line.name, spec_digest=member.line.spec.digest, asked=asked_of(member)
         )
@@ -461,12 +489,10 @@ class Institution:
         """Note the last word on a ping.
 
         One that is refused never counts, so that its version may have another: from a table that was corrected, or
-        with a ticket.
+        with a ticket. It is logged all the same, because the server has read it.
         """
-        if outcome.delivery is not Delivery.ACCEPTED:
-            self.folder.drop()
-            return
         says, progress = told(ping), self.folder.progress
+        taken = outcome.delivery is Delivery.ACCEPTED
         sent = Sent(
             time=utc_now(),
             version=ping.version,
@@ -475,8 +501,15 @@ class Institution:
             loss=says.loss,
             bytes=says.bytes,
             sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
+            outcome=outcome.delivery.value,
+            reason=outcome.reason,
+            numbers=says.numbers,
+            norm=says.norm,
+            encoding=says.encoding,
         )
-        self.folder.settle(replace(progress, version=ping.version, sent=progress.sent + 1), sent)
+        if taken:
+            progress = replace(progress, version=ping.version, sent=progress.sent + 1)
+        self.folder.settle(progress, sent)
 
 
 class _Held:

@@ -7,8 +7,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -43,9 +43,6 @@ MOST_BYTES = 2**26
 MOST_SECONDS = 600.0
 """Of any request."""
 
-FEW_ROWS = 100
-"""Fewer are warned of: an update over them tells too much of each."""
-
 _TICKET = 128
 
 
@@ -62,6 +59,48 @@ class Pace:
     def left(self) -> float:
         """The seconds that are left."""
         return float("inf") if self.seconds is None else self.began + self.seconds - time.monotonic()
+
+    def awaited(self, runner: asyncio.Runner, what: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end as :func:`awaited`; raise :class:`_TimeOver` when no time is left."""
+
+        async def in_time() -> T:
+            try:
+                async with asyncio.timeout(None if self.seconds is None else max(self.left, LEAST_EVERY)) as limit:
+                    return await what
+            except TimeoutError:
+                if limit.expired():
+                    raise _TimeOver from None
+                raise
+
+        try:
+            return awaited(runner, in_time())
+        finally:
+            what.close()  # where a signal came before it began
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Have the block raise :class:`_TimeOver` when no time is left, also in the middle of a training.
+
+        A timer does that in the main thread, which alone can be interrupted.
+        """
+        if self.seconds is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def over(number: int, _: object) -> None:
+            raise _TimeOver
+
+        before = signal.signal(signal.SIGALRM, over)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(self.left, LEAST_EVERY))
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+
+class _TimeOver(BaseException):
+    """The time of --for is over; no ``except Exception`` of a training stops it."""
 
 
 @click.command()
@@ -137,7 +176,8 @@ def join(
     """
     from fedping.client_sim.fleet.transport import StudyEnded
     from fedping.client_sim.joining.evaluating import keep_share
-    from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
+    from fedping.client_sim.joining.institution import REVEALS
+    from fedping.server_jobs.ending import EndedBySignal, OutOfTime, ended_by_signals
 
     pace = Pace(
         rounds=rounds,
@@ -156,23 +196,25 @@ def join(
             _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
             asked = _Asked(state or Path(f"joined-{study}"), data, label, columns_file, hold_out)
-            institutions = _joined(runner, transport, files, study, asked, ticket, held_out_ticket)
+            institutions = _joined(runner, pace, transport, files, study, asked, ticket, held_out_ticket)
             if not show:
                 keep_share(institutions[-1].folder, hold_out or 0.0)
+            log.tell(f"warning: {REVEALS}", "warning")
             for institution in institutions:
                 log.tell(_introduction(institution, data), "info", before="")
                 _tell_promises(institution)
                 _look_at_changes(institution, show, agree)
-            _warn_of_few(len(institutions[-1].rows))
             _warn_of_one_class(institutions[-1].rows)
             if show:
                 for institution in institutions:
-                    _show(runner, institution)
+                    _show(runner, pace, institution)
                 return 0
             return _TakingPart(runner, institutions, pace, _asking(as_json) if not yes else None, as_json).go_on()
     except StudyEnded as over:
         click.echo(f"fedping: {over}", err=True)
         return 0
+    except _TimeOver as error:
+        raise OutOfTime("time is over before there was anything to send; run the same command to go on") from error
     except EndedBySignal as ended:
         click.echo(f"fedping: {ended.sentence}; the same command goes on", err=True)
         return ended.exit_code
@@ -203,15 +245,6 @@ def _warn_of_listeners(url: str) -> None:
             f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
             "the model; ask the operator for an https address",
             err=True,
-        )
-
-
-def _warn_of_few(rows: int) -> None:
-    if rows < FEW_ROWS:
-        log.tell(
-            f"warning: from an update over {rows:,} rows, whoever receives it may reconstruct some of them; "
-            "take part with hundreds of rows at least",
-            "warning",
         )
 
 
@@ -261,6 +294,7 @@ class _Asked:
 
 def _joined(
     runner: asyncio.Runner,
+    pace: Pace,
     transport: Transport,
     files: ExitStack,
     name: str,
@@ -284,7 +318,7 @@ def _joined(
 
     agreed = None if asked.columns is None else read_columns(asked.columns)
     words = [None if file is None else _ticket_in(file) for file in (ticket, held_out_ticket)]
-    study = awaited(runner, transport.fetch_study(name))
+    study = pace.awaited(runner, transport.fetch_study(name))
     if asked.hold_out is not None:
         check_holding_out(study, asked.hold_out)
     training = any_seed if asked.hold_out is None else in_arm(study, lambda arm: arm.submits)
@@ -359,17 +393,17 @@ def _introduction(institution: Institution, data: Path) -> str:
     )
 
 
-def _show(runner: asyncio.Runner, institution: Institution) -> None:
+def _show(runner: asyncio.Runner, pace: Pace, institution: Institution) -> None:
     """Print the ping that is waiting, or would be made now."""
     ping = institution.folder.waiting
     if ping is None:
-        why = awaited(runner, institution.look())
+        why = pace.awaited(runner, institution.look())
         if institution.version < 0:
             raise FedpingError(f"there is no model to train on: {why or 'none was published'}; try again later")
         if not institution.has_new:
             click.echo(f"nothing would be sent: {why or _nothing_of(institution)}", err=True)
             return
-        ping = _made(institution)
+        ping = _made(institution, pace)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
 
@@ -391,8 +425,8 @@ def _gave_all(institution: Institution) -> str:
     return f"this institution has contributed {given:,} times, as often as the study promises that it does at most"
 
 
-def _made(institution: Institution) -> Waiting:
-    with status(f"training on version {institution.version}"):
+def _made(institution: Institution, pace: Pace) -> Waiting:
+    with status(f"training on version {institution.version}"), pace.limited():
         return institution.make()
 
 
@@ -472,8 +506,11 @@ class _TakingPart:
     def go_on(self) -> int:
         """Take part until the end; return the exit code."""
         try:
-            while self._pace.rounds is None or self._done < self._pace.rounds:
-                self._step()
+            try:
+                while self._pace.rounds is None or self._done < self._pace.rounds:
+                    self._step()
+            except _TimeOver:
+                self._out_of_time()
         except _Over as over:
             return over.code
         return 0
@@ -515,11 +552,11 @@ class _TakingPart:
         if institution.gave_all:
             click.echo(f"fedping: {_gave_all(institution)}", err=True)
             raise _Over(0)
-        why = awaited(self._runner, institution.look())
+        why = self._pace.awaited(self._runner, institution.look())
         if not institution.has_new:
             return None, why
         self._explain(why)
-        ping = _made(institution)
+        ping = _made(institution, self._pace)
         if not self._agreed(ping):
             click.echo("nothing was sent", err=True)
             raise _Over(0)
@@ -551,25 +588,18 @@ class _TakingPart:
 
         self._keep_for_a_while(institution, ping)
         with status(f"posting the ping of version {ping.version}"):
-            outcome = awaited(self._runner, self._posted(institution, ping))
-        if outcome is None or outcome.delivery is Delivery.RETRY:
-            self._explain(outcome.reason if outcome else None)
+            outcome = self._pace.awaited(self._runner, institution.post(ping))
+        if outcome.delivery is Delivery.RETRY:
+            self._explain(outcome.reason)
             return False
         self._failures = self._quiet = 0
         institution.settle(ping, outcome)
         self._report(ping, outcome)
         if outcome.delivery is Delivery.REJECTED:
-            awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
+            with suppress(_TimeOver):
+                self._pace.awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
             raise _refusal(institution, ping, outcome)
         return True
-
-    async def _posted(self, institution: Institution, ping: Waiting) -> Outcome | None:
-        """Try to post until it is answered, or time is over: then None."""
-        try:
-            async with asyncio.timeout(None if self._pace.seconds is None else max(self._pace.left, LEAST_EVERY)):
-                return await institution.post(ping)
-        except TimeoutError:
-            return None
 
     def _report(self, ping: Waiting, outcome: Outcome) -> None:
         if not self._as_json:
@@ -577,9 +607,10 @@ class _TakingPart:
             return
         import msgspec
 
-        from fedping.client_sim.joining.institution import told
+        from fedping.client_sim.joining.institution import REVEALS, told
 
-        row = {**msgspec.to_builtins(told(ping)), "outcome": outcome.delivery.value, "reason": outcome.reason}
+        answer = {"outcome": outcome.delivery.value, "reason": outcome.reason, "warning": REVEALS}
+        row = {**msgspec.to_builtins(told(ping)), **answer}
         click.echo(msgspec.json.encode(row).decode())
 
     def _explain(self, why: str | None, waits_for: str = "") -> None:
@@ -600,7 +631,7 @@ class _TakingPart:
         self._quiet += 1
         if self._quiet % LOOKS_AT_STUDY == 0:
             for institution in self._institutions:
-                awaited(self._runner, institution.study_as_it_was())
+                self._pace.awaited(self._runner, institution.study_as_it_was())
 
     def _rest(self, seconds: float, doing: str) -> None:
         if seconds > 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -173,3 +174,46 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("a,y\n")
     with pytest.raises(FedpingError, match="cannot be read as what its name says"):
         load_table(tmp_path / "t.parquet", "y")
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("007", "7"), ("07", "7"), ("1e3", "1000"), ("1.0", "1"), ("true", "True"), ("250.00", "250.0"), ("0.0", "0")],
+)
+@pytest.mark.parametrize("column", ["client", "label", "choice"])
+def test_two_spellings_of_one_value_are_not_one_name(tmp_path: Path, column: str, one: str, two: str) -> None:
+    other = "false" if "true" in one else "3"
+    cells = [one, two, other, other]
+    file = written(tmp_path, "a,y,of\n" + "".join(f"{row},{row % 2},{cell}\n" for row, cell in enumerate(cells)))
+    options: dict[str, Any] = {"kind": "class"} if column == "label" else {column: "of"}
+    with pytest.raises(FedpingError, match=f"'of' has '{one}' in row 1 and '{two}' in row 2"):
+        load_table(file, "of" if column == "label" else "y", ["a"], **options)
+    typed = pa.table({"a": range(4), "y": [0, 1, 0, 1], "of": cells})
+    parquet.write_table(typed, tmp_path / "t.parquet")
+    names = (one, two, other)
+    assert sorted(load_table(tmp_path / "t.parquet", "of", ["a"]).target.classes) == sorted(names)
+    keyed = load_table(tmp_path / "t.parquet", "y", ["a"], client="of").key
+    assert keyed is not None
+    assert keyed.tolist() == cells
+
+
+def test_ids_that_no_float_holds_stay_apart(tmp_path: Path) -> None:
+    ids = ["90071992547409930000", "90071992547409930001", "5"]
+    file = written(tmp_path, "a,y,of\n" + "".join(f"{row},{row},{cell}\n" for row, cell in enumerate(ids)))
+    key = load_table(file, "y", ["a"], client="of").key
+    assert key is not None
+    assert key.tolist() == ids
+    labelled = load_table(file, "of", ["a"], kind="class")
+    assert (labelled.target.classes, labelled.y.tolist()) == (("5", *ids[:2]), [1, 2, 0])
+    near = pa.table({"a": [0, 1], "of": pa.array([2**53, 2**53 + 1], pa.int64())})
+    parquet.write_table(near, tmp_path / "t.parquet")
+    labelled = load_table(tmp_path / "t.parquet", "of", kind="class")
+    assert (labelled.target.classes, labelled.y.tolist()) == (("9007199254740992", "9007199254740993"), [0, 1])
+
+
+def test_names_that_are_numbers_keep_their_order_and_classes_their_texts(tmp_path: Path) -> None:
+    file = written(tmp_path, "a,y,of\n1,10.0,010\n2,9.0,9\n3, 250.1,9\n")
+    data = load_table(file, "y", ["a"], client="of", kind="class")
+    assert (data.target.classes, data.y.tolist()) == (("9.0", "10.0", "250.1"), [1, 0, 2])
+    assert data.key is not None
+    assert data.key.tolist() == [10, 9, 9]

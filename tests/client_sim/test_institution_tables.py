@@ -345,3 +345,54 @@ def test_an_example_counts_as_its_class_does_in_training(tmp_path: Path) -> None
 def test_classes_that_cannot_be_counted_or_weighed_are_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InvalidSettings, match=says):
         columns_in(tmp_path, text)
+
+
+def of_categories(*categories: str) -> AgreedColumns:
+    return AgreedColumns(label="y", features=(Feature(name="code", categories=categories),))
+
+
+@pytest.mark.parametrize("cells", [("007", "7"), ("1.0", "2"), ("1e3", "1000"), ("True", "False"), ("250.0", "250.00")])
+def test_categories_are_the_texts_that_were_agreed_on(tmp_path: Path, cells: tuple[str, str]) -> None:
+    rows = read_examples(csv(tmp_path, f"code,y\n{cells[0]},0\n{cells[1]},1\n"), None, of_categories(*cells), TWO)
+    assert rows.x.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    classes = AgreedColumns(label="y", classes=cells, features=(Feature(name="a"), Feature(name="b")))
+    labelled = read_examples(csv(tmp_path, f"a,b,y\n1,2,{cells[1]}\n1,2,{cells[0]}\n"), None, classes, TWO)
+    assert labelled.y.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("agreed", "cells", "shown"),
+    [
+        (("7", "x"), ("7", "007"), "row 2 of the column 'code' is '007', and '7' was agreed on"),
+        (("007", "7"), ("07", "7"), "row 1 of the column 'code' is '07', and '007' was agreed on"),
+        (("1", "2"), ("1", "1.0"), "row 2 of the column 'code' is '1.0', and '1' was agreed on"),
+        (("250", "250.1"), ("250.0", "250.1"), "row 1 of the column 'code' is '250.0', and '250' was agreed on"),
+        (("true", "false"), ("true", "True"), "row 2 of the column 'code' is 'True', and 'true' was agreed on"),
+    ],
+)
+def test_a_text_that_was_not_agreed_on_is_shown_with_the_one_of_its_value(
+    tmp_path: Path, agreed: tuple[str, str], cells: tuple[str, str], shown: str
+) -> None:
+    path = csv(tmp_path, f"code,y\n{cells[0]},0\n{cells[1]},1\n")
+    with pytest.raises(FedpingError, match=shown):
+        read_examples(path, None, of_categories(*agreed), TWO)
+
+
+@pytest.mark.parametrize(("agreed", "cells"), [(("1", "2"), ("1.0", "2.0")), (("true", "false"), ("True", "False"))])
+def test_a_column_that_a_program_has_rewritten_as_a_whole_is_read_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], agreed: tuple[str, str], cells: tuple[str, str]
+) -> None:
+    path = csv(tmp_path, f"code,y\n{cells[0]},0\n{cells[1]},1\n")
+    assert read_examples(path, None, of_categories(*agreed), TWO).x.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    told = capsys.readouterr().err
+    assert "warning" in told
+    assert any(f"'{cell}' where '{text}' was agreed" in told for text, cell in zip(agreed, cells, strict=True))
+
+
+def test_columns_of_numbers_have_what_was_agreed_on_where_one_text_is_each_number(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"code": [1.0, 2.0], "y": [0, 1]}), path)
+    for agreed in (("1", "2"), ("1.0", "2.0")):
+        assert read_examples(path, None, of_categories(*agreed), TWO).x.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    with pytest.raises(FedpingError, match="'1' and '001' were agreed on, which are the same"):
+        read_examples(path, None, of_categories("1", "001"), TWO)

@@ -1,11 +1,14 @@
 """`fedping join` as a data engineer types it: what it shows, keeps, refuses and waits for, and how it ends."""
 
+import asyncio
+import hashlib
 import io
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.fleet import http
+from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.joining.folder import Progress, open_folder
 from fedping.client_sim.joining.institution import check_work
 from fedping.client_sim.learning.registry import learner_for, model_spec
@@ -23,7 +28,7 @@ from fedping.protocol.limits import Limits
 from fedping.protocol.links import Levels
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
-from fedping.protocol.spec import NonNegative
+from fedping.protocol.spec import ModelSpec, NonNegative
 from fedping.protocol.study import Arm, Declared, Study, public_study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
@@ -115,12 +120,49 @@ def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monke
     assert server.attempts == []
 
 
-def test_few_rows_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
-    assert "reconstruct" not in join(server.url, "--show")[1]
-    few = tmp_path / "few.csv"
-    few.write_text("".join(Path(join.rows[1]).read_text().splitlines(keepends=True)[:4]))
-    join.rows = ["--data", str(few), *join.rows[2:]]
-    assert "warning: from an update over 3 rows, whoever receives it may reconstruct" in join(server.url, "--show")[1]
+def test_it_is_said_that_weights_can_be_chosen_that_reveal_rows(server: FaultyServer, join: Typed) -> None:
+    says = "can choose them so that your updates reveal rows of your table, however many rows"
+    assert says in join(server.url, "--show")[1]
+    out, said = join.once(server.url, "--json")
+    assert says in said
+    assert says in json.loads(out)["warning"]
+
+
+@pytest.mark.parametrize("training", [LocalSteps(epochs=1, batch=1, rate=0.1), OneGradient(batch=1)])
+def test_batches_of_one_row_are_refused(join: Typed, training: Training) -> None:
+    with faulty_server(tumours(training=training)) as server:
+        assert "batches of 1 row" in join.once(server.url, code=2)[1]
+        assert "batches of 1 row" in join(server.url, "--show", code=2)[1]
+        assert server.attempts == []
+
+
+def test_a_table_of_one_row_is_refused(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
+    one = tmp_path / "one.csv"
+    one.write_text("".join(Path(join.rows[1]).read_text().splitlines(keepends=True)[:2]))
+    join.rows = ["--data", str(one), *join.rows[2:]]
+    assert "what is sent of 1 row would reveal that row" in join.once(server.url, code=2)[1]
+    assert server.attempts == []
+
+
+@pytest.mark.parametrize("training", [LocalSteps(epochs=1, rate=1.0), OneGradient()])
+@pytest.mark.parametrize(("apart", "code"), [("9,9", 1), ("1.1,1", 0)])
+def test_clusters_of_one_row_are_refused(
+    join: Typed, tmp_path: Path, training: Training, apart: str, code: int
+) -> None:
+    settings: dict[str, Any] = {"features": 2, "clusters": 2, "counts": False}
+    spec = model_spec("k-means", settings, name=STUDY, start=[0.0, 0.0, 8.0, 8.0])
+    table = tmp_path / "points.csv"
+    table.write_text(f"a,b\n0,0\n1,0\n0,1\n{apart}\n")
+    join.rows = ["--data", str(table)]
+    with faulty_server(with_spec(spec, training)) as server:
+        said = join.once(server.url, code=code)[1]
+        assert ("cluster 2 of 2 has 1 row" in said) == bool(code)
+        assert len(server.attempts) == (not code)
+
+
+def with_spec(spec: ModelSpec, training: Training) -> Study:
+    study = tumours(training=training)
+    return replace(study, lines=(replace(study.lines[0], spec=spec),))
 
 
 def test_rows_of_one_class_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
@@ -193,14 +235,60 @@ def test_a_ping_whose_answer_is_lost_is_posted_again_with_the_same_bytes(server:
 
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(503)
-    assert (
-        "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "0.1s", code=75)[1]
-    )
+    assert "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "8s", code=75)[1]
     shown, _ = join(server.url, "--show")
     server.plan = lambda name, attempt: LANDED
     join.once(server.url)
     assert set(server.bodies().values()) == {shown.rstrip("\n").encode()}
     assert server.landings.total() == 1
+
+
+@pytest.mark.parametrize("path", [f"/models/{STUDY}/study.json", LATEST])
+@pytest.mark.parametrize("trickles", [False, True])
+def test_time_is_kept_while_an_answer_is_slow(
+    server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch, path: str, trickles: bool
+) -> None:
+    """The answer comes a byte at a time, or not at all, until the test is over; so the command ends before it."""
+    over = threading.Event()
+    got, read = HttpTransport._got, http._body
+
+    @asynccontextmanager
+    async def slow(self: HttpTransport, url: str, headers: Any = None) -> AsyncIterator[Any]:
+        async with got(self, url, headers) as response:
+            while url.endswith(path) and not trickles and not over.is_set():
+                await asyncio.sleep(0.01)
+            yield response
+
+    async def trickling(response: Any, most: int) -> bytes:
+        while response.url.path == path and trickles and not over.is_set():
+            await asyncio.sleep(0.01)
+        return await read(response, most)
+
+    monkeypatch.setattr(HttpTransport, "_got", slow)
+    monkeypatch.setattr(http, "_body", trickling)
+    fallback = threading.Timer(60, over.set)
+    fallback.start()
+    try:
+        assert "time is over" in join.once(server.url, "--for", "1s", code=75)[1]
+        assert not over.is_set()
+    finally:
+        fallback.cancel()
+    assert server.attempts == []
+
+
+def test_without_rounds_a_service_whose_time_is_over_ends_well(join: Typed) -> None:
+    with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
+        join(server.url, "--yes", "--for", "2s")
+        assert server.attempts == []
+
+
+def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
+    """A training of 1,200,000 steps is given up; nothing of it is kept, and nothing is sent."""
+    with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
+        assert "time is over after 0 of 1 rounds" in join.once(server.url, "--for", "2s", code=75)[1]
+        assert "time is over" in join(server.url, "--show", "--for", "2s", code=75)[1]
+        assert server.attempts == []
+    assert not (join.state / "waiting.json").exists()
 
 
 def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(server: FaultyServer, join: Typed) -> None:
@@ -220,7 +308,39 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     server.publish(1)
     join.once(server.url, code=1)
     assert "; 1 ping taken so far, up to version 0\n" in join(server.url, "--show")[1]
-    assert len((join.state / "sent.ndjson").read_text().splitlines()) == 1
+    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    assert [(line["version"], line["outcome"]) for line in logged] == [
+        (0, "rejected"),
+        (0, "accepted"),
+        (1, "rejected"),
+    ]
+    assert [line["reason"] for line in logged][1:] == ["", "400 the update is too long"]
+    assert all(line["numbers"] == 31 and line["norm"] > 0 and line["loss"] > 0 for line in logged)
+
+
+def test_every_ping_of_a_version_whose_weights_change_is_logged(server: FaultyServer, join: Typed) -> None:
+    """A server that refuses, and changes the weights under one number, gets an update of each: each is logged."""
+    server.plan = lambda name, attempt: refusal(400, "no")
+    for start in (0.0, 1.0, 2.0):
+        weights = [start] * 31
+        server.files[LATEST] = msgspec.json.encode(replace(document(server.study, "main", 0), model=weights))
+        join.once(server.url, code=1)
+    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    assert [line["sha256"] for line in logged] == [
+        hashlib.sha256(attempt.body).hexdigest() for attempt in server.attempts
+    ]
+    assert len({line["sha256"] for line in logged}) == 3
+
+
+def test_a_log_of_an_earlier_version_goes_on(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    log = join.state / "sent.ndjson"
+    older = {"time", "version", "document_id", "examples", "loss", "bytes", "sha256"}
+    line = {name: value for name, value in json.loads(log.read_text()).items() if name in older}
+    log.write_text(json.dumps(line) + "\n")
+    server.publish(1)
+    assert "1 ping taken so far" in join.once(server.url)[1]
+    assert [json.loads(line)["version"] for line in log.read_text().splitlines()] == [0, 1]
 
 
 def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was_refused(
@@ -384,7 +504,7 @@ def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultySer
         server.files[LATEST] = model(server)
         msgspec_fits = json.loads(server.files[LATEST]) if says.startswith("it has 30") else None
         assert msgspec_fits is None or msgspec.convert(msgspec_fits, ModelDocument)
-        said = join.once(server.url, "--for", "0.1s", code=75)[1]
+        said = join.once(server.url, "--for", "2s", code=75)[1]
         assert said.count(says) == 1
         assert "time is over after 0 of 1 rounds" in said
         assert server.attempts == []
@@ -398,7 +518,7 @@ def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer
     assert r"400 \x1b[2J\x1b]0;sent\x07\u202e;" in join.once(server.url, code=1)[1]
     server.model = refusal(500, "\x1b[2J")
     server.publish(1)
-    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "0.1s", code=75)[1]
+    assert r"waiting: 500 \x1b[2J" in join.once(server.url, "--for", "2s", code=75)[1]
     study = f"/models/{STUDY}/study.json"
     server.files[study] = server.files[study].replace(b'"rate"', b'"\\u001b[2J"')
     assert r"unknown field `\x1b[2J`" in join.once(server.url, code=1)[1]
@@ -632,7 +752,7 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
 
 def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: Typed) -> None:
     join.once(server.url)
-    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "0.5s")
+    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "3s")
     assert out == ""
     assert said.count("fedping: waiting for a version after 0\n") == 1
 

@@ -178,13 +178,13 @@ def test_a_round_is_over_once_both_pings_are_taken(typed: Typed) -> None:
     """The one that tells is first; while it is not taken, nothing is trained, and a later command goes on there."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: refusal(503)
-        typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "0.5s", code=75)
+        typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert len(server.bodies()) == 1
         server.plan = lambda name, attempt: LANDED
         typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1")
         arms = [json.loads(body)["payload"]["study_variation"] for body in server.bodies().values()]
         assert sorted(arms) == ["held-out", "hospitals"]
-        typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert len(server.bodies()) == 2
 
 
@@ -216,7 +216,7 @@ def test_rows_that_were_trained_on_are_not_held_out_later(
         server.publish(1)
         sent = len(server.attempts)
         for asked in ("--yes", "--show"):
-            assert says in typed(server.url, *after, asked, "--for", "0.1s", code=2)[1]
+            assert says in typed(server.url, *after, asked, "--for", "2s", code=2)[1]
         assert len(server.attempts) == sent
         typed(server.url, *before, "--yes", "--rounds", "1")
         assert len(server.attempts) == 2 * sent
@@ -226,11 +226,9 @@ def test_before_its_ping_is_taken_a_share_is_kept_too_unless_the_ping_is_refused
     """A ping on its way may be counted; one that was refused never is."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: LANDED if len(server.bodies()) == 1 else refusal(503)
-        typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", "--for", "0.5s", code=75)
+        typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert len(server.bodies()) == 2
-        assert (
-            "give --hold-out 0.2 again" in typed(server.url, "--hold-out", "0.5", "--yes", "--for", "0.1s", code=2)[1]
-        )
+        assert "give --hold-out 0.2 again" in typed(server.url, "--hold-out", "0.5", "--yes", "--for", "2s", code=2)[1]
         server.plan = lambda name, attempt: refusal(400, "the update is too long")
         typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", code=1)
         server.plan = lambda name, attempt: LANDED

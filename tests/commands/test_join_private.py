@@ -1,5 +1,6 @@
 """`fedping join` in private lines: a vector a version, each time under another id, within the cap; what it promises."""
 
+import asyncio
 import base64
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.joining.folder import Progress, open_folder
 from fedping.client_sim.joining.secrecy import promises
 from fedping.helper.folder import make_helper
@@ -28,7 +31,7 @@ from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSig
 from fedping.protocol.study import Arm, Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
 from tests.support.effort import few_or_all
-from tests.support.faulty_server import LANDED, FaultyServer, faulty_server, refusal
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.helper_server import helper_server
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.institutions import STUDY, Typed, accuracy, agreed, joining, tables, tumours, typed_join
@@ -121,9 +124,7 @@ def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Typed) -> Non
     with faulty_server(private(central=central, contributions=1)) as server:
         _, said = typed(server.url, "--show")
         assert "version 0 is none of those that this institution has drawn" in said
-        assert (
-            "waiting for a version after 0" in typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)[1]
-        )
+        assert "waiting for a version after 0" in typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)[1]
         assert server.attempts == []
 
 
@@ -131,18 +132,18 @@ def test_a_refused_ping_of_a_private_line_is_not_made_again(typed: Typed, tmp_pa
     with faulty_server(private()) as server:
         server.plan = lambda name, attempt: refusal(403, "not you")
         assert "does not take pings of this client" in typed(server.url, "--yes", code=1)[1]
-        typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert len(server.attempts) == 1
     assert progress(tmp_path).contributed == 1
 
 
 def test_a_ping_is_kept_until_its_moment_also_by_the_next_command(typed: Typed, tmp_path: Path) -> None:
     with faulty_server(private(delay_minutes=1440.0)) as server:
-        _, said = typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        _, said = typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert "waiting for the moment, drawn by lot, at which the ping of version 0 is sent" in said
         waiting = tmp_path / "state-0" / "waiting.json"
         kept = json.loads(waiting.read_bytes())
-        typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)
+        typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)
         assert json.loads(waiting.read_bytes()) == kept
         assert 0 < kept["not_before"] - time.time() < 1440 * 60
         assert server.attempts == []
@@ -210,7 +211,7 @@ def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, t
     key.write_text(KEY.hex() + "\n")
     key.chmod(0o600)
     with running_ingest(tmp_path / "store", landing, "--workers", "1") as server:
-        said = typed(server.url, "--yes", "--rounds", "1", "--for", "0.3s", code=75)[1]
+        said = typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)[1]
         assert "waiting: line 'main' of study 'tumours' has no offer of its helper yet" in said
         assert "neither the operator nor the helper can read it alone" in said
         assert "nothing limits what sums over all clients give away" in said
@@ -264,3 +265,23 @@ def by_version(server: FaultyServer) -> dict[int, set[bytes]]:
     for attempt in server.attempts:
         found.setdefault(json.loads(attempt.body)["payload"]["model_version"], set()).add(attempt.body)
     return found
+
+
+def test_a_server_cannot_mark_a_client_of_a_private_line_by_a_tag_or_a_cookie() -> None:
+    with faulty_server(private()) as server:
+        line = server.study.lines[0].name
+        body = server.files[f"/models/{server.study.name}/{line}/latest.json"]
+        server.model = Answer(200, body, {"ETag": '"one of yours"', "Set-Cookie": "id=7; Path=/"})
+        url = server.url.replace("127.0.0.1", "localhost")  # an address of numbers has no cookies anyway
+
+        async def twice() -> list[Any]:
+            transport = HttpTransport(url)
+            await transport.fetch_study(server.study.name)
+            found = [await transport.fetch_model(server.study.name, line, None, tag) for tag in (None, '"of before"')]
+            await transport.submit(server.study.name, uuid4(), b"{}")
+            await transport.close()
+            return found
+
+        assert [found.etag for found in asyncio.run(twice())] == [None, None]
+        assert [tag for _, tag in server.fetches] == [None, None, None]
+        assert not any("cookie" in name.lower() for attempt in server.attempts for name in attempt.headers)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedping.client_sim.data.files import columns
 from fedping.client_sim.data.files.columns import Kind
-from fedping.client_sim.data.files.reading import read_arrow
+from fedping.client_sim.data.files.reading import read_arrow, spellings
 from fedping.client_sim.data.table import Table
 from fedping.protocol.errors import FedpingError
 
@@ -46,14 +46,22 @@ def load_table(
         raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
     try:
         parts = [columns.feature(read[name], name) for name in used]
-        y, what = columns.target(read[target], target, kind) if choice is None else columns.chosen(read[target], target)
+        names = [
+            *([target] if kind == "class" or columns.is_truth(read[target]) else []),
+            *filter(None, (client, choice)),
+        ]
+        spelled = spellings(Path(path), read, names)
+        if choice is None:
+            y, what = columns.target(read[target], target, kind, spelled.get(target))
+        else:
+            y, what = columns.chosen(read[target], target)
         return Table(
             x=np.column_stack([values for values, _ in parts]),
             y=y,
             features=tuple(name for _, names in parts for name in names),
             target=what,
-            key=None if client is None else columns.keys(read[client], client),
-            choice=None if choice is None else columns.keys(read[choice], choice),
+            key=None if client is None else columns.keys(read[client], client, spelled.get(client)),
+            choice=None if choice is None else columns.keys(read[choice], choice, spelled.get(choice)),
         )
     except FedpingError as error:
         raise FedpingError(f"the file {path}: {error}") from error

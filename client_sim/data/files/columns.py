@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 import numpy as np
@@ -39,19 +40,29 @@ def feature(column: Any, name: str) -> tuple[FloatArray, tuple[str, ...]]:
     return np.eye(len(names))[category], tuple(f"{name}={text}" for text in names)
 
 
-def target(column: Any, name: str, kind: Kind | None) -> tuple[NDArray[Any], Target]:
+def target(column: Any, name: str, kind: Kind | None, spelled: Any = None) -> tuple[NDArray[Any], Target]:
     """Return a column as targets, and what it is: by default a class for texts or booleans, else a number.
 
     Classes are numbered in the order of their names; numeric names are ordered by size.
 
+    Args:
+        column: as it was read.
+        name: of the column.
+        kind: whether it is a class or a number; None for the default.
+        spelled: the same column as its file spells it (:func:`reading.spellings`); None if the file has types.
+
     Raises:
-        FedpingError: as :func:`feature`; the column should be numbers but has texts; or there is only one class.
+        FedpingError: as :func:`feature`; the column should be numbers but has texts; there is only one class; or two
+            spellings are the same value.
     """
     if kind is None:
-        kind = "class" if is_text(column) or _is_truth(column) else "number"
+        kind = "class" if is_text(column) or is_truth(column) else "number"
     if kind == "number":
         return as_numbers(column, name), Target(name)
-    names, numbers = values_of(column, name)
+    if spelled is None:
+        names, numbers = values_of(column, name)
+    else:
+        names, numbers = _distinct(column, spelled, name)
     if len(names) < 2:
         raise FedpingError(f"the target '{name}' is '{names[0]}' in every row, so there is nothing to predict")
     return numbers.astype(np.int64), Target(name, tuple(map(str, names)))
@@ -69,10 +80,72 @@ def chosen(column: Any, name: str) -> tuple[NDArray[np.int64], Target]:
     return numbers.astype(np.int64), Target(name, ("no", "yes"))
 
 
-def keys(column: Any, name: str) -> NDArray[Any]:
-    """Return the owner of each row; raise :class:`FedpingError` where it is missing."""
+def keys(column: Any, name: str, spelled: Any = None) -> NDArray[Any]:
+    """Return the owner of each row, shape (N,).
+
+    Owners that a CSV file spells as numbers stay numbers, and so keep their order, unless a number can't distinguish
+    them; then they are texts.
+
+    Args:
+        column: as it was read.
+        name: of the column.
+        spelled: as of :func:`target`.
+
+    Raises:
+        FedpingError: an owner is missing, or two spellings are the same value.
+    """
     check_none_missing(column, name)
-    return _plain(column)
+    owners = _plain(column)
+    if spelled is None:
+        return owners
+    texts, each = _distinct(column, spelled, name)
+    return owners if len(np.unique(owners)) == len(texts) else np.array(texts)[each]
+
+
+def _distinct(column: Any, spelled: Any, name: str) -> tuple[list[str], NDArray[np.intp]]:
+    """Return a CSV column's texts in the order of their values, and the position of each row's text.
+
+    Raises:
+        FedpingError: a value is missing, or two texts are the same value, as 007 and 7 are. The file doesn't say
+            whether they are two names or one.
+    """
+    from pyarrow import types
+
+    check_none_missing(column, name)
+    texts, first, each = np.unique(written(spelled), return_index=True, return_inverse=True)
+    if exact := types.is_floating(column.type):  # of texts that are rounded to the same float, both are kept
+        as_numbers(column, name)
+    read = column.take(first).to_pylist()
+    values = [(number_in(text) or value) if exact else value for text, value in zip(texts.tolist(), read, strict=True)]
+    known: dict[Any, int] = {}
+    for position, value in enumerate(values):
+        other = known.setdefault(value, position)
+        if other != position:
+            one, two = sorted((other, position), key=lambda at: int(first[at]))
+            raise FedpingError(
+                f"the column '{name}' has '{texts[one]}' in row {first[one] + 1} and '{texts[two]}' in row "
+                f"{first[two] + 1}, which are the same value; write one of them everywhere, or, if they are different "
+                "names, save the column as texts in Parquet"
+            )
+    order = np.array(sorted(range(len(values)), key=lambda at: values[at]), np.intp)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return texts[order].tolist(), place[each]
+
+
+def written(spelled: Any) -> NDArray[Any]:
+    """Return the texts of a column as its file spells it, shape (N,), without blanks around them."""
+    texts: NDArray[Any] = np.char.strip(_plain(spelled).astype(str))
+    return texts
+
+
+def number_in(text: str) -> Decimal | None:
+    """Return the exact number that a text is; None if it is none."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
 
 
 def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
@@ -81,10 +154,15 @@ def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
         check_none_missing(column, name)
         values, category = np.unique(_plain(column).astype(str), return_inverse=True)
         return values.tolist(), category
-    values, category = np.unique(as_numbers(column, name), return_inverse=True)
-    if _is_truth(column):
+    numbers = as_numbers(column, name)
+    exact = numbers if is_truth(column) or _is_floating(column) else _plain(column)  # a float can't hold every integer
+    values, category = np.unique(exact, return_inverse=True)
+    if is_truth(column):
         return [("false", "true")[int(value)] for value in values], category
-    return [f"{value:.15g}" for value in values], category
+    names = [f"{value:.15g}" for value in values.astype(np.float64)]
+    if len(set(names)) < len(names) or np.issubdtype(values.dtype, np.integer):
+        names = [str(value) for value in values.tolist()]
+    return names, category
 
 
 def _refuse_numbers_with_a_slip(column: Any, name: str) -> None:
@@ -180,7 +258,14 @@ def is_text(column: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_truth(column: Any) -> bool:
+def is_truth(column: Any) -> bool:
+    """Return whether a column is of booleans."""
     from pyarrow import types
 
     return bool(types.is_boolean(column.type))
+
+
+def _is_floating(column: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_floating(column.type))

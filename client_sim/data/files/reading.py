@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from fedping.client_sim.data.files.columns import is_text
 from fedping.protocol.errors import FedpingError
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -45,6 +46,30 @@ def read_arrow(path: Path) -> Any:
     if reader is _csv and read.num_columns == 1 and (trouble := _separator_trouble(path, _first_line(path))):
         raise FedpingError(trouble)
     return read
+
+
+def spellings(path: Path, read: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return columns of names, such as owners and classes, as a CSV file spells them.
+
+    Args:
+        path: the file.
+        read: what :func:`read_arrow` returned for it.
+        names: columns that the file has once.
+
+    Returns:
+        Columns of texts by name. A column that was read as texts is left out, and so is every column of a file that
+        has types of its own.
+    """
+    import pyarrow as pa
+    from pyarrow import csv, types
+
+    wanted = [name for name in dict.fromkeys(names) if not is_text(read[name]) and not read[name].null_count]
+    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # that is no UTF-8
+    if _reader(path) is not _csv or not wanted:
+        return {}
+    options = csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
+    found = csv.read_csv(path, convert_options=options)
+    return {name: found[name] for name in wanted}
 
 
 def _reader(path: Path) -> Callable[[Path], Any]:

@@ -22,6 +22,7 @@ from fedping.client_sim.learning.models.arrays import OfArrays, array, check_wid
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.draws import Keys, child_keys, uniforms
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.spec import Block, Normal
 
 NAME = "k-means"
@@ -35,6 +36,15 @@ class KMeans(OfArrays):
     step is Lloyd's: at rate 1 the centroid moves to that mean, at a lower rate that share of the way. Ties go to the
     first centroid. Targets are never used. Centroids start at normal numbers of standard deviation ``spread``; for a
     better start, give the model spec start weights.
+
+    Attributes:
+        features: numbers of an example.
+        clusters: number of centroids.
+        spread: standard deviation of the start.
+        seed: of the start.
+        counts: whether the weights have each cluster's number of examples.
+        fewest: examples that a cluster has at least, unless it is empty. A step with a smaller cluster raises
+            :class:`FedpingError`. It is no setting: a client that guards its own rows sets it.
     """
 
     features: int
@@ -42,6 +52,7 @@ class KMeans(OfArrays):
     spread: float = 1.0
     seed: int = 0
     counts: bool = True
+    fewest: int = 1
 
     @property
     def arrays(self) -> tuple[Block, ...]:
@@ -132,8 +143,22 @@ class KMeans(OfArrays):
     def _sums(self, weights: FloatArray, batch: Examples, each: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return sums over each cluster of its examples' ``each``, (k, clusters), and of ``each`` × x, (k, c, d)."""
         nearest = self._nearest(weights, batch)
+        if self.fewest > 1:
+            self._check_sizes(nearest[batch.weight > 0])
         member = np.where(nearest[..., None] == np.arange(self.clusters), each[..., None], 0.0)
         return member.sum(axis=1), member.swapaxes(1, 2) @ batch.x
+
+    def _check_sizes(self, nearest: NDArray[np.intp]) -> None:
+        """Raise unless every cluster has no example or ``fewest``; ``nearest`` are those of one client."""
+        sizes = np.bincount(nearest, minlength=self.clusters)
+        small = np.flatnonzero((sizes > 0) & (sizes < self.fewest))
+        if len(small):
+            rows = "1 row" if self.fewest == 2 else f"fewer than {self.fewest:,} rows"
+            raise FedpingError(
+                f"cluster {small[0] + 1} of {self.clusters:,} has {rows} in a step of the training, and its centroid "
+                "would reveal them, so nothing is sent of this version; ask the study's operator for fewer clusters or "
+                "larger batches"
+            )
 
 
 def k_means(settings: Settings) -> KMeans:
