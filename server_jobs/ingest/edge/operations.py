@@ -40,7 +40,7 @@ from fedping.server_jobs.ingest.journal.backlog import (
 )
 from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.listening import asked_by_another_site, is_addressed
+from fedping.server_jobs.listening import asked_by_another_site, is_addressed, stay_here
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -268,6 +268,7 @@ class Operations(Flask):
         self.register_blueprint(dockerflow.blueprint(pulse, partial(store_notes, watched)))
         self.register_blueprint(blueprint(watched, pulse))
         self.before_request(self._refuse_pages)
+        stay_here(self)
         tell_errors(self)
 
     def _refuse_pages(self) -> Response | None:
