@@ -187,7 +187,7 @@ class _WholeNumbers:
 
     def rewritten(self, body: bytes) -> bytes:
         """Return the document with its integers written as such; raises what the decoder does of what it is not."""
-        found = self._decoder.decode(body)
+        found: Any = self._decoder.decode(body)
         self._rewrite(found, self._of_form)
         if found.payload is not UNSET:
             self._rewrite(found.payload, self._of_payload)
