@@ -49,7 +49,7 @@ import { Outbox } from "./delivery/outbox.js";
 import { OwnModel } from "./delivery/own_model.js";
 import { Poller } from "./delivery/poller.js";
 import { Sender } from "./delivery/sender.js";
-import { forgiving } from "./delivery/storage.js";
+import { forgiving, then } from "./delivery/storage.js";
 import { learned, ranked, scoresFor } from "./study/learning.js";
 import { personalWeights } from "./study/personal/personal.js";
 import { PING_TYPE, PING_VERSION, PRIVATE_TYPE, mayTravel, pingOf, privatePingOf } from "./study/ping.js";
@@ -95,6 +95,8 @@ export class Client {
   #learning = Promise.resolve();
   /** @type {() => void} */
   #stopListening = () => {};
+  /** Whether this client was forgotten, here or in another tab, and not started again. */
+  #hasLeft = false;
 
   /** @param {Settings} settings */
   constructor(settings) {
@@ -122,6 +124,7 @@ export class Client {
       longest: longestDays * DAY,
       most: mostPings,
       maySend: this.#maySend,
+      isForgotten: () => then(this.#membership.isForgotten(), (forgotten) => forgotten && this.#leave()),
     });
     this.#poller = new Poller({ ...shared, task: () => this.#turn(), every: everyMinutes * MINUTE });
   }
@@ -190,6 +193,7 @@ export class Client {
     if (this.#isPrivate()) {
       return;
     }
+    this.#hasLeft = false;
     const fetchedAt = await this.recall();
     this.#listen();
     void this.#outbox.deliver();
@@ -206,11 +210,27 @@ export class Client {
 
   /**
    * Take part no longer, and forget everything: the id, the model, what is the client's own, and the pings that nobody has taken
-   * yet.
+   * yet. Other tabs of the same storage stop as well, before they send or keep anything more.
    */
   async forget() {
     this.stop();
+    this.#hasLeft = true;
     await Promise.all([this.#outbox.clear(), this.#membership.forget(), this.#own.forget()]);
+  }
+
+  /** Stop, since another tab has forgotten this client. Returns true. */
+  #leave() {
+    this.stop();
+    this.#hasLeft = true;
+    this.#membership.leave();
+    this.#own.leave();
+    void this.#outbox.abandon();
+    return true;
+  }
+
+  /** Whether this client was forgotten; if another tab did that, it stops. */
+  async #isForgotten() {
+    return this.#hasLeft || ((await this.#membership.isForgotten()) && this.#leave());
   }
 
   /** Forget what stays on this device, and go on taking part: the model becomes the shared one again, and learns anew. */
@@ -358,7 +378,11 @@ export class Client {
    * @param {Composed} composed
    */
   send({ documentId, ping }) {
-    if (!this.#maySend()) {
+    if (!this.#maySend() || this.#hasLeft) {
+      return false;
+    }
+    if (this.#membership.isForgotten() === true) {
+      this.#leave();
       return false;
     }
     const to = this.#private.get(ping);
@@ -394,6 +418,9 @@ export class Client {
    * @param {number} chosen The place of the chosen page among those that were ranked, -1 for none of them.
    */
   async learn(shown, chosen) {
+    if (await this.#isForgotten()) {
+      return;
+    }
     if (this.#maySend()) {
       await this.#own.learn(shown, chosen);
     } else if (!this.#isPrivate()) {
@@ -419,10 +446,13 @@ export class Client {
    * @returns {Promise<Outcome>}
    */
   async refresh() {
-    if (this.#isPrivate()) {
+    if (this.#isPrivate() || (await this.#isForgotten())) {
       return { ok: false, retryAfter: null };
     }
     const outcome = await this.#membership.refresh();
+    if (await this.#isForgotten()) {
+      return { ok: false, retryAfter: null };
+    }
     await this.#recallOwn();
     return outcome;
   }
@@ -432,7 +462,7 @@ export class Client {
    * 1970; -Infinity for never.
    */
   async recall() {
-    if (this.#isPrivate()) {
+    if (this.#isPrivate() || (await this.#isForgotten())) {
       return -Infinity;
     }
     const fetchedAt = await this.#membership.recall();
@@ -451,7 +481,7 @@ export class Client {
 
   /** A turn of the poller: what another tab has fetched meanwhile need not be fetched again. */
   async #turn() {
-    if (this.#isPrivate()) {
+    if (this.#isPrivate() || (await this.#isForgotten())) {
       return { ok: /** @type {const} */ (true) };
     }
     const fetchedAt = await this.recall();

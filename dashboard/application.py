@@ -26,6 +26,7 @@ from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.numbers import with_minus
 from fedping.protocol.object_store import StorageAway
+from fedping.server_jobs.listening import stay_here
 
 PAGES = ("live", "results", "runs", "watching")
 """The folders with a ``views.py`` each."""
@@ -70,6 +71,7 @@ def _application(services: Services, pages: Sequence[str]) -> Flask:
     application = Flask("fedping.dashboard")
     application.json.sort_keys = False  # type: ignore[attr-defined]
     guard(application, settings)
+    stay_here(application)
     for page in pages:
         views = importlib.import_module(f"fedping.dashboard.{page}.views")
         application.register_blueprint(views.blueprint(services))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,45 +165,55 @@ def running_demo(
     if settings.bucket and (store.studies() or is_landing(landing)):
         raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
     settings.out.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        study, servers = _created(settings, store, stack)
-        line = study.lines[0]
-        progress.stage = "starting ingest"
-        options = ["--demo-page"] if settings.page else []
-        options += ["--journal", str(settings.out / "journal")] if settings.bucket else []
-        ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
-        engine = stack.enter_context(engine_named(settings.engine))
-        seen = None
-        with asyncio.Runner() as runner:
-            fleet = _joined(runner, ingest, study, settings)
-            progress.fleet = fleet
-            try:
-                for number in range(settings.iterations):
-                    pings = _sent(runner, fleet, ingest, progress)
-                    if servers is not None and number == settings.iterations - 1:
-                        seen = seen_by(servers, landing, study, line, number)
-                    row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
-                    ingest.wait_for(study.name, line.name, number + 1)
-                    progress.done.append(row)
-                    on_iteration(row)
-            finally:
-                runner.run(fleet.close())
-        progress.stage = "drawing the loss"
-        curves = arm_curves(store, study.name, line.name)
-        outcome = DemoOutcome(
-            study=study,
-            line=line.name,
-            iterations=tuple(progress.done),
-            curves=curves,
-            figure=_drawn(curves, study, settings.out / "loss.png"),
-            store=store_path,
-            landing=landing,
-            ingest_log=log,
-            seen=seen,
-            helper=servers.helper.path if servers else None,
-        )
-        yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
-        progress.stage = "stopping Spark and ingest"
+    try:
+        with ExitStack() as stack:
+            study, servers = _created(settings, store, stack)
+            line = study.lines[0]
+            progress.stage = "starting ingest"
+            options = ["--demo-page"] if settings.page else []
+            options += ["--journal", str(settings.out / "journal")] if settings.bucket else []
+            ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
+            engine = stack.enter_context(engine_named(settings.engine))
+            seen = None
+            with asyncio.Runner() as runner:
+                fleet = _joined(runner, ingest, study, settings)
+                progress.fleet = fleet
+                try:
+                    for number in range(settings.iterations):
+                        pings = _sent(runner, fleet, ingest, progress)
+                        if servers is not None and number == settings.iterations - 1:
+                            seen = seen_by(servers, landing, study, line, number)
+                        row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
+                        ingest.wait_for(study.name, line.name, number + 1)
+                        progress.done.append(row)
+                        on_iteration(row)
+                finally:
+                    runner.run(fleet.close())
+            progress.stage = "drawing the loss"
+            curves = arm_curves(store, study.name, line.name)
+            outcome = DemoOutcome(
+                study=study,
+                line=line.name,
+                iterations=tuple(progress.done),
+                curves=curves,
+                figure=_drawn(curves, study, settings.out / "loss.png"),
+                store=store_path,
+                landing=landing,
+                ingest_log=log,
+                seen=seen,
+                helper=servers.helper.path if servers else None,
+            )
+            yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
+            progress.stage = "stopping Spark and ingest"
+    except BaseException:
+        with suppress(FedpingError, OSError):  # what went wrong before is what there is to tell
+            _end(store)
+        raise
+    _end(store)
+
+
+def _end(store: ModelStore) -> None:
+    """Declare that the studies have ended: no round comes any more, which would else look like a failure."""
     for name in store.studies():
         store.declare(name, Declared(state="ended", since=utc_now()))
 

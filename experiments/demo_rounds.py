@@ -69,7 +69,7 @@ def keep_rounds(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> None:
-    """Run a round of each line of each study every so many seconds, until the clock says to stop.
+    """Run a round of each line of each running study every so many seconds, until the clock says to stop.
 
     What fails is told, and the next round tries again. ``tell`` is given a sentence whenever there is another one than
     before.
@@ -94,6 +94,8 @@ class _Rounds:
             self._tell_once("", "", str(error))
             return
         for study in self._store.studies():
+            if self._store.declared(study).state != "running":
+                continue
             for line in self._store.study(study).lines:
                 self._tell_once(study, line.name, self._round(study, line.name))
 

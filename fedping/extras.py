@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 
 from fedping.protocol.errors import FedpingError
 
@@ -74,3 +76,17 @@ def missing_package(error: ImportError, who: str = "this", extra: str | None = N
         f"{who} needs the package {package}, which is not installed for {sys.executable}; install it with: "
         f'pip install "fedping[{extra}]"{without}'
     )
+
+
+def check_extras(who: str, needed: Mapping[str, Iterable[str]]) -> None:
+    """Raise :class:`MissingPackage` if a package is not installed, with all extras to install.
+
+    Args:
+        who: what needs the packages.
+        needed: the packages, by the extra to tell of, by the names that are imported.
+    """
+    missing = {extra: name for extra, names in needed.items() for name in names if find_spec(name) is None}
+    for name in missing.values():
+        error = missing_package(ModuleNotFoundError(name=name), who, ",".join(missing))
+        assert error is not None, f"{name} is of no extra"
+        raise error

@@ -127,7 +127,7 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     ``loss`` and ``rank_selected`` are means over all the examples behind the arm's pings, null without any; an
     interaction that ended with a selection is one example. ``rank_selected`` is null where nothing is ranked.
     ``winsorised`` is what a few clients cannot move, whatever they claim; null where the study does not ask for it, and
-    without an example.
+    without an example. ``clipped`` is the number of pings whose loss counted as the study's ``clip_loss``.
     """
 
     pings: int
@@ -135,6 +135,7 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     loss: float | None
     rank_selected: float | None
     winsorised: Winsorised | None = None
+    clipped: int = 0
 
     def level(self, metric: Literal["loss", "rank_selected"]) -> Level | None:
         """Return what decisions go by: the winsorised mean by client if it is told, else the mean by example."""

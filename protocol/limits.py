@@ -1,7 +1,7 @@
 """Limits: how much weight what a client says of itself may have, whatever it says.
 
-What is beyond a limit is refused by ingest, and left out where it has landed all the same. Only of examples a client
-may claim as many as it likes: they count as the most that a ping may have.
+What is beyond a limit is refused by ingest, and left out where it has landed all the same. Two claims are taken: more
+examples than a ping may have count as that many, and a loss beyond ``clip_loss`` counts as the nearer of its numbers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is believed of the numbers in a study's pings; without a setting, whatever their type allows.
 
     ``examples`` is as how many examples a ping counts at most, ``loss`` the least and the greatest loss, ``rank`` the
-    greatest selected rank. ``votes`` is what counts once in the mean loss and rank of an arm in a version's lineage:
-    every example, or every client with the mean of its pings. ``tails`` is the share of an arm's clients at either end
-    whose values `fedping analyze` moves to the nearest that is not among them (winsorising). With ``round_tails`` a
-    round does so too with that share, at least one client, at either end of what an arm's clients say of loss, rank
-    and examples. The lineage then has these means besides, and decisions go by them: those of the guard, early stopping
-    and health. None and 0 do not.
+    greatest selected rank. ``clip_loss`` is the least and the greatest value that a loss counts as where losses are
+    averaged or compared; the ping itself is taken and stored as it came. ``votes`` is what counts once in the mean loss
+    and rank of an arm in a version's lineage: every example, or every client with the mean of its pings. ``tails`` is
+    the share of an arm's clients at either end whose values `fedping analyze` moves to the nearest that is not among
+    them (winsorising). With ``round_tails`` a round does so too with that share, at least one client, at either end of
+    what an arm's clients say of loss, rank and examples. The lineage then has these means besides, and decisions go by
+    them: those of the guard, early stopping and health. None and 0 do not.
 
     Raises:
-        InvalidSettings: the least loss is above the greatest.
+        InvalidSettings: a least loss is above the greatest.
     """
 
     examples: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -44,10 +45,15 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     votes: Literal["examples", "client"] = "examples"
     tails: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
     round_tails: Annotated[float, Meta(ge=0, lt=0.5)] | None = None
+    clip_loss: tuple[Finite, Finite] | None = None
 
     def __post_init__(self) -> None:
         if self.loss is not None and self.loss[0] > self.loss[1]:
             raise InvalidSettings(f"the limits have a least loss of {self.loss[0]:g} above the greatest; swap the two")
+        if self.clip_loss is not None and self.clip_loss[0] > self.clip_loss[1]:
+            raise InvalidSettings(
+                f"the limits have a 'clip_loss' of {self.clip_loss[0]:g} above {self.clip_loss[1]:g}; swap the two"
+            )
 
     def trouble(self, loss: float, rank: int) -> str | None:
         """Return what is beyond the limits, in words; None if nothing is. Without a rank it is -1."""
@@ -56,6 +62,12 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.rank is not None and rank > self.rank:
             return f"selected rank is {rank}, and at most {self.rank}"
         return None
+
+    def clipped(self, loss: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what losses count as, of the same shape."""
+        import numpy as np
+
+        return loss if self.clip_loss is None else np.clip(loss, *self.clip_loss)
 
     def beyond(self, loss: NDArray[np.float64], rank: NDArray[np.int32] | None) -> NDArray[np.bool_]:
         """Return which of k pings are beyond the limits, shape (k,); ``rank`` is None of pings without any."""
@@ -114,6 +126,11 @@ def check_limits(study: str, document: DocumentType, limits: Limits) -> None:
 
 
 MOST_LOSS = 1e6
+"""What a loss counts as at most: in 2018, one ping in fifteen had a larger one, all of long histories."""
+
+FARTHEST_LOSS = 1e15
+"""No honest client has a larger loss: a thousand suggestions whose scores are off by a million million each."""
+
 MOST_RANK = 1000
 MOST_EXAMPLES = 1000
 TAILS = 0.005
@@ -125,9 +142,21 @@ quarters of the clients have none, as happens late in learning to rank."""
 def usual_limits(document: DocumentType) -> Limits:
     """Return the limits of a new study that sets none: far from what honest clients send, and near enough to matter."""
     if document.ranked:
-        return Limits(loss=(0.0, MOST_LOSS), rank=MOST_RANK, votes="client", tails=TAILS, round_tails=ROUND_TAILS)
+        return Limits(
+            loss=(0.0, FARTHEST_LOSS),
+            clip_loss=(0.0, MOST_LOSS),
+            rank=MOST_RANK,
+            votes="client",
+            tails=TAILS,
+            round_tails=ROUND_TAILS,
+        )
     return Limits(
-        loss=(-MOST_LOSS, MOST_LOSS), examples=MOST_EXAMPLES, votes="client", tails=TAILS, round_tails=ROUND_TAILS
+        loss=(-FARTHEST_LOSS, FARTHEST_LOSS),
+        clip_loss=(-MOST_LOSS, MOST_LOSS),
+        examples=MOST_EXAMPLES,
+        votes="client",
+        tails=TAILS,
+        round_tails=ROUND_TAILS,
     )
 
 

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from fedping.protocol.errors import FedpingError
 
 if TYPE_CHECKING:
-    from flask import Request
+    from flask import Flask, Request, Response
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _BACKLOG = 128
@@ -93,3 +93,19 @@ def asked_by_another_site(request: Request) -> bool:
     origin = request.headers.get("Origin")
     foreign = site is not None and site not in ("same-origin", "none") and not led_here
     return foreign or (origin is not None and urlsplit(origin).netloc.lower() != request.host.lower())
+
+
+def stay_here(application: Flask) -> None:
+    """Have an application redirect to paths of its own only, never to the host that a request names.
+
+    Flask's router adds slashes and takes them away by redirects to ``http://<Host>/...``.
+    """
+    application.after_request(_within)
+
+
+def _within(response: Response) -> Response:
+    if response.location is not None:
+        parts = urlsplit(response.location)
+        if parts.scheme or parts.netloc:
+            response.location = urlunsplit(("", "", "/" + parts.path.lstrip("/"), parts.query, parts.fragment))
+    return response

@@ -197,12 +197,15 @@ def _believed(said: _Said, study: Study) -> int:
 def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: str) -> Evaluation:
     weights = [_counted(said, study, line) for said in told]
     total = sum(weights)
+    losses = np.array([said.loss for said in told])
+    if study.limits is not None:
+        losses = study.limits.clipped(losses)
     found = Evaluation(
         version=version,
         arm=arm,
         clients=len(told),
         examples=total,
-        loss=sum(said.loss * weight for said, weight in zip(told, weights, strict=True)) / total,
+        loss=sum(loss * weight for loss, weight in zip(losses.tolist(), weights, strict=True)) / total,
     )
     told_classes = [
         (said.confusion, weight) for said, weight in zip(told, weights, strict=True) if said.confusion is not None

@@ -161,7 +161,12 @@ def _pings(
     selected = document.examples(counted).cast("int") > 0
     most = None if study.limits is None else study.limits.examples
     believed = counted if most is None else F.least(counted, F.lit(most))
-    taken = [F.when(selected, _value(m, believed if m.of == counting else F.col(m.of))) for m in metrics]
+    loss = F.col("loss")
+    if study.limits is not None and study.limits.clip_loss is not None:
+        least, greatest = map(F.lit, study.limits.clip_loss)
+        loss = F.least(F.greatest(loss, least), greatest)
+    counts_as = {counting: believed, "loss": loss}
+    taken = [F.when(selected, _value(m, counts_as[m.of] if m.of in counts_as else F.col(m.of))) for m in metrics]
     landed = reading.read(folders, columns)
     if any(window.divides(OLDER) and name_of(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))

@@ -5,7 +5,7 @@
  * @import { Arm, PublicStudy, Version } from "../study/study.js"
  * @import { Environment } from "./environment.js"
  * @import { Outcome } from "./poller.js"
- * @import { ClientStorage } from "./storage.js"
+ * @import { ForgivingStorage } from "./storage.js"
  */
 
 import { fromHex, toHex } from "../study/bytes.js";
@@ -20,6 +20,7 @@ import { Contributions } from "./contributions.js";
 import { uuid } from "./environment.js";
 import { fetchJson } from "./fetching.js";
 import { Sharing } from "./sharing.js";
+import { then } from "./storage.js";
 
 export class Membership {
   /** @type {PublicStudy | null} */
@@ -28,12 +29,16 @@ export class Membership {
   #arm = null;
   /** @type {Version | null} */
   #fetched = null;
+  /** Whether the id was found in the storage once, so that it is missed if it is gone. */
+  #isKept = false;
+  /** How often this client left: what was under way by then comes to nothing. */
+  #left = 0;
 
   /**
    * @param {object} settings
    * @param {string} settings.ingest
    * @param {string} settings.study The study's name.
-   * @param {ClientStorage} settings.storage One that does not fail.
+   * @param {ForgivingStorage} settings.storage
    * @param {string} settings.prefix Of the keys in the storage.
    * @param {Environment} settings.environment
    * @param {(what: string) => void} settings.notice Told why nothing is sent, once.
@@ -95,15 +100,27 @@ export class Membership {
    * @returns {Promise<Outcome>}
    */
   async refresh() {
+    const left = this.#left;
+    const isOver = async () => left !== this.#left || (await this.isForgotten());
+    const nothing = { ok: /** @type {const} */ (false), retryAfter: null };
     const study = await fetchJson(this.environment, `${this.models}/study.json`);
+    if (await isOver()) {
+      return nothing;
+    }
     if (!(await this.#reads(() => this.#join(readStudy(study.value, this.name)), study.value))) {
       return { ok: false, retryAfter: study.retryAfter };
     }
     const model = this.#arm?.line ? await fetchJson(this.environment, `${this.models}/${this.#arm.line}/latest.json`) : null;
+    if (await isOver()) {
+      return nothing;
+    }
     const holds = model === null || (await this.#reads(() => this.#hold(model.value)));
     if (holds) {
       const first = await this.#staged(model?.value);
       await this.#prepare();
+      if (await isOver()) {
+        return nothing;
+      }
       await this.#keep(study.value, first ?? (model && pruned(model.value)));
     }
     return holds ? { ok: true } : { ok: false, retryAfter: model.retryAfter };
@@ -128,10 +145,32 @@ export class Membership {
 
   /** Forget everything, the client's id too; but not how often it has contributed, which holds for good. */
   async forget() {
+    this.leave();
+    await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
+  }
+
+  /** Take part no longer in this page; what is kept stays, for it may be another client's by now. */
+  leave() {
+    this.#left += 1;
+    this.#isKept = false;
     this.sharing.clear();
     this.trouble = null;
     this.#study = this.#arm = this.#fetched = this.clientId = this.secret = null;
-    await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
+  }
+
+  /**
+   * Whether another tab has forgotten this client since: its id is kept no longer, or another one. At once with a storage that
+   * answers at once.
+   *
+   * @returns {boolean | Promise<boolean>}
+   */
+  isForgotten() {
+    if (this.clientId === null || !this.#isKept) {
+      return false;
+    }
+    const key = `${this.prefix}client`;
+    const { clientId } = this;
+    return then(this.storage.get(key), (kept) => (kept === undefined ? this.storage.lacks(key) : kept !== clientId));
   }
 
   /** @param {PublicStudy} study */
@@ -151,6 +190,7 @@ export class Membership {
       this.secret ??= await this.#secret();
       await this.contributions.recall(arm.line);
     }
+    this.#isKept ||= (await this.storage.get(`${this.prefix}client`)) === clientId;
     this.#study = study;
     this.clientId = clientId;
     this.#arm = arm;

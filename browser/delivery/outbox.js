@@ -46,9 +46,10 @@ export class Outbox {
    * @param {number} settings.longest The age, in milliseconds, at which a ping is given up.
    * @param {number} settings.most How many pings are kept; the oldest are dropped.
    * @param {() => boolean} settings.maySend Asked before each ping.
+   * @param {() => boolean | Promise<boolean>} [settings.isForgotten] Asked likewise: whether another tab has forgotten the client.
    * @param {Environment} settings.environment
    */
-  constructor({ sender, storage, prefix, backoff, longest, most, maySend, environment }) {
+  constructor({ sender, storage, prefix, backoff, longest, most, maySend, isForgotten = () => false, environment }) {
     this.sender = sender;
     this.storage = storage;
     this.prefix = `${prefix}queue/`;
@@ -57,6 +58,7 @@ export class Outbox {
     this.longest = longest;
     this.most = most;
     this.maySend = maySend;
+    this.isForgotten = isForgotten;
     this.environment = environment;
     /** What became of pings, in this page. */
     this.counts = { accepted: 0, refused: 0, dropped: 0 };
@@ -91,7 +93,8 @@ export class Outbox {
 
   /** Send what may outlive the page, which is about to go, at once. */
   leave() {
-    if (this.#paused() || !this.maySend()) {
+    // A storage that does not answer at once cannot be asked: the page is going.
+    if (this.#paused() || !this.maySend() || this.isForgotten() === true) {
       return;
     }
     for (const letter of this.#due()) {
@@ -110,6 +113,14 @@ export class Outbox {
     await Promise.all([...keys, this.pauseKey].map((key) => this.storage.remove(key)));
   }
 
+  /** Give up the pings of a client that another tab has forgotten; whose pings the others are that are kept, is not known. */
+  async abandon() {
+    this.stop();
+    const ids = [...this.#letters.keys()];
+    this.#letters.clear();
+    await Promise.all(ids.map((id) => this.storage.remove(this.prefix + id)));
+  }
+
   /** Send nothing more of one's own accord. */
   stop() {
     this.environment.clearTimeout(this.#timer);
@@ -124,10 +135,16 @@ export class Outbox {
   }
 
   async #deliver() {
+    if (await this.isForgotten()) {
+      return this.abandon();
+    }
     await this.#load();
     for (const letter of this.#due()) {
       if (this.#paused() || !this.maySend()) {
         break;
+      }
+      if (await this.isForgotten()) {
+        return this.abandon();
       }
       if (this.#letters.has(letter.id) && !this.#underWay.has(letter.id)) {
         const sent = this.sender.send(letter.id, letter.body, false, letter.isPrivate);
@@ -224,6 +241,9 @@ export class Outbox {
   async #postpone(letter, retryAfter) {
     if (!this.#letters.has(letter.id)) {
       return; // forgotten meanwhile
+    }
+    if (await this.isForgotten()) {
+      return this.abandon();
     }
     letter.attempts += 1;
     const failures = this.#pause.failures + 1;

@@ -83,10 +83,15 @@ export class OwnModel {
     return this.#turn;
   }
 
-  /** Forget all of it; a client that goes on taking part begins afresh. */
-  async forget() {
+  /** Forget it in this page alone: what is kept may be another client's by now. */
+  leave() {
     this.#forgotten += 1;
     this.#own = null;
+  }
+
+  /** Forget all of it; a client that goes on taking part begins afresh. */
+  async forget() {
+    this.leave();
     await this.#turn;
     await Promise.all((await this.storage.keys(this.prefix)).map((key) => this.storage.remove(key)));
   }

@@ -76,18 +76,36 @@ async function allKeys(area) {
 }
 
 /**
+ * @typedef {ClientStorage & { lacks: (key: string) => boolean | Promise<boolean> }} ForgivingStorage `lacks` is whether a key is
+ *   not there; false where that cannot be read.
+ */
+
+/**
  * The same storage, but it never fails: a full or forbidden one costs what was to be kept, and never the page.
  *
  * @param {ClientStorage} storage
- * @returns {ClientStorage}
+ * @returns {ForgivingStorage}
  */
 export function forgiving(storage) {
   return {
+    lacks: (key) => attempt(() => then(storage.get(key), (value) => value === undefined), false),
     get: (key) => attempt(() => storage.get(key), undefined),
     set: (key, value) => attempt(() => storage.set(key, value), undefined),
     remove: (key) => attempt(() => storage.remove(key), undefined),
     keys: (prefix) => attempt(() => storage.keys(prefix), []),
   };
+}
+
+/**
+ * What comes of a value, at once or when it is there.
+ *
+ * @template T, U
+ * @param {T | Promise<T>} value
+ * @param {(value: T) => U | Promise<U>} next
+ * @returns {U | Promise<U>}
+ */
+export function then(value, next) {
+  return value instanceof Promise ? value.then(next) : next(value);
 }
 
 /**

@@ -291,6 +291,102 @@ test("forgetting leaves nothing behind, and the next start is somebody else", as
   assert.notEqual(again?.ping.clientId ?? "", first?.ping.clientId);
 });
 
+test("a tab stops when another one forgets: it posts no more, and writes nothing back", async () => {
+  for (const wrapped of [(/** @type {any} */ storage) => storage, inTime]) {
+    for (const then of ["reports", "passes", "fetches", "leaves", "retries"]) {
+      const storage = memoryStorage();
+      const first = await clientOf("treatment", { storage: wrapped(storage) });
+      const other = clientIn({ storage: wrapped(storage), seed: 78, ingest: first.ingest });
+      await other.client.start();
+      assert.equal(other.client.clientId, first.client.clientId);
+      if (then === "leaves" || then === "retries") {
+        first.ingest.submit = offline;
+        other.client.report(other.client.rank(PAGES), { chosen: 0 });
+        await settled();
+      }
+      const posted = other.browser.posts.length;
+      await first.client.forget();
+      assert.deepEqual(storage.keys(""), [], then);
+      first.ingest.submit = status(200);
+      if (then === "reports") {
+        other.client.report(other.client.rank(PAGES), { chosen: 0 });
+        await other.client.deliver();
+      } else if (then === "fetches") {
+        assert.equal(await other.client.fetchModel(), false);
+        assert.equal(await other.client.fetchModel(), false, "not as somebody new either, unless it is started");
+      } else if (then === "leaves") {
+        other.browser.page.leave();
+      }
+      await settled();
+      await other.browser.pass(3 * DAY);
+      assert.deepEqual(storage.keys(""), [], then);
+      if (then !== "leaves" || wrapped !== inTime) { // a page that goes cannot wait for its storage
+        assert.equal(other.browser.posts.length, posted, then);
+      }
+      if (then !== "leaves") {
+        assert.deepEqual([other.client.arm, other.client.clientId, other.client.waiting], [null, null, []], then);
+      }
+    }
+  }
+});
+
+/** The same storage, whose answers come later. @param {import("../client.js").Settings["storage"]} storage */
+function inTime(storage) {
+  const later = (/** @type {(...given: any[]) => any} */ does) => async (/** @type {any[]} */ ...given) => does(...given);
+  return { get: later(storage.get), set: later(storage.set), remove: later(storage.remove), keys: later(storage.keys) };
+}
+
+test("a fetch that was under way when another tab forgot does not bring the membership back", async () => {
+  const storage = memoryStorage();
+  const first = await clientOf("treatment", { storage });
+  const other = clientIn({ storage, seed: 78, ingest: first.ingest });
+  await other.client.start();
+  /** @type {() => void} */
+  let answer = () => {};
+  for (const page of ["study.json", "latest.json"]) {
+    await first.client.start();
+    await other.client.start();
+    other.browser.answer = (url, init) =>
+      new Promise((resolve) => {
+        const given = () => resolve(first.ingest.answer(url, init));
+        url.endsWith(page) ? (answer = given) : given();
+      });
+    const fetching = other.client.fetchModel();
+    await settled();
+    await first.client.forget();
+    answer();
+    assert.equal(await fetching, false);
+    assert.deepEqual(storage.keys(""), [], page);
+  }
+});
+
+test("a tab that another one has forgotten leaves what a new client keeps, and joins when it is started", async () => {
+  const storage = memoryStorage();
+  const first = await clientOf("treatment", { storage });
+  const other = clientIn({ storage, seed: 78, ingest: first.ingest });
+  await other.client.start();
+  const forgotten = other.client.clientId;
+  await first.client.forget();
+  await first.client.start();
+  const kept = Object.fromEntries(storage.keys("").map((key) => [key, storage.get(key)]));
+  assert.notEqual(first.client.clientId, forgotten);
+  assert.equal(other.client.report(other.client.rank(PAGES), { chosen: 0 }), null);
+  await other.browser.pass(DAY);
+  assert.equal(other.browser.posts.length, 0);
+  assert.deepEqual(Object.fromEntries(storage.keys("").map((key) => [key, storage.get(key)])), kept);
+  await other.client.start();
+  assert.equal(other.client.clientId, first.client.clientId);
+});
+
+test("a storage that fails for a while is not taken for one that was forgotten", async () => {
+  const storage = watchedStorage();
+  const { client, browser } = await clientOf("treatment", { storage });
+  storage.fails = true;
+  assert.notEqual(client.report(client.rank(PAGES), { chosen: 0 }), null);
+  await client.deliver();
+  assert.equal(browser.posts.length, 1);
+});
+
 test("the next page is the same client with the same model, and does not fetch again so soon", async () => {
   const storage = memoryStorage();
   const first = await clientOf("treatment", { storage });

@@ -69,7 +69,13 @@ LOOK_S = 0.5
 PARTING_S = 1.0
 """How long what is being read is waited for at the end. It is rarely under way for longer, unless a bucket hangs."""
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    **{bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)},
+}
+"""How files of these compressions begin; those of zstd may begin with a skippable frame, as `pzstd` writes them."""
+
 _PARQUET = b"PAR1"
 
 

@@ -33,7 +33,7 @@ WORDS = {
     "too_many_lines": "too many lines in one batch",
     "method": "neither POST nor PUT",
     "length_required": "a body without its length",
-    "body_too_large": "a body that is too large (--max-ping-mib)",
+    "body_too_large": "a body that is too large (--max-batch-mib, --max-ping-mib)",
     "decompressed_too_large": "a body that is too large when unpacked",
     "path_too_long": "an address that is too long",
     "content_type": "an unsupported content type",

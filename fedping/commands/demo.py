@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedping.extras import check_extras
 from fedping.options import AnyPlace, LocalPath
+from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.numbers import with_minus
+from fedping.protocol.study import Declared
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,6 +65,7 @@ def demo(
     """
     from rich.console import Console
 
+    _check_extras(engine, secure, bucket)
     from fedping.experiments.demo import DemoSettings
     from fedping.server_jobs.schedule import parse_every
     from fedping.terminal import AS_IT_IS
@@ -96,6 +100,22 @@ def demo(
             console.print("Stopped; everything that was accepted is in Parquet.", highlight=False)
 
 
+def _check_extras(engine: str, secure: bool, bucket: Place | None) -> None:
+    """Raise what is missing of all that a demo comes to need, before it starts or writes anything."""
+    needed = {"analysis": ["matplotlib", "scipy"]}
+    if engine == "spark":
+        needed["analysis"] += ["pyspark", "pandas"]
+    if secure:
+        needed["privacy"] = ["cryptography", "Crypto", "dp_accounting", "opendp"]
+    if bucket is not None:
+        needed["objects"] = ["obstore"]
+    check_extras("fedping demo", needed)
+    if engine == "spark":
+        from fedping.server_jobs.spark.java import find_java
+
+        find_java()
+
+
 def _watched(settings: DemoSettings, console: Console, stack: ExitStack) -> RunningDemo:
     """Run the demo with a live table on a terminal, or a line an iteration elsewhere; what stays is the stack's."""
     from fedping.experiments.demo import Progress, running_demo
@@ -125,9 +145,12 @@ def _stay(running: RunningDemo, every: int, console: Console) -> None:
     from fedping.terminal import stopped_by_signals
 
     trained = running.outcome.study.name
+    # Nobody but its visitors sends to it, so that after an hour without any it would look like a study that has failed.
+    paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
+    running.store.declare(trained, paused)
     _print(console, f"\nThe demo page, with a round every {every} s until Ctrl-C:")
     _print(console, f"{'a model to teach from its start':<34} {page_address(running.ingest, PLAYGROUND, every)}")
-    _print(console, f"{'the one that has just been trained':<34} {page_address(running.ingest, trained, every)}\n")
+    _print(console, f"{'the one that was trained (paused)':<34} {page_address(running.ingest, trained, every)}\n")
     clock = WallClock()
     with stopped_by_signals(clock):
         keep_rounds(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 HERE = "127.0.0.1"
+_LOCAL = (HERE, "localhost", "::1")
 
 
 @click.command()
@@ -53,7 +54,11 @@ HERE = "127.0.0.1"
 @click.option(
     "--roll-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="... or MiB of journal, if sooner."
 )
-@click.option("--max-ping-mib", type=click.IntRange(1, 256), default=4, show_default=True, help="Largest single ping.")
+@click.option(
+    "--max-ping-mib",
+    type=click.IntRange(1, 256),
+    help="Largest ping, alone or in a batch.  [default: as large as a batch]",
+)
 @click.option(
     "--max-batch-mib", type=click.IntRange(1, 256), default=16, show_default=True, help="Largest batch, as sent."
 )
@@ -132,7 +137,7 @@ def ingest(
     threads: int,
     compact_every: float,
     roll_mib: int,
-    max_ping_mib: int,
+    max_ping_mib: int | None,
     max_batch_mib: int,
     max_unpacked_mib: int,
     operations_port: int,
@@ -167,7 +172,7 @@ def ingest(
     from fedping.server_jobs.ingest.start import prepare
 
     limits = Limits(
-        ping_bytes=max_ping_mib * _MIB,
+        ping_bytes=None if max_ping_mib is None else max_ping_mib * _MIB,
         batch_bytes=max_batch_mib * _MIB,
         decompressed_bytes=max_unpacked_mib * _MIB,
         memory_bytes=memory_mib * _MIB,
@@ -210,6 +215,12 @@ def ingest(
         )
     beside = {} if watching is None else {"dashboard": _dashboard(watching, port)}
     prepare(settings)
+    if prefix_rate is not None and not trusted_proxies and host in _LOCAL:
+        say(
+            f"--prefix-rate: on {host} all pings come from a proxy on this machine and count as one network. Name it "
+            f"with --trusted-proxy {'::1' if host == '::1' else '127.0.0.1'}, and have it send X-Forwarded-For.",
+            "warning",
+        )
     listener = OperatorsListener(settings)
     _tell_where(settings, listener, watching)
     code = supervise(settings, beside={"operator's listener": listener.serve, **beside})

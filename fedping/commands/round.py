@@ -540,7 +540,8 @@ def show(result: RoundResult, as_json: bool) -> None:
             rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"
             of = "examples" if result.privacy is None else "clients, about"
             firm = f" (winsorised {_figure(arm.winsorised.loss)})" if arm.winsorised is not None else ""
-            click.echo(f"  {name:<24} {arm.examples:>10,} {of}   loss {_figure(arm.loss):>10}{firm}{rank}")
+            clip = f"   {arm.clipped:,} losses clipped" if arm.clipped else ""
+            click.echo(f"  {name:<24} {arm.examples:>10,} {of}   loss {_figure(arm.loss):>10}{firm}{rank}{clip}")
 
 
 def _figure(loss: float) -> str:

@@ -467,6 +467,8 @@ def _believed(the_study: Study) -> Iterator[str]:
     if (limits := the_study.limits) is not None:
         if limits.loss is not None:
             yield f"a loss is believed from {limits.loss[0]:,.9g} to {limits.loss[1]:,.9g}"
+        if limits.clip_loss is not None:
+            yield f"a loss counts as {limits.clip_loss[0]:,.9g} at least and {limits.clip_loss[1]:,.9g} at most"
         if limits.rank is not None:
             yield f"a selected rank is believed up to {limits.rank:,}"
         if limits.examples is not None:

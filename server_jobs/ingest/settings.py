@@ -28,15 +28,15 @@ class BodyLimit:
 class Limits:
     """How much one request may ask for.
 
-    ``ping_bytes`` bounds one ping, ``batch_bytes`` a batch as sent and ``decompressed_bytes`` as unpacked. An update
-    has 11 to 20 bytes a weight, so that a study of more than 200,000 weights needs a larger ``ping_bytes``; a batch may
-    always have as many bytes as a ping.
+    ``batch_bytes`` bounds a body as sent and ``decompressed_bytes`` as unpacked, be it a batch or one ping;
+    ``ping_bytes`` bounds one ping further, alone or as a line of a batch (None: not). An update has 11 to 20 bytes a
+    weight. A batch may always have as many bytes as a ping. ``header_bytes`` bounds each header that is read.
 
     ``memory_bytes`` bounds what all the requests of a worker may hold at a time, small ones apart. A body has
     ``body_seconds`` to arrive, and a second more for every ``body_rate`` bytes of it that have.
     """
 
-    ping_bytes: int = 4 * MIB
+    ping_bytes: int | None = None
     batch_bytes: int = 16 * MIB
     decompressed_bytes: int = 64 * MIB
     batch_lines: int = 100_000
@@ -48,14 +48,16 @@ class Limits:
 
     @property
     def ping(self) -> BodyLimit:
-        """What the body of one ping may have."""
+        """What one ping may have, whether it is a body or a line of one."""
+        if self.ping_bytes is None:
+            return self.batch
         return BodyLimit(self.ping_bytes, self.ping_bytes, "--max-ping-mib")
 
     @property
     def batch(self) -> BodyLimit:
         """What the body of a batch may have."""
-        sent, unpacked = max(self.batch_bytes, self.ping_bytes), max(self.decompressed_bytes, self.ping_bytes)
-        return BodyLimit(sent, unpacked, "--max-batch-mib")
+        ping = self.ping_bytes or 0
+        return BodyLimit(max(self.batch_bytes, ping), max(self.decompressed_bytes, ping), "--max-batch-mib")
 
     @property
     def receiving_bytes(self) -> int:
@@ -74,6 +76,9 @@ SMALL = 64 * 1024
 
 LITTLE = 256 * 1024
 """Bytes that may be unpacked and decoded for a request without asking."""
+
+PING_UNPACKED = 4 * MIB
+"""Bytes that a packed ping may unpack to before it is checked, unless its study's pings may have more."""
 
 SLICE = MIB
 """Bytes of a batch that are decoded at a time."""

@@ -38,7 +38,7 @@ class ArmPartial:
 
     Each example weighs 1, or each client, as the study's limits say. ``rank_selected`` is of nothing where pings have
     no rank. ``values`` are its clients by what they say; None where the study does not winsorise. ``clients`` are those
-    with an example, counted where a stage asks for one side only; else 0.
+    with an example, counted where a stage asks for one side only; else 0. ``clipped`` are pings whose loss was clipped.
     """
 
     pings: int
@@ -47,6 +47,7 @@ class ArmPartial:
     rank_selected: Moments
     values: ArmValues | None = None
     clients: int = 0
+    clipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +113,21 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     chosen = mine & (examples > 0)
     weights = examples[chosen]
     total, limits, values = int(weights.sum()), rules.limits, None
+    told = rows.loss[chosen]
+    loss = told if limits is None else limits.clipped(told)
     if limits is not None and (limits.votes == "client" or limits.round_tails):
         pings, counts = pings_a_client(clients, np.flatnonzero(chosen))
         if limits.round_tails:
             there = counts > 0  # of the shard's clients, those of this arm
             of = (np.cumsum(there) - 1)[clients.of[chosen]]
             ranks = rows.counted[chosen].astype(np.float64) if rules.document.ranked else None
-            values = arm_values(of, counts[there].astype(np.float64), rows.loss[chosen], weights, ranks)
+            values = arm_values(of, counts[there].astype(np.float64), loss, weights, ranks)
         if limits.votes == "client":
             weights = 1.0 / pings
     rank = _moments_of_column(rows.counted[chosen], weights) if rules.document.ranked else no_moments(1)
     heard = len(np.unique(clients.of[chosen])) if rules.side is not None else 0
-    return ArmPartial(int(mine.sum()), total, _moments_of_column(rows.loss[chosen], weights), rank, values, heard)
+    clipped = int((loss != told).sum())
+    return ArmPartial(int(mine.sum()), total, _moments_of_column(loss, weights), rank, values, heard, clipped)
 
 
 def _moments_of_column(values: NDArray[np.generic], weights: Vector) -> Moments:
@@ -245,6 +249,7 @@ def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
         rank_selected=reduce(merged, (partial.rank_selected for partial in parts)),
         values=merged_arms(values) if values else None,
         clients=sum(partial.clients for partial in parts),
+        clipped=sum(partial.clipped for partial in parts),
     )
 
 
@@ -270,4 +275,5 @@ def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
         loss=float(arm.loss.mean[0]) if arm.loss.weight else None,
         rank_selected=float(arm.rank_selected.mean[0]) if arm.rank_selected.weight else None,
         winsorised=winsorised(arm.values, tails) if tails and arm.values is not None else None,
+        clipped=arm.clipped,
     )

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.analysis.study import count_study
+from fedping.analysis.study.metrics import METRICS
 from fedping.analysis.verdict import Asked, Verdict, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.words import left_out_sentence
 from fedping.protocol.analysed import Segment
@@ -138,6 +139,19 @@ def test_a_client_that_claims_the_most_makes_no_effect_in_a_part_either(spark: "
         file.unlink()
     assert all(mean > 1000 for mean in greatest[0.0].values()), "without tails a claim goes as far as it does"
     assert all(mean < 12 for mean in greatest[0.005].values())
+
+
+def test_a_loss_that_is_clipped_counts_as_the_limit_and_is_left_in(spark: "SparkSession", landing: Path) -> None:
+    [metric] = [each for each in METRICS if each.name == "loss"]
+    plain = count_study(spark, landing, BELIEVED, (metric,))
+    limits = Limits(loss=(0.0, 1e15), clip_loss=(1.0, 20.0))
+    clipped = count_study(spark, landing, replace(BELIEVED, limits=limits), (metric,))
+    assert clipped.left_out == plain.left_out
+    for arm in ("treatment", "control"):
+        sent, counted = plain.arms[arm].metrics["loss"].pings, clipped.arms[arm].metrics["loss"].pings
+        assert sent.values[-1] > 60
+        assert (counted.n, counted.values[0], counted.values[-1]) == (sent.n, 1.0, 20.0)
+        assert counted.mean == pytest.approx(np.average(np.clip(sent.values, 1, 20), weights=sent.counts), rel=1e-4)
 
 
 def _arm_of(client: uuid.UUID) -> str | None:

@@ -185,12 +185,14 @@ def test_ndjson_is_posted_again_plain_and_compressed(
     (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(text))
     with pa.output_stream(str(tmp_path / "c.ndjson.zst"), compression="zstd") as compressed:
         compressed.write(text)
-    for name in ("a.ndjson", "b.ndjson.gz", "c.ndjson.zst"):
+    skipped = b"\x50\x2a\x4d\x18" + bytes([3, 0, 0, 0]) + b"..."  # a frame as pzstd writes it first
+    (tmp_path / "d.ndjson.zst").write_bytes(skipped + (tmp_path / "c.ndjson.zst").read_bytes())
+    for name in ("a.ndjson", "b.ndjson.gz", "c.ndjson.zst", "d.ndjson.zst"):
         found = replayed(capsys, server.url, "--replay", str(tmp_path / name))
         assert found["pings"]["accepted"] == 31
         assert found["skipped_by_reason"] == {"it is no ping: give a line as the batch endpoint takes it": 1}
     server.flush()
-    assert len(rows_of(tmp_path / "landing")) == 93
+    assert len(rows_of(tmp_path / "landing")) == 124
 
 
 def test_pings_that_the_study_cannot_have_are_skipped_and_told(

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, MLKEM768X25519Pu
 from fedping.experiments.helper_process import helper_process
 from fedping.main import main
 from tests.conformance.test_reader import private_id, private_vector, proven_shares, share_mask, takes_offer
+from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import running_ingest
 from tests.support.rounds import store_with
 from tests.support.shared_rounds import KEY, shared_line
@@ -39,7 +40,8 @@ def test_a_client_of_the_page_counts(
         for arm in study["arms"]:
             for k in range(6):
                 post(ingest.url, study, arm, damaged=k == 0)
-        assert ingest.operator_asks("/__flush__", "POST")["landed"] == 6 * len(study["arms"])
+        assert ingest.operator_asks("/__flush__", "POST")["flushed"]
+    assert len(landed_ids(tmp_path / "landing")) == 6 * len(study["arms"])
     capfd.readouterr()
     where = ["--store", f"{tmp_path}/store", "--landing", f"{tmp_path}/landing", "--engine", "numpy"]
     with helper_process(line.helper.path, tmp_path / "log") as helper:

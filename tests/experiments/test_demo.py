@@ -48,6 +48,7 @@ def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> 
     assert landed == sum(row.pings for row in outcome.iterations)
     head = open_store(outcome.store).head("demo", "main")
     assert head.iteration == 8
+    assert open_store(outcome.store).declared("demo").state == "ended"
     check_whole(tmp_path / "out")
 
 
@@ -128,6 +129,8 @@ def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_
     assert started.returncode in (130, -signal.SIGINT), said
     assert "Traceback" not in said or before_its_first_word
     check_whole(out)
+    if (out / "store" / "demo" / "study.json").exists():
+        assert open_store(out / "store").declared("demo").state == "ended"
 
 
 def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
@@ -161,9 +164,39 @@ def test_an_ingest_that_cannot_start_is_told_with_its_own_words(tmp_path: Path) 
         pass
 
 
+@pytest.mark.parametrize(
+    ("options", "absent", "extras"),
+    [
+        ((), {"matplotlib", "scipy", "pyspark"}, "fedping[analysis]"),
+        ((), {"pyspark"}, "fedping[analysis]"),
+        (("--engine", "numpy", "--secure"), {"opendp"}, "fedping[privacy]"),
+        (
+            ("--secure", "--bucket", "s3://bucket/folder"),
+            {"matplotlib", "obstore", "opendp"},
+            "fedping[analysis,privacy,objects]",
+        ),
+        (("--engine", "numpy", "--clients", "0"), set(), ""),
+    ],
+)
+def test_all_that_is_not_installed_is_told_before_anything_is_made(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    absent: set[str],
+    extras: str,
+) -> None:
+    monkeypatch.setattr("fedping.extras.find_spec", lambda name: None if name in absent else object())
+    assert main(["demo", "--out", str(tmp_path / "out"), *options]) != 0
+    said = capsys.readouterr().err
+    assert (f'pip install "{extras}"' in said) is bool(absent), said
+    assert not (tmp_path / "out").exists()
+
+
 def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: Path) -> None:
     with pytest.raises(FedpingError, match=r"of at least 200 clients .*more --clients"):
         run_demo(DemoSettings(out=tmp_path / "out", clients=50, iterations=1, engine="numpy"), Progress())
+    assert open_store(tmp_path / "out" / "store").declared("demo").state == "ended", "no round of it comes any more"
     with pytest.raises(InvalidSettings, match="not an empty folder"):
         DemoSettings(out=tmp_path / "out")
 

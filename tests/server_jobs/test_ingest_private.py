@@ -92,6 +92,27 @@ def test_a_ticket_would_tell_whose_ping_it_is(ingest: IngestApp) -> None:
     assert "send it without" in answer.json["error"]
 
 
+@pytest.mark.parametrize("is_private", [True, False])
+def test_no_listener_shows_the_number_of_a_private_studys_pings(tmp_path: Path, is_private: bool) -> None:
+    ingest = ingest_app(tmp_path, others=(STUDY,) if is_private else ())
+    for number in range(3):
+        body = private_ping(STUDY, number=number) if is_private else ping_json()
+        assert (post(ingest, body) if is_private else ingest.ping(body)).status_code == 200
+        assert (post(ingest, {}) if is_private else ingest.ping({})).status_code == 400
+    ingest.services.flush()
+    pages = {path: ingest.operator.get(path) for path in ("/metrics", "/__status__", "/__heartbeat__")}
+    pages["/__flush__"] = ingest.operator.post("/__flush__?timeout=0")
+    exact = dict.fromkeys(("accepted", "pending"), 0 if is_private else 3)
+    for path in ("/__status__", "/__flush__"):
+        told = pages[path].json
+        assert {name: told[name] for name in exact} == exact
+        assert told["rejected"] == ({} if is_private else {"not_a_ping": 3})
+    lines = pages["/metrics"].text.splitlines()
+    assert f'fedping_ingest_rejected_total{{reason="not_a_ping"}} {0.0 if is_private else 3.0}' in lines
+    assert f"fedping_ingest_pings_accepted_total {0.0 if is_private else 3.0}" in lines
+    assert ingest.totals()["accepted"] == 3, "which ingest itself knows"
+
+
 @pytest.mark.parametrize("kind", ["frecency-update", "model-update"])
 def test_pings_of_other_types_are_refused(ingest: IngestApp, kind: str) -> None:
     ping = ping_json() if kind == "frecency-update" else model_ping_json(4, update=[1.0, 2.0, 3.0, 4.0])

@@ -53,6 +53,17 @@ def post(server: IngestServer, path: str, body: bytes, **headers: str) -> int:
     return answer.status
 
 
+def test_a_request_is_taken_whatever_host_and_headers_a_proxy_gives_it(server: IngestServer) -> None:
+    long = "x" * 15_000
+    path = f"/{PATH.replace('/', '//')}/{uuid.uuid4()}"
+    headers = {"Host": "evil.example", "Cookie": long, "Traceparent": long, "X-Forwarded-For": long}
+    assert post(server, path, BODY, **headers) == 200
+    answer = raw(server, b"GET //models//study//main/latest.json HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+    assert status_of(answer) == 200
+    assert b"evil.example" not in answer
+    server.flush()
+
+
 def test_pings_to_several_workers_are_all_landed_by_a_flush(server: IngestServer) -> None:
     ids = [str(uuid.uuid4()) for _ in range(100)]
     before = server.operator_asks("/__status__")
@@ -74,7 +85,9 @@ def test_chunked_bodies_are_asked_for_a_length_and_the_server_goes_on(server: In
     [
         (b"GET /submit/" + b"x" * 3000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
         (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-        (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 2000 + b"\r\n\r\n", 431),
+        (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\nIf-None-Match: " + b"x" * 2000 + b"\r\n\r\n", 431),
+        (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 30_000 + b"\r\n\r\n", 200),
+        (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000 + b"\r\n\r\n", 431),
         (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\n" + b"X-A: b\r\n" * 200 + b"\r\n", 431),
         (b"GET /%C4%80%F0%9F%98%80 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         (b"GET /%FF%00 HTTP/1.1\r\nHost: x\r\n\r\n", 404),

@@ -1,17 +1,25 @@
 """Every status code of the edge, each with its reason, and the counters and log that the operator reads."""
 
+import contextlib
 import gzip
 import json
+import random
+import re
 import uuid
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import pyarrow.dataset as ds
 import pytest
 import zstandard
 
+from fedping.dashboard.application import create_application
+from fedping.dashboard.settings import DashboardSettings
 from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.server_jobs.ingest.admission.body import JSON_TYPES
-from fedping.server_jobs.ingest.settings import Limits
+from fedping.server_jobs.ingest.admission.body import JSON_TYPES, Room, unzstd
+from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.server_jobs.ingest.settings import MIB, Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
 
@@ -26,6 +34,11 @@ def ingest(tmp_path: Path) -> IngestApp:
 def one(ingest: IngestApp, body: bytes | str, **kwargs: Any) -> Any:
     data = body.encode() if isinstance(body, str) else body
     return ingest.post(f"{PATH}/{uuid.uuid4()}", data, **kwargs)
+
+
+def landed_rows(landing: Path) -> list[dict[str, Any]]:
+    files = [str(file) for file in landing.glob("study=*/**/*.parquet")]
+    return ds.dataset(files, partitioning=None).to_table().to_pylist()
 
 
 def changed(**payload: Any) -> str:
@@ -62,6 +75,115 @@ def test_gzip_members_one_after_the_other_are_one_body(ingest: IngestApp) -> Non
     text = json.dumps(ping_json()).encode()
     body = gzip.compress(text[:100]) + gzip.compress(text[100:])
     assert one(ingest, body, headers={"Content-Encoding": "gzip"}).status_code == 200
+
+
+def skippable(size: int, kind: int = 0) -> bytes:
+    """Return a frame of zstd that says nothing (RFC 8878, 3.1.2)."""
+    return bytes([0x50 + kind]) + b"\x2a\x4d\x18" + size.to_bytes(4, "little") + b"x" * size
+
+
+ZSTD = {"Content-Encoding": "zstd"}
+UNSIZED = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True)
+HALVES = (json.dumps(ping_json()).encode()[:100], json.dumps(ping_json()).encode()[100:])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    {
+        "frames": ("zstd", b"".join(map(zstandard.compress, HALVES))),
+        "a skippable frame first": ("zstd", skippable(4) + zstandard.compress(b"".join(HALVES))),
+        "a skippable frame last": ("zstd", zstandard.compress(b"".join(HALVES)) + skippable(0, 15)),
+        "frames of unknown sizes": ("zstd", UNSIZED.compress(HALVES[0]) + skippable(9) + UNSIZED.compress(HALVES[1])),
+        "an empty frame": ("zstd", zstandard.compress(b"") + UNSIZED.compress(b"".join(HALVES))),
+        "padded gzip": ("gzip", gzip.compress(b"".join(HALVES)) + bytes(512)),
+        "padded beyond what is read at a time": ("gzip", gzip.compress(b"".join(HALVES)) + bytes(9000)),
+        "padded members": ("gzip", b"".join(gzip.compress(half) + bytes(7) for half in HALVES)),
+    }.values(),
+)
+def test_every_valid_form_of_an_encoding_is_taken(ingest: IngestApp, encoding: str, body: bytes) -> None:
+    assert one(ingest, body, headers={"Content-Encoding": encoding}).status_code == 200
+    assert ingest.services.memory.working.taken == 0
+
+
+def test_frames_of_zstd_unpack_to_what_each_does_and_no_less(ingest: IngestApp) -> None:
+    """Against zstandard, a frame at a time; whatever is cut within a frame is refused."""
+    draws = random.Random(26)
+    texts = [b"", b"abc" * 100, bytes(draws.randbytes(300_000)), b"1" * 400_000]
+    flushed = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    blocks = flushed.compress(texts[1]) + flushed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    blocks += flushed.compress(texts[3]) + flushed.flush()
+    frames = [(blocks, texts[1] + texts[3]), (skippable(5), b""), (skippable(0), b"")]
+    frames += [(compressor.compress(text), text) for text in texts for compressor in (UNSIZED, zstandard)]
+    for _ in range(60):
+        chosen = draws.choices(frames, k=draws.randint(1, 4))
+        body = b"".join(frame for frame, _ in chosen)
+        assert bytes(unpacked_zstd(ingest, body)) == b"".join(text for _, text in chosen)
+        ends = {sum(len(frame) for frame, _ in chosen[:number]) for number in range(1, len(chosen) + 1)}
+        for cut in {0, *(draws.randrange(len(body)) for _ in range(6))} - ends:
+            with pytest.raises(Rejection) as refused:
+                unpacked_zstd(ingest, body[:cut])
+            assert refused.value.reason == "decompression"
+
+
+def unpacked_zstd(ingest: IngestApp, body: bytes) -> bytes:
+    with contextlib.ExitStack() as held:
+        return unzstd(body, 4 * MIB, Room(ingest.services.memory.working, lambda size: 0, held))
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b"{}") + bytes(9) + b"x", bytes(9), bytes(9) + gzip.compress(b"{}")])
+def test_what_only_looks_like_padding_is_refused(ingest: IngestApp, body: bytes) -> None:
+    assert one(ingest, body, headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert ingest.totals()["rejected.decompression"] == 1
+
+
+def as_floats(value: Any, text: str = "{}.0") -> Any:
+    """Return a document whose integers are to be written otherwise, as JSON of marked texts."""
+    if isinstance(value, dict):
+        return {key: as_floats(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return value
+    return f"@{text.format(value)}@" if type(value) is int else value
+
+
+def written(ping: Any, text: str) -> bytes:
+    return re.sub(r'"@([^@]*)@"', r"\1", json.dumps(as_floats(ping, text))).encode()
+
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
+
+
+@pytest.mark.parametrize("text", ["{}.0", "{}e0", "{}.00E+0"])
+def test_an_integer_may_be_written_as_the_schema_admits(ingest: IngestApp, text: str) -> None:
+    schema = json.loads((SCHEMAS / "ping.json").read_bytes())
+    body = written(ping_json(loss=12.5), text)
+    jsonschema.validate(json.loads(body), schema)
+    assert one(ingest, body).status_code == 200
+    batched_body = written(batched(loss=12.5), text)
+    assert ingest.post(PATH, b"\n".join([batched_body, json.dumps(batched(loss=12.5)).encode()])).json["accepted"] == 2
+    ingest.land()
+    rows = landed_rows(ingest.settings.landing)
+    assert len(rows) == 3
+    ids = ("document_id", "received_at")
+    assert len({str({name: row[name] for name in row if name not in ids}) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("name", sorted(k for k, v in ping_json()["payload"].items() if type(v) is int))
+@pytest.mark.parametrize("value", [0.5, 1e300, 2.0**31, "1", True, None, [1.0], -2.0])
+def test_what_is_no_integer_is_none_for_the_schema_and_for_ingest(ingest: IngestApp, name: str, value: Any) -> None:
+    schema = json.loads((SCHEMAS / "ping.json").read_bytes())
+    ping = ping_json(**{name: value})
+    try:
+        jsonschema.validate(ping, schema)
+    except jsonschema.ValidationError:
+        assert one(ingest, json.dumps(ping)).status_code == 400
+    else:
+        assert one(ingest, json.dumps(ping)).status_code == 200
+
+
+def test_a_repeated_key_is_seen_where_an_integer_is_written_as_a_float(ingest: IngestApp) -> None:
+    body = replaced('"num_chars_typed": 4', '"num_chars_typed": 4.0, "num_chars_typed": 5.0')
+    assert one(ingest, body).status_code == 400
+    assert ingest.totals()["rejected.duplicate_key"] == 1
 
 
 def test_zstd_of_an_unknown_size_is_one_body(ingest: IngestApp) -> None:
@@ -177,6 +299,9 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "many lines": (413, PATH, {"data": b"\n" * 51}),
     "a gzip bomb": (413, PATH, {"data": gzip.compress(bytes(10**6)), "headers": {"Content-Encoding": "gzip"}}),
     "a zstd bomb": (413, PATH, {"data": zstandard.compress(bytes(10**6)), "headers": {"Content-Encoding": "zstd"}}),
+    "a zstd bomb of frames": (413, PATH, {"data": zstandard.compress(bytes(9000)) * 9, "headers": ZSTD}),
+    "a zstd bomb of frames of unknown sizes": (413, PATH, {"data": UNSIZED.compress(bytes(9000)) * 9, "headers": ZSTD}),
+    "a skippable frame that says too much": (400, PATH, {"data": skippable(9)[:-1], "headers": ZSTD}),
     "a zstd bomb of unknown size": (
         413,
         PATH,
@@ -195,8 +320,8 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "an encoding that is not known": (415, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "br"}}),
     "two encodings": (415, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "gzip, gzip"}}),
     "a form": (415, f"{PATH}/{ID}", {"content_type": "application/x-www-form-urlencoded"}),
-    "a large header": (431, f"{PATH}/{ID}", {"headers": {"X-Long": "x" * 1025}}),
-    "a large header elsewhere": (431, "/__lbheartbeat__", {"method": "GET", "headers": {"X-Long": "x" * 1025}}),
+    "a large header": (431, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "x" * 1025}}),
+    "a large header elsewhere": (431, "/__lbheartbeat__", {"method": "GET", "headers": {"If-None-Match": "x" * 1025}}),
     "a body cut short": (400, f"{PATH}/{ID}", length(str(len(GOOD) + 1))),
     "gzip that is none": (400, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "gzip"}}),
     "gzip cut short": (
@@ -227,9 +352,68 @@ def test_a_request_that_is_not_taken_says_why(ingest: IngestApp, case: str) -> N
 
 
 def test_a_header_and_a_path_at_their_limits_are_taken(ingest: IngestApp) -> None:
-    assert one(ingest, GOOD, headers={"X-Long": "x" * 1024}).status_code == 200
+    assert ingest.client.get("/__lbheartbeat__", headers={"If-None-Match": "x" * 1024}).status_code == 200
     path = f"{PATH}/{uuid.uuid4()}"
     assert ingest.post(f"{path}?{'x' * (1024 - len(path))}", GOOD).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["Cookie", "X-Forwarded-Client-Cert", "Traceparent", "Authorization", "X-Forwarded-For"]
+)
+def test_a_header_that_is_not_read_may_be_long(ingest: IngestApp, name: str) -> None:
+    headers = {name: "x" * 20_000}
+    assert one(ingest, GOOD, headers=headers).status_code == 200
+    assert ingest.client.get("/models/study/main/latest.json", headers=headers).status_code == 200
+
+
+def test_a_ping_may_be_as_large_alone_as_in_a_batch(tmp_path: Path) -> None:
+    for ping_bytes, size, status in ((None, 30_000, 200), (20_000, 20_000, 200), (20_000, 20_001, 413)):
+        limits = Limits(ping_bytes=ping_bytes, batch_bytes=40_000, decompressed_bytes=40_000)
+        ingest = ingest_app(tmp_path / f"{ping_bytes}-{size}", limits=limits)
+        assert one(ingest, GOOD.ljust(size)).status_code == status
+        line = json.dumps(batched()).encode().ljust(size)
+        for lines, good in (([line], 0), ([line, json.dumps(batched()).encode()], 1)):
+            answer = ingest.post(PATH, b"\n".join(lines)).json
+            assert answer["accepted"] == good + (status == 200)
+            assert [each["line"] for each in answer["rejected"]] == ([] if status == 200 else [1])
+        assert ingest.totals()["rejected.body_too_large"] == (0 if status == 200 else 3)
+
+
+EVIL = {"Host": "evil.example"}
+
+
+def asked(client: Any, path: str, **request: Any) -> Any:
+    """Ask for a path just as it is: the client would take what follows two slashes for a host."""
+    body = request.get("data", b"")
+    return client.open("/", environ_overrides={"PATH_INFO": path, "CONTENT_LENGTH": str(len(body))}, **request)
+
+
+def test_several_slashes_are_one_and_lead_nowhere(ingest: IngestApp) -> None:
+    for path in (f"/{PATH}/{uuid.uuid4()}", f"{PATH}//{uuid.uuid4()}", f"///{PATH[1:]}///{uuid.uuid4()}"):
+        assert asked(ingest.client, path, method="POST", data=GOOD, headers=EVIL).status_code == 200, path
+    answer = asked(ingest.client, "//models//study/main/latest.json", headers=EVIL)
+    assert (answer.status_code, answer.json["iteration"]) == (200, 0)
+    assert "Location" not in answer.headers
+    for path in ("//nothing", "//evil.example/.."):
+        assert asked(ingest.client, path, headers=EVIL).status_code == 404
+
+
+def test_no_application_redirects_to_the_host_that_a_request_names(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path, demo_page=True)
+    own, token = ingest.settings, "x" * 32
+    settings = DashboardSettings(
+        store=own.store, landing=own.landing, journal=own.journal, runs=tmp_path / "runs", token=token
+    )
+    dashboard = create_application(settings).test_client()
+    found = {}
+    for name, client in (("ingest", ingest.client), ("dashboard", dashboard)):
+        for path in ("/demo", "/runs", "//runs/", "/study//x", "/evil.example//%2f..", "/results"):
+            answer = asked(client, path, headers=EVIL | {"Authorization": f"Bearer {token}"})
+            if "Location" in answer.headers:
+                found[name, path] = answer.headers["Location"]
+    assert found["ingest", "/demo"] == "/demo/"
+    assert found["dashboard", "/runs"] == "/runs/"
+    assert all(re.match("/[^/]", place) for place in found.values()), found
 
 
 def test_a_preflight_is_answered(ingest: IngestApp) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 from msgspec.structs import replace
 
 from fedping.model_store.store import open_store
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
+from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
@@ -24,6 +25,11 @@ from tests.support.landed import random_ids
 from tests.support.pings import ping_json
 from tests.support.rounds import FIRST_MS, WHEN, crowd, land, line_of, store_with
 from tests.support.versions import small_study
+
+
+def rows_of(landing: Path) -> list[dict[str, Any]]:
+    files = [str(file) for file in landing.glob("study=*/**/*.parquet")]
+    return ds.dataset(files, partitioning=None).to_table().to_pylist()
 
 
 def bounded_study() -> Study:
@@ -195,6 +201,49 @@ def test_a_new_study_has_the_usual_limits_and_can_refuse_them() -> None:
     assert protected(model_study(Limits())).limits == Limits()
 
 
+HEAVY = (2.5e6, 4e7, 3e9)
+"""Losses as unmodified clients of 2018 with long histories report them: sums of differences of frecency scores."""
+
+
+@pytest.mark.parametrize("document", [FRECENCY_UPDATE, MODEL_UPDATE])
+def test_a_new_study_takes_the_losses_of_long_histories_and_no_more_than_can_be(document: DocumentType) -> None:
+    limits = usual_limits(document)
+    assert [limits.trouble(loss, -1) for loss in (0.0, *HEAVY)] == [None] * 4
+    assert limits.trouble(1e16, -1) is not None
+    assert limits.beyond(np.array([*HEAVY, 1e16, -1e16]), None).tolist() == [False] * 3 + [True] * 2
+
+
+def test_ingest_takes_a_loss_that_a_round_clips_and_the_lineage_says_how_many(tmp_path: Path) -> None:
+    study = replace(protected(replace(ingest_study(), name="new")), enrolment="elsewhere")
+    ingest = ingest_app(tmp_path, others=(study,))
+    honest = [float(loss) for loss in range(1, 48)]
+    for number, loss in enumerate((*honest, *HEAVY)):
+        ping = ping_json(loss=loss, update=[0.01] * 22) | {"clientId": str(uuid.UUID(int=number, version=4))}
+        answer = ingest.post(f"/submit/new/frecency-update/1/{uuid.uuid4()}", json.dumps(ping).encode())
+        assert answer.status_code == 200, answer.json
+    beyond = json.dumps(ping_json(loss=1e16, update=[0.01] * 22)).encode()
+    assert ingest.post(f"/submit/new/frecency-update/1/{uuid.uuid4()}", beyond).status_code == 400
+    ingest.land()
+    store, landing = ingest.services.store, ingest.settings.landing
+    result = run_round(store, landing, "new", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    arm = store.head("new", "main").lineage.arms["treatment"]
+    assert "beyond_limits" not in result.counts
+    assert (arm.pings, arm.clipped) == (50, 3)
+    assert arm.loss == pytest.approx((sum(honest) + 3e6) / 50)
+    assert arm.winsorised is not None
+    assert recompute(store, landing, "new", "main", 1, NumpyEngine()).identical
+    assert max(row["loss"] for row in rows_of(landing)) == max(HEAVY), "a ping is stored as it came"
+
+
+def test_a_study_without_clipping_goes_by_losses_as_they_were_sent(tmp_path: Path) -> None:
+    limits = Limits(votes="client")
+    assert limits.clipped(np.array([1e29, -3.0])).tolist() == [1e29, -3.0]
+    _, loss, _ = aggregated(tmp_path, limits)
+    assert loss == pytest.approx(520 / 21)
+    _, loss, _ = aggregated(tmp_path / "clipped", Limits(votes="client", clip_loss=(0.0, 41.0)))
+    assert loss == pytest.approx(61 / 21)
+
+
 def test_limits_of_what_there_is_not_are_refused() -> None:
     with pytest.raises(InvalidSettings, match="have a 'rank', which model-update pings do not have"):
         model_study(Limits(rank=3))
@@ -202,3 +251,5 @@ def test_limits_of_what_there_is_not_are_refused() -> None:
         replace(small_study(), limits=Limits(examples=3))
     with pytest.raises(InvalidSettings, match="a least loss of 2 above the greatest"):
         Limits(loss=(2.0, 1.0))
+    with pytest.raises(InvalidSettings, match="'clip_loss' of 2 above 1"):
+        Limits(clip_loss=(2.0, 1.0))

@@ -16,7 +16,7 @@ import pytest
 
 from fedping.model_store import open_store
 from fedping.protocol.landing import landed_files
-from fedping.server_jobs.ingest.settings import Limits
+from fedping.server_jobs.ingest.settings import CONNECTION_BYTES, Limits
 from tests.support.ingest_app import PATH, STUDY, landed_ids, make_store
 from tests.support.ingest_server import IngestServer, free_port, running_ingest
 from tests.support.nginx import CONFIGURATION, Nginx, nginx_before
@@ -45,11 +45,10 @@ def nginx(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_its_limits_are_those_of_ingest() -> None:
     text = CONFIGURATION.read_text()
     sizes = re.findall(r"client_max_body_size\s+(\d+)m;", text)
-    assert [int(size) * MIB for size in sizes] == [Limits().batch.sent, Limits().ping.sent]
-    buffers = re.search(r"large_client_header_buffers \d+ (\d+)k;", text)
+    assert [int(size) * MIB for size in sizes] == [Limits().batch.sent] == [Limits().ping.sent]
+    buffers = re.search(r"large_client_header_buffers (\d+) (\d+)k;", text)
     assert buffers is not None
-    # Room for the longest header that ingest takes with its name, and not for much more.
-    assert Limits().header_bytes + 100 < int(buffers[1]) * 1024 <= 2 * Limits().header_bytes
+    assert int(buffers[1]) * int(buffers[2]) * 1024 < CONNECTION_BYTES
     assert "proxy_request_buffering on;" in text
 
 
@@ -103,7 +102,7 @@ def test_what_load_balancers_ask_is(nginx: Nginx) -> None:
 @pytest.mark.parametrize(
     ("path", "size"),
     [
-        (f"{PATH}/00000000-0000-4000-8000-000000000000", Limits().ping.sent + 1),
+        (f"{PATH}/00000000-0000-4000-8000-000000000000", Limits().batch.sent + 1),
         (PATH, Limits().batch.sent + 1),
         (PATH, 10**12),
     ],
@@ -121,7 +120,7 @@ def test_a_body_over_the_limit_is_refused_before_ingest_hears_of_it(nginx: Nginx
 
 @pytest.mark.parametrize("long", [Limits().header_bytes + 1, 1900, 5000, 10_000])
 def test_a_header_or_path_over_the_limit_is_refused_by_either(nginx: Nginx, long: int) -> None:
-    answer, body = nginx.ask("GET", "/models/study/study.json", X_Long="x" * long)
+    answer, body = nginx.ask("GET", "/models/study/study.json", If_None_Match="x" * long)
     assert answer.status == 431
     assert "error" in json.loads(body)
     answer, body = nginx.ask("GET", f"/models/study/{'x' * long}")
@@ -130,8 +129,10 @@ def test_a_header_or_path_over_the_limit_is_refused_by_either(nginx: Nginx, long
 
 
 def test_a_header_that_ingest_takes_passes(nginx: Nginx) -> None:
-    answer, _ = nginx.ask("GET", "/models/study/study.json", X_Long="x" * Limits().header_bytes)
-    assert answer.status == 200
+    for long in (Limits().header_bytes, 15_000):
+        answer, _ = nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY, Cookie="x" * long, Traceparent="x" * long)
+        assert answer.status == 200
+    assert nginx.ask("GET", "/models/study/study.json", X_Long="x" * 17_000)[0].status == 431
 
 
 def test_a_body_within_nginx_limits_may_still_be_too_large_for_ingest(nginx: Nginx) -> None:
@@ -257,6 +258,23 @@ def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
     assert claimed not in seen
     assert "a=b" not in seen
     assert "X-Forwarded-Proto: https" in seen
+
+
+def test_networks_are_told_apart_behind_it(tmp_path: Path) -> None:
+    """With --prefix-rate, one network that floods keeps no other waiting."""
+    make_store(tmp_path / "store")
+    options = ("--workers", "1", "--prefix-rate", "1", "--trusted-proxy", "127.0.0.1")
+    with (
+        running_ingest(tmp_path / "store", tmp_path / "landing", *options) as server,
+        nginx_before([server.port], tmp_path / "nginx") as nginx,
+    ):
+
+        def ask(source: str) -> int:
+            claimed = {"X_Forwarded_For": "198.51.100.7"}
+            return nginx.ask("POST", f"{PATH}/{uuid.uuid4()}", BODY, source=source, **claimed)[0].status
+
+        assert {ask("127.0.5.9") for _ in range(60)} == {200, 429}
+        assert [ask("127.0.6.9") for _ in range(20)] == [200] * 20
 
 
 def test_an_ingest_that_is_away_is_told_as_something_to_try_again(tmp_path: Path) -> None:

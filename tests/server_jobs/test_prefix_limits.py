@@ -16,7 +16,8 @@ from fedping.main import main
 from fedping.server_jobs.ingest.admission.prefixes import FORGET_EVERY, PrefixLimits, prefix_of, sender
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.edge.front import environ_of
-from tests.support.ingest_app import PATH, ingest_app
+from tests.support.ingest_app import PATH, ingest_app, make_store
+from tests.support.ingest_server import running_ingest
 from tests.support.pings import ping_json
 
 
@@ -252,6 +253,16 @@ def test_a_batch_of_empty_lines_is_refused_and_its_neighbours_go_on(tmp_path: Pa
     status, said = answer(PATH, two, "203.0.113.1")
     assert status == 429
     assert b"sends more pings than it may" in said
+
+
+def test_a_proxy_that_would_be_the_only_network_is_told_at_the_start(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path / "store")
+    for options, told in (((), True), (("--trusted-proxy", "127.0.0.1"), False)):
+        with running_ingest(tmp_path / "store", tmp_path / "landing", "--prefix-rate", "5", *options):
+            pass
+        assert ("--trusted-proxy 127.0.0.1" in capfd.readouterr().out) is told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +18,13 @@ the usual name of NDJSON, which has no registered one."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _UNKNOWN_SIZE = 2**64 - 1
+_ZSTD_HEAD = 18
+"""Bytes that the header of a zstd frame has at most."""
+
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
+_RLE = 2
+"""The kind of block that is one byte, to be repeated, where it stands in a block's header."""
+
 _FED = 64 * 1024
 _CHUNK = 1024 * 1024
 
@@ -51,14 +59,19 @@ def announced(environ: dict[str, Any], limit: BodyLimit) -> Announced:
     _check_type(environ.get("CONTENT_TYPE", ""))
     unpack = _unpacker(environ.get("HTTP_CONTENT_ENCODING", ""))
     length = _length(environ)
-    if length > limit.sent:
+    check_size(length, limit.sent, limit.option)
+    return Announced(length, unpack)
+
+
+def check_size(size: int, most: int, option: str, what: str = "body") -> None:
+    """Raise :class:`Rejection` if a body or a ping has more bytes than an option allows."""
+    if size > most:
         raise Rejection(
             "body_too_large",
-            f"the body has {length} bytes and may have {limit.sent}; send less in one request, or have ingest started "
-            f"with a larger {limit.option}",
-            f"{length} bytes; {limit.option} allows {limit.sent}",
+            f"the {what} has {size} bytes and may have {most}; send less in one request, or have ingest started "
+            f"with a larger {option}",
+            f"{size} bytes; {option} allows {most}",
         )
-    return Announced(length, unpack)
 
 
 def length_within(environ: dict[str, Any], most: int) -> int:
@@ -138,8 +151,8 @@ def _unpacker(encoding: str) -> Unpack | None:
 def gunzip(data: bytes, limit: int, room: Room) -> bytes:
     """Return what one or more gzip members unpack to; raises :class:`Rejection` beyond ``limit`` bytes.
 
-    The last four bytes say the size of the last member. Nearly always that is the size of all; where it is not, room is
-    taken for as much as there may be, and the work done again.
+    Zeros after a member are padding, as for other programs. The last four bytes say the size of the last member. Nearly
+    always that is the size of all; where it is not, room is taken for as much as there may be, and the work done again.
     """
     told = min(limit, int.from_bytes(data[-4:], "little"))
     if len(data) <= _CHUNK and told <= _CHUNK:
@@ -172,9 +185,11 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
     pieces = (data[at : at + _FED] for at in range(0, len(data), _FED))
     piece = next(pieces, b"")
     member = zlib.decompressobj(_GZIP)
-    fresh = True
+    fresh, padded = True, False
     try:
         while True:
+            if fresh and padded:
+                piece = piece.lstrip(b"\0")
             part = member.decompress(piece, _CHUNK)
             fresh = fresh and not piece
             out += part
@@ -182,7 +197,7 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
                 return None
             if member.eof:
                 piece = member.unused_data
-                member, fresh = zlib.decompressobj(_GZIP), True
+                member, fresh, padded = zlib.decompressobj(_GZIP), True, True
             else:
                 piece = member.unconsumed_tail
             if not piece and len(part) < _CHUNK:
@@ -196,43 +211,88 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
     return cast(bytes, out)  # a copy would hold as much again, and nothing asks for more than bytes can
 
 
-def unzstd(data: bytes, limit: int, room: Room) -> bytes:
-    """Return what one zstd frame unpacks to; raises :class:`Rejection` beyond ``limit`` bytes.
+class _Frames(NamedTuple):
+    """What the zstd frames of a body say: bytes that they unpack to, their largest window, if it is one with a size."""
 
-    A frame may or may not say its size, and if it does the library believes it: the size is looked at first.
+    told: int
+    window: int
+    is_one: bool
+
+
+def unzstd(data: bytes, limit: int, room: Room) -> bytes:
+    """Return what zstd frames, one after the other, unpack to; raises :class:`Rejection` beyond ``limit`` bytes.
+
+    Skippable frames are skipped. A frame may or may not say its size, and if it does the library believes it: the size
+    is looked at first.
+
+    Source: RFC 8878, section 3.1.
     """
     import zstandard
 
     try:
-        frame = zstandard.get_frame_parameters(data)
-        if frame.content_size != _UNKNOWN_SIZE:
-            if frame.content_size > limit:
-                raise _too_large(limit)
-            room.take(frame.content_size)
+        frames = _zstd_frames(data)
+        if frames.told > limit:
+            raise _too_large(limit)
+        if frames.is_one:
+            room.take(frames.told)
             return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-        return _unzstd_of_unknown_size(data, limit, room, min(frame.window_size, LARGEST_WINDOW))
+        window = min(frames.window, LARGEST_WINDOW)
+        room.take(0, window + _CHUNK)
+        size = 0
+        with _zstd_reader(data) as reader:
+            while part := reader.read(_CHUNK):
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+        room.take(size, window)
+        out = bytearray(size)
+        with _zstd_reader(data) as reader, memoryview(out) as view:
+            at = 0
+            while at < size and (count := reader.readinto(view[at:])):
+                at += count
+        room.keep(size)
+        return cast(bytes, out)
     except zstandard.ZstdError as error:
         raise _broken("zstd") from error
 
 
-def _unzstd_of_unknown_size(data: bytes, limit: int, room: Room, window: int) -> bytes:
+def _zstd_reader(data: bytes) -> Any:
+    """Return a reader of what all frames unpack to. It does not say whether the last one is whole."""
     import zstandard
 
-    room.take(0, window + _CHUNK)
-    size = 0
-    with zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(data) as reader:
-        while part := reader.read(_CHUNK):
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-    # The reader does not say whether the frame was whole; now that its size is known to be small, this one does.
-    room.take(2 * size, window)
-    whole = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj()
-    out = whole.decompress(data)
-    if not whole.eof or whole.unused_data:
+    unpacking = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+    return unpacking.stream_reader(data, read_across_frames=True)
+
+
+def _zstd_frames(data: bytes) -> _Frames:
+    """Return what the frames of a body say, without unpacking them; raises :class:`Rejection` if one is not whole."""
+    import zstandard
+
+    number = sized = told = window = at = 0
+    while at < len(data):
+        number += 1
+        head = data[at : at + _ZSTD_HEAD]
+        if _SKIPPABLE.match(head):
+            at += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        frame = zstandard.get_frame_parameters(head)
+        window = max(window, frame.window_size)
+        if frame.content_size != _UNKNOWN_SIZE:
+            sized, told = sized + 1, told + frame.content_size
+        at = _end_of_blocks(data, at + zstandard.frame_header_size(head)) + 4 * frame.has_checksum
+    if at != len(data) or not data:
         raise _broken("zstd")
-    room.keep(size)
-    return out
+    return _Frames(told, window, number == sized == 1)
+
+
+def _end_of_blocks(data: bytes, at: int) -> int:
+    """Return where the blocks of a zstd frame end that begin at ``at``: each says its size, and the last one that."""
+    is_last = False
+    while not is_last and at < len(data):
+        header = int.from_bytes(data[at : at + 3], "little")
+        is_last = bool(header & 1)
+        at += 3 + (1 if header & 6 == _RLE else header >> 3)
+    return at if is_last else len(data) + 1
 
 
 _UNPACKERS = {"gzip": gunzip, "x-gzip": gunzip, "zstd": unzstd}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import msgspec.inspect
@@ -122,6 +122,7 @@ class _Form(Generic[_P]):
 
     def __init__(self, form: type[_P], payload: type[UpdatePayload]) -> None:
         self.decoder = msgspec.json.Decoder(form)
+        self._whole = _WholeNumbers(form, payload)
         self._most = len(form.__struct_fields__) + len(payload.__struct_fields__) - len(payload.ALIASES)
         optional = [field.name for field in msgspec.structs.fields(payload) if not field.required]
         optional = [name for name in optional if name not in payload.ALIASES]
@@ -132,7 +133,7 @@ class _Form(Generic[_P]):
     def decode(self, body: bytes) -> _P:
         """Return the document in a body; raises :class:`Rejection` if it is none."""
         try:
-            ping = self.decoder.decode(body)
+            ping = self._decoded(body)
         except DECODING_ERRORS as error:
             raise rejection_of(error) from error
         # A body without a repeated key has one colon a key, and more only within its texts.
@@ -148,6 +149,14 @@ class _Form(Generic[_P]):
             _refuse_repeated_keys(body)
         return ping
 
+    def _decoded(self, body: bytes) -> _P:
+        try:
+            return self.decoder.decode(body)
+        except msgspec.ValidationError as error:
+            if _FRACTION not in str(error):
+                raise
+        return self.decoder.decode(self._whole.rewritten(body))
+
     def keys(self, ping: _P) -> int:
         """Return how many keys of its definition a ping has."""
         payload = ping.payload
@@ -156,6 +165,80 @@ class _Form(Generic[_P]):
         absent = 0 if _ABSENT.isdisjoint(optional) else optional.count(UNSET)
         absent += (ping.ticket is UNSET) + (isinstance(ping, TelemetryPing) and ping.environment is UNSET)
         return self._most - absent + more
+
+
+_FRACTION = "Expected `int`, got `float`"
+
+_EXACT = 2**53
+"""Up to which size a float is the integer that was sent."""
+
+
+class _WholeNumbers:
+    """Rewrites a document in which an integer was sent as ``5.0`` or ``5e0``.
+
+    JSON Schema's integers, and so the published schema, admit those: some languages write every number so. Only what
+    the decoder has refused for it is rewritten, and nothing is decoded but its integers.
+    """
+
+    def __init__(self, form: type[Ping], payload: type[UpdatePayload]) -> None:
+        inner = _unread(payload)
+        self._decoder = msgspec.json.Decoder(_unread(form, payload=inner))
+        self._of_form, self._of_payload = _integers(form), _integers(payload)
+
+    def rewritten(self, body: bytes) -> bytes:
+        """Return the document with its integers written as such; raises what the decoder does of what it is not."""
+        found: Any = self._decoder.decode(body)
+        self._rewrite(found, self._of_form)
+        if found.payload is not UNSET:
+            self._rewrite(found.payload, self._of_payload)
+        return msgspec.json.encode(found)
+
+    def _rewrite(self, found: Any, names: tuple[str, ...]) -> None:
+        for name in names:
+            if (sent := getattr(found, name)) is not UNSET:
+                setattr(found, name, _as_integers(sent))
+
+
+def _unread(struct: type[msgspec.Struct], **read: Any) -> type[msgspec.Struct]:
+    """Return a struct of the same fields, none of them required or decoded except ``read``."""
+    fields = [
+        (field.encode_name, read.get(field.name, msgspec.Raw) | msgspec.UnsetType, UNSET)
+        for field in msgspec.structs.fields(struct)
+    ]
+    return msgspec.defstruct(f"Unread{struct.__name__}", fields, forbid_unknown_fields=True)
+
+
+def _integers(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields, as they are sent, that are integers or lists of them."""
+    return tuple(field.encode_name for field in _fields_of(struct) if _is_integer(field.type))
+
+
+def _is_integer(kind: msgspec.inspect.Type) -> bool:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _is_integer(kind.type)
+    if isinstance(kind, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+        return _is_integer(kind.item_type)
+    if isinstance(kind, msgspec.inspect.LiteralType):
+        return all(isinstance(value, int) for value in kind.values)
+    return isinstance(kind, msgspec.inspect.IntType)
+
+
+_Numbers: TypeAlias = int | float | list[int | float]
+_NUMBERS: msgspec.json.Decoder[_Numbers] = msgspec.json.Decoder(_Numbers)
+
+
+def _as_integers(sent: msgspec.Raw) -> msgspec.Raw:
+    """Return a number, or a list of numbers, with those that are whole written as integers; all else as it was sent."""
+    try:
+        numbers = _NUMBERS.decode(sent)
+    except DECODING_ERRORS:
+        return sent  # which the decoder refuses, and says why
+    whole = [_as_integer(number) for number in numbers] if isinstance(numbers, list) else _as_integer(numbers)
+    return msgspec.Raw(msgspec.json.encode(whole))
+
+
+def _as_integer(number: int | float) -> int | float:
+    return int(number) if isinstance(number, float) and number.is_integer() and abs(number) <= _EXACT else number
 
 
 def _fields_of(struct: type[msgspec.Struct]) -> tuple[msgspec.inspect.Field, ...]:

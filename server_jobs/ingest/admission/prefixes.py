@@ -172,7 +172,7 @@ def sender(environ: dict[str, Any], trusted: Sequence[Network]) -> str:
     address: str = environ.get("REMOTE_ADDR", "").strip("[]")
     if not trusted or not _is_in(address, trusted):
         return address
-    said = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    said = str(environ.get("HTTP_X_FORWARDED_FOR", "")).rsplit(",", MOST_FORWARDED)
     for each in map(_without_port, reversed(said[-MOST_FORWARDED:])):
         if parsed(each) is None:
             break

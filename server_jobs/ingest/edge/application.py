@@ -27,9 +27,11 @@ from fedping.server_jobs.ingest.edge.submit import (
     check_request,
     internal_error,
     print_defect,
+    single_slashes,
 )
 from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
 from fedping.server_jobs.ingest.settings import SMALL
+from fedping.server_jobs.listening import stay_here
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -59,11 +61,13 @@ class Edge(Flask):
         if services.settings.demo_page:
             self.register_blueprint(demo_page.blueprint(services))
         self.before_request(self._check)
+        stay_here(self)
         tell_errors(self)
         self.register_error_handler(Rejection, self._counted)
 
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request, waiting for whatever has to be waited for."""
+        environ["PATH_INFO"] = single_slashes(environ["PATH_INFO"])
         if environ["PATH_INFO"].startswith(PREFIX):
             return self._submitted(environ).send(start_response)
         return super().wsgi_app(environ, start_response)

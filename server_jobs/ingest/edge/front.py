@@ -30,6 +30,7 @@ from fedping.server_jobs.ingest.edge.dockerflow import SHALLOW
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import (
     PREFIX,
+    READ,
     Apart,
     Environ,
     Receive,
@@ -38,6 +39,7 @@ from fedping.server_jobs.ingest.edge.submit import (
     answered,
     internal_error,
     print_defect,
+    single_slashes,
 )
 from fedping.server_jobs.ingest.journal.commits import Commits
 from fedping.server_jobs.ingest.latencies import ELSEWHERE, SUBMITTED, WATCH, Stopwatch
@@ -158,12 +160,15 @@ class Threads:
 
 
 def environ_of(scope: Scope) -> Environ:
-    """Return a request's head in the words of WSGI, which are those of Flask too; there is no body in it."""
+    """Return a request's head in the words of WSGI, which are those of Flask too; there is no body in it.
+
+    Of its headers it has those that are read: nothing here depends on the host that a request names.
+    """
     host, _, port = scope.server.rpartition(":")
     environ: Environ = {
         "REQUEST_METHOD": scope.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": scope.path.encode().decode("latin-1"),
+        "PATH_INFO": single_slashes(scope.path.encode().decode("latin-1")),
         "QUERY_STRING": scope.query_string,
         "SERVER_NAME": host,
         "SERVER_PORT": port,
@@ -178,14 +183,12 @@ def environ_of(scope: Scope) -> Environ:
         "wsgi.run_once": False,
     }
     for name, value in scope.headers.items():
-        if "_" in name:  # X_Forwarded_For would else be the same as X-Forwarded-For, which proxies write
-            continue
-        key = _KEYS.get(name) or "HTTP_" + name.upper().replace("-", "_")
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
+        if (key := _KEYS.get(name)) is not None:
+            environ[key] = f"{environ[key]},{value}" if key in environ else value
     return environ
 
 
-_KEYS = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH", "host": "HTTP_HOST"}
+_KEYS = {**READ, "x-forwarded-for": "HTTP_X_FORWARDED_FOR"}
 
 
 def page(application: Edge, environ: Environ) -> Response:

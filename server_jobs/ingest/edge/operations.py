@@ -40,7 +40,7 @@ from fedping.server_jobs.ingest.journal.backlog import (
 )
 from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.listening import asked_by_another_site, is_addressed
+from fedping.server_jobs.listening import asked_by_another_site, is_addressed, stay_here
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -176,9 +176,8 @@ def _families(
 
 def _coarse(name: str, number: int) -> int:
     """Return a counter rounded down, so that no ping shows: thousands of them, and millions of bytes."""
-    if name in COARSE:
-        return number - number % COARSE[name]
-    return number
+    step = COARSE["pings"] if name.startswith("rejected.") else COARSE.get(name, 1)
+    return number - number % step
 
 
 def _of_budgets(budgets: Sequence[tuple[str, str, PrivateFacts]]) -> Iterator[Metric]:
@@ -268,6 +267,7 @@ class Operations(Flask):
         self.register_blueprint(dockerflow.blueprint(pulse, partial(store_notes, watched)))
         self.register_blueprint(blueprint(watched, pulse))
         self.before_request(self._refuse_pages)
+        stay_here(self)
         tell_errors(self)
 
     def _refuse_pages(self) -> Response | None:
@@ -286,13 +286,20 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
     watch = StudyWatch(settings)
     flushing = threading.BoundedSemaphore(MOST_FLUSHES)
 
+    def is_away(checks: Mapping[str, str | None]) -> bool:
+        # A bucket is not asked again that has just not answered: a request that waits for it loses all the rest.
+        return not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
+
+    def told() -> dict[str, object]:
+        counted = frozenset(of_studies(settings.counters))
+        return status_of(watched, bool(_private(watch, watched.catalogue, counted, is_away(pulse()))))
+
     @views.get("/metrics")
     def metrics() -> Response:
         sums, waiting = totals(settings.counters), backlog(settings.journal)
         updates, unserved = uploaded(settings.counters), len(watched.catalogue.unusable)
         checks, came = pulse(), of_studies(settings.counters)
-        # Nor is a bucket asked again that has just not answered: a scrape that waits for it loses all the rest.
-        away = not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
+        away = is_away(checks)
         studies = {} if away else _judged(watch, settings)
         private = _private(watch, watched.catalogue, frozenset(came), away)
         budgets = [] if away else watch.budgets()
@@ -314,7 +321,7 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
 
     @views.get("/__status__")
     def status() -> Response:
-        return _json(status_of(watched))
+        return _json(told())
 
     @views.post("/__flush__")
     def flush() -> Response:
@@ -332,7 +339,7 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
             )
         finally:
             flushing.release()
-        return _json(status_of(watched) | {"flushed": landed}, 200 if landed else 504)
+        return _json(told() | {"flushed": landed}, 200 if landed else 504)
 
     return views
 
@@ -367,10 +374,16 @@ def _rounds(watch: StudyWatch) -> list[LineRounds]:
         return []
 
 
-def status_of(watched: Watched) -> dict[str, object]:
-    """Return what was taken and landed since ingest started, and what the journal holds at this moment."""
-    sums = totals(watched.settings.counters)
+def status_of(watched: Watched, is_private: bool) -> dict[str, object]:
+    """Return what was taken and landed since ingest started, and what the journal holds at this moment.
+
+    With ``is_private``, as a study is, numbers of pings are rounded down as in the metrics.
+    """
+    sums: Mapping[str, int] = totals(watched.settings.counters)
     waiting = backlog(watched.settings.journal)
+    if is_private:
+        sums = {name: _coarse(name, number) for name, number in sums.items()}
+        waiting = replace(waiting, pings=_coarse("pings", waiting.pings))
     rejected = {name.partition(".")[2]: n for name, n in sums.items() if name.startswith("rejected.") and n}
     return {
         "accepted": sums["accepted"],

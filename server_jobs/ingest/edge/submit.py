@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -20,7 +20,7 @@ import msgspec
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.log import tell_defect
 from fedping.protocol.ping import Ping
-from fedping.server_jobs.ingest.admission.body import Unpack, announced, length_within, unpacked
+from fedping.server_jobs.ingest.admission.body import Unpack, announced, check_size, length_within, unpacked
 from fedping.server_jobs.ingest.admission.catalogue import TELEMETRY, telemetry_of
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.admission.rules import StudyRules
@@ -35,6 +35,7 @@ from fedping.server_jobs.ingest.settings import (
     LOGGED,
     OBJECT_COST,
     PART,
+    PING_UNPACKED,
     SLICE,
     SLICE_COST,
     SMALL,
@@ -184,7 +185,7 @@ class Submit:
     def _take(self, request: _Request, unpack: Unpack | None, body: bytes) -> Answer:
         with contextlib.ExitStack() as held:
             cost = partial(request.cost, self._limits)
-            body = unpacked(unpack, body, request.limit, self._services.memory, cost, held)
+            body = unpacked(unpack, body, request.unpacking, self._services.memory, cost, held)
             if request.document_id is None:
                 return self._take_batch(request, body)
             self._store(request.rules, _encoded_ping(request, request.document_id, body), 1)
@@ -211,7 +212,7 @@ class Submit:
         """Return how many pings of a batch are on disk. They are decoded and written in parts."""
         accepted = rows = size = 0
         gathered: list[bytes] = []
-        for encoded, count in encoded_batch(rules, body, parts, _now_ms(), refused):
+        for encoded, count in encoded_batch(rules, body, parts, _now_ms(), refused, self._ping_limit):
             gathered.append(encoded)
             rows, size = rows + count, size + len(encoded)
             if size >= PART:
@@ -296,6 +297,13 @@ class _Request:
             )
         return ping
 
+    @property
+    def unpacking(self) -> BodyLimit:
+        """The limit of a packed body, which is that of its study's pings if it is one."""
+        if self.document_id is None:
+            return self.limit
+        return replace(self.limit, unpacked=min(self.limit.unpacked, max(PING_UNPACKED, self.rules.bounds.size)))
+
     def cost(self, limits: Limits, length: int) -> int:
         """Return the most bytes that are held beside a body of this length."""
         if self.document_id is None:
@@ -303,13 +311,33 @@ class _Request:
         return _cost_of_ping(self.rules, length)
 
 
+READ = {
+    "content-type": "CONTENT_TYPE",
+    "content-length": "CONTENT_LENGTH",
+    "content-encoding": "HTTP_CONTENT_ENCODING",
+    "accept-encoding": "HTTP_ACCEPT_ENCODING",
+    "if-none-match": "HTTP_IF_NONE_MATCH",
+    "if-modified-since": "HTTP_IF_MODIFIED_SINCE",
+}
+"""The headers that ingest reads, as HTTP and as WSGI name them. Products and proxies may add others, of any length."""
+
+_SLASHES = re.compile("//+")
+
+
+def single_slashes(path: str) -> str:
+    """Return a path with one slash wherever it has several: a base address that ends in one is a common mistake."""
+    return _SLASHES.sub("/", path) if "//" in path else path
+
+
 def check_request(environ: Environ, limits: Limits) -> None:
-    """Raise :class:`Rejection` if the path or a header is too long."""
+    """Raise :class:`Rejection` if the path, or a header that is read, is too long."""
     if len(environ["PATH_INFO"]) + len(environ.get("QUERY_STRING", "")) > limits.path_bytes:
         raise Rejection("path_too_long", f"the path has more than {limits.path_bytes} characters; shorten it")
-    for name, value in environ.items():
-        if name.startswith(("HTTP_", "CONTENT_")) and len(value) > limits.header_bytes:
-            raise Rejection("header_too_large", f"a header has more than {limits.header_bytes} bytes; shorten it")
+    for header, name in READ.items():
+        if len(environ.get(name, "")) > limits.header_bytes:
+            raise Rejection(
+                "header_too_large", f"the header {header} has more than {limits.header_bytes} bytes; shorten it"
+            )
 
 
 def document_id_in(text: str) -> UUID:
@@ -377,14 +405,17 @@ class Slice(NamedTuple):
 
 
 def encoded_batch(
-    rules: StudyRules, body: bytes, parts: list[Slice], now_ms: int, refused: Refused
+    rules: StudyRules, body: bytes, parts: list[Slice], now_ms: int, refused: Refused, limit: BodyLimit
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield the pings of a batch as the journal keeps them, a slice at a time, and how many they are."""
+    """Yield the pings of a batch as the journal keeps them, a slice at a time, and how many they are.
+
+    ``limit`` is that of each ping.
+    """
     before = 0
     for start, end, newlines in parts:
         if end - start > SLICE:  # one long line, which is not even copied unless it can be a ping
             try:
-                rules.bounds.check(body, start, end)
+                _check_line(rules, limit, body, start, end)
             except Rejection as rejection:
                 refused.add(before + 1, rejection)
                 before += 1
@@ -392,7 +423,7 @@ def encoded_batch(
                     return
                 continue
         lines = body[start:end]
-        records = _records_of_lines(rules, lines, newlines, now_ms, before, refused)
+        records = _records_of_lines(rules, lines, newlines, now_ms, before, refused, limit)
         before += newlines
         if records:
             yield encode_records(records), len(records)
@@ -417,9 +448,9 @@ def slices(body: bytes) -> list[Slice]:
 
 
 def _records_of_lines(
-    rules: StudyRules, lines: bytes, newlines: int, now_ms: int, before: int, refused: Refused
+    rules: StudyRules, lines: bytes, newlines: int, now_ms: int, before: int, refused: Refused, limit: BodyLimit
 ) -> list[JournalRecord]:
-    if len(lines) <= SLICE and len(lines) <= rules.bounds.size * (newlines + 1):
+    if len(lines) <= min(SLICE, limit.unpacked) and len(lines) <= rules.bounds.size * (newlines + 1):
         pings = rules.decoding.lines(lines)
         if pings is not None:
             with contextlib.suppress(Rejection):
@@ -428,7 +459,7 @@ def _records_of_lines(
     for number, line in enumerate(lines.split(b"\n"), before + 1):
         if line.strip():
             try:
-                rules.bounds.check(line)
+                _check_line(rules, limit, line, 0, len(line))
                 ping = rules.decoding.batched(line)
                 records.append(record_of(rules, ping.document_id, ping, now_ms))
             except Rejection as rejection:
@@ -438,6 +469,12 @@ def _records_of_lines(
                 if refused.are_enough:
                     break
     return records
+
+
+def _check_line(rules: StudyRules, limit: BodyLimit, body: bytes, start: int, end: int) -> None:
+    """Raise :class:`Rejection` if a line of a batch is longer than a ping may be."""
+    check_size(end - start - body.endswith(b"\n", start, end), limit.unpacked, limit.option, "ping")
+    rules.bounds.check(body, start, end)
 
 
 def _cost_of_ping(rules: StudyRules, length: int) -> int:
