@@ -7,9 +7,12 @@ any two are mistaken for one is 3 in a million, and a document is only compared 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
@@ -19,6 +22,7 @@ from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.enrolment import Dealt, dealt_by_hash
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.landed_file import printable
 from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import OLDER
 from fedping.protocol.place import Place, name_of
@@ -93,11 +97,11 @@ def count_study(
     documents = every.where("left_out is null")
     clients = _clients(documents, metrics, segments, first_values).persist()
     try:
-        values = _values(documents, clients, metrics, first_values).toArrow()
-        reading.check()
+        with reading.checked():
+            values = _values(documents, clients, metrics, first_values).toArrow()
         centres = centres_of(metrics, values)
-        sums = _sums(clients, centres).toArrow()
-        reading.check()
+        with reading.checked():
+            sums = _sums(clients, centres).toArrow()
         tally = gathered(names, metrics, values, sums, centres, first_values=first_values)
         tally = replace(tally, left_out=_left_out(every, study))
         tails = 0.0 if study.limits is None else study.limits.tails
@@ -106,8 +110,8 @@ def count_study(
             return tally
         hours = _hours_a_part([hour for arm in tally.arms.values() for hour in arm.by_hour])
         ends = [tally.arms[name].ends(metrics) for name in names] if tails else []
-        rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
-        reading.check()
+        with reading.checked():
+            rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
         named = parts_of(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
         return replace(tally, parts=named, hours=hours)
     finally:
@@ -185,11 +189,16 @@ def _pings(
     return rows if window.until is None else rows.where(F.col("received") < window.until)
 
 
-class _Reading:
-    """Reads landed files for Spark, in its Python workers: the very files that rounds list, and as rounds verify them.
+_GLOB = re.compile(r"[][{}*?\\]")
+"""Characters of a path that Spark would take for a pattern."""
 
-    The JVM would list folders and believe bytes by rules of its own, and for a bucket need a connector and a key. A
-    file that cannot be read ends its task without an exception, which Spark would retry and wrap in a Java stack trace.
+
+class _Reading:
+    """Reads landed files for Spark: the very files that rounds list, and as rounds verify them.
+
+    Files of a folder are verified here and then read by the JVM, which is faster. For a bucket the JVM would need a
+    connector and a key, so Python workers read it. There a file that cannot be read ends its task without an exception,
+    which Spark would retry and wrap in a Java stack trace.
     """
 
     def __init__(self, session: SparkSession, document: DocumentType) -> None:
@@ -206,17 +215,45 @@ class _Reading:
 
         self._session, self._document = session, document
         self._errors = session.sparkContext.accumulator([], Joined())
+        self._verified: list[tuple[Sequence[Path], Sequence[str]]] = []
 
     def read(self, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
-        """Return some columns of landed files; :meth:`check` tells after an action whether all could be read."""
-        files = [(str(file),) for file in chain.from_iterable(folders.values())]
-        tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
-        named = self._session.createDataFrame(files, "file string").repartition(tasks)
-        reads = _reads(list(columns), self._document.name, self._errors.add)
-        return named.mapInArrow(reads, ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+        """Return some columns of landed files; :meth:`checked` tells after an action whether all could be read.
 
-    def check(self) -> None:
-        """Raise what the first file could not be read for, in the order of their names."""
+        Raises:
+            FedpingError: a file of a folder cannot be read, or is none of landed pings.
+        """
+        files = list(chain.from_iterable(folders.values()))
+        schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        local = [file for file in files if isinstance(file, Path) and printable(file) == str(file)]
+        if len(local) == len(files):
+            for file in local:
+                open_pings(file, self._document, columns).verify(list(columns))
+            self._verified.append((local, list(columns)))
+            # Or Spark would list more than 32 files by a job with a task for each.
+            self._session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", str(2**31 - 1))
+            reader = self._session.read.schema(schema).option("parquet.page.verify-checksum.enabled", "true")
+            return reader.parquet(*(_GLOB.sub(r"\\\g<0>", str(file)) for file in local))
+        tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
+        named = self._session.createDataFrame([(str(file),) for file in files], "file string").repartition(tasks)
+        return named.mapInArrow(_reads(list(columns), self._document.name, self._errors.add), schema)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Raise what a file could not be read for, after the actions of a block or in place of Spark's own error."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (Py4JJavaError, PySparkException):
+            for files, columns in self._verified:
+                for file in files:
+                    landed = open_pings(file, self._document, columns)
+                    there = set(landed.footer.schema.names)
+                    for _ in landed.batches([name for name in columns if name in there]):
+                        pass
+            raise
         if errors := sorted(self._errors.value, key=lambda each: each[0].split("/")):
             raise errors[0][1]
 
