@@ -23,6 +23,7 @@ from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage
 from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
+from fedping.server_jobs.attempt import Failing
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
 from fedping.server_jobs.ingest.admission.rejection import PAGE
@@ -95,7 +96,6 @@ IN_A_ROW = 3
 
 WORSE, MUCH_WORSE = 0.05, 0.25
 """By which part an arm's loss may exceed the control's, on average over :data:`RECENT` rounds that were all worse."""
-
 
 FEW_LEFT = 0.1
 """The part of a private line's rounds from which on those that are left are few."""
@@ -197,6 +197,7 @@ class LineFacts(Struct, frozen=True, kw_only=True):
 
     ``outcomes`` are those of its newest versions, oldest first; none if no version can be read, of which ``troubles``
     says why. ``landed`` is what has landed for the newest version. ``held`` is held back in the place of the next one.
+    ``failing`` is how its rounds fail, since the last one with a result.
     ``privacy`` is there where it is a private line. ``longest`` is how long, in seconds, an iteration may wait for what
     would end it, and ``stage`` how versions are staged, by the line's own settings.
     """
@@ -209,6 +210,7 @@ class LineFacts(Struct, frozen=True, kw_only=True):
     landed: Landed | None = None
     troubles: tuple[str, ...] = ()
     held: Held | None = None
+    failing: Failing | None = None
     privacy: PrivateFacts | None = None
 
 
@@ -272,6 +274,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     def exhausted(self) -> bool:
         """Whether it is a private line that has no round left."""
         return self.line.privacy is not None and self.line.privacy.rounds_left == 0
+
+    def fails_by(self, part: str) -> Failing | None:
+        """Return how rounds fail by the store, by the landing folder, or (empty) otherwise; None if they do not."""
+        failing = self.line.failing if self.declared.state == "running" and not self.declared.simulated else None
+        return failing if failing is not None and failing.part == part else None
 
     @property
     def following(self) -> tuple[Arm, ...]:
@@ -451,11 +458,34 @@ def _landing(facts: Facts) -> Iterator[Finding]:
             f"{f' and {more} more' if more else ''} in its landing folder cannot be read. Move what is damaged out of "
             "there.",
         )
+    if failing := facts.fails_by("landing"):
+        yield _problem("landing", failures_in_words(failing))
 
 
 def _store(facts: Facts) -> Iterator[Finding]:
     for trouble in facts.line.troubles:
         yield _problem("store", as_sentence(trouble))
+    if failing := facts.fails_by("store"):
+        yield _problem("store", failures_in_words(failing))
+
+
+_FAILED = {
+    "failed": "failed",
+    "temporary": "failed with an error that may be temporary",
+    "out_of_time": "reached its time limit (--max-time)",
+    "crashed": "failed with an unforeseen error",
+}
+
+
+def failures_in_words(failing: Failing) -> str:
+    """Return how rounds fail: the count of failures in a row, since when, and the reason of the last."""
+    why = as_sentence(failing.why) if failing.why else "See what the round says on stderr."
+    if failing.times == 1:
+        return f"The last round {_FAILED[failing.outcome]}, on {when(failing.last)}. {why}"
+    return (
+        f"The last {failing.times:,} rounds failed, since {when(failing.since)}; the last one "
+        f"{_FAILED[failing.outcome]}. {why}"
+    )
 
 
 def _held(facts: Facts) -> Iterator[Finding]:
@@ -489,7 +519,10 @@ def _is_withdrawal(outcome: Outcome) -> bool:
 
 
 def _rounds(facts: Facts) -> Iterator[Finding]:
-    """Judge the age of the newest version by the time between the last rounds."""
+    """Judge whether rounds fail, and the age of the newest version by the time between the last rounds."""
+    if failing := facts.fails_by(""):
+        severity_of: Severity = "problem" if failing.is_problem else "warning"
+        yield Finding(name="rounds", severity=severity_of, sentence=failures_in_words(failing))
     held = facts.line.held
     over = facts.over is not None or facts.exhausted
     if not facts.line.outcomes or over or (held is not None and held.stage is None):
@@ -515,6 +548,8 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
         )
     elif facts.line.privacy is not None:
         why = "Its rounds need not wait for clients: see what the schedule says, and whether it runs."
+    if facts.line.failing is not None:
+        why = "Its rounds fail."
     if staged := _staged(facts):
         why = f"{staged[0].sentence} See that rounds run, and that its clients can send."
     severity: Severity = "problem" if age > max(VERY_LATE * every, LATE_AT_LEAST) + facts.line.longest else "warning"

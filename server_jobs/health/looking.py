@@ -18,6 +18,7 @@ from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.place import Place
 from fedping.protocol.study import Declared, Line, Study
+from fedping.server_jobs.attempt import Failing, last_attempt
 from fedping.server_jobs.health.judging import (
     PACED,
     Facts,
@@ -201,6 +202,7 @@ class _SeenLine:
 
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
+        self._landing = places.landing
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
         self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
@@ -209,6 +211,7 @@ class _SeenLine:
         self._trouble: str | None = None
         self._held: Held | None = None
         self._held_trouble: str | None = None
+        self._failing: Failing | None = None
         self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
@@ -243,6 +246,7 @@ class _SeenLine:
                 dict.fromkeys(filter(None, [trouble, *unreadable, self._held_trouble, self._private_trouble]))
             ),
             held=self._held,
+            failing=self._failing,
             privacy=private,
             stage=self._line.guard.stage if self._line.guard is not None else None,
         )
@@ -250,12 +254,15 @@ class _SeenLine:
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
         """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
 
-        Whether one is held is asked along with it.
+        Whether one is held, and whether rounds fail, is asked along with it.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
             self._asked_of, self._trouble = keys, store.trouble(self._study, self._line.name)
             self._held, self._held_trouble = self._held_now(store)
+            newest = self.newest
+            attempt = last_attempt(self._landing, store.where, self._study, self._line.name)
+            self._failing = attempt.failing_since(newest.created if newest is not None else "")
             self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
         return self._trouble
 

@@ -21,6 +21,8 @@ from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import is_landing, newest_noted
 from fedping.protocol.place import Place
+from fedping.server_jobs.attempt import last_attempt
+from fedping.server_jobs.health.judging import failures_in_words
 from fedping.server_jobs.ingest.admission.rules import StudyRules
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.edge.services import Watched
@@ -112,6 +114,20 @@ def _lines(watched: Watched) -> list[tuple[str, str]]:
     return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
+def _rounds_trouble(watched: Watched) -> str | None:
+    """Say that the rounds of a running study's line fail, once that is a problem of its health."""
+    for study, line in _lines(watched):
+        if watched.store.declared(study).state != "running":
+            continue
+        attempt = last_attempt(watched.settings.landing, watched.store.where, study, line)
+        newest = watched.store.newest(study, line)
+        created = watched.store.outcome(study, line, newest).created if attempt.failing is not None else ""
+        failing = attempt.failing_since(created)
+        if failing is not None and failing.is_problem:
+            return f"line '{line}' of study '{study}': {failures_in_words(failing)}"
+    return None
+
+
 def _balance_trouble(watched: Watched) -> str | None:
     return balance_trouble(watched.settings)
 
@@ -156,6 +172,7 @@ CHECKS: dict[str, Callable[[Watched], str | None]] = {
     "journal": _journal_trouble,
     "landing": _landing_trouble,
     "store": _store_trouble,
+    "rounds": _rounds_trouble,
     "balance": _balance_trouble,
     "compactor": _compactor_trouble,
     "compaction": _compaction_trouble,
