@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 from statistics import median
 from typing import Literal, TypeAlias, get_args
 
@@ -26,8 +27,8 @@ from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.attempt import Failing
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.ingest.admission.rejection import PAGE
 from fedping.server_jobs.ingest.counters import OfStudy
+from fedping.server_jobs.ingest.recent import OURS, POSTPONED, WINDOW_MINUTES, Came, Recently, failing_requests
 
 FindingName: TypeAlias = Literal[
     "ingest",
@@ -75,6 +76,9 @@ FEWEST = 50
 MANY_STALE, MOST_STALE = 0.2, 0.5
 MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
 """Shares that are a warning, and a problem."""
+
+FEW_ACCEPTED = 0.1
+"""Accepted pings for each answer that asked to send one again, up to which clients hardly get through."""
 
 SURELY = 4.0
 """Standard errors by which an arm's pings differ from its share, before that is told."""
@@ -163,6 +167,8 @@ class Ingest(Struct, frozen=True, kw_only=True):
         newcomers: by study and hour since 1970, how many clients sent that had not before.
         studies: what was accepted and refused of each study; what is refused for another reason than a study's is in
             ``rejected`` alone.
+        recent: what came lately by study; the empty name has what was refused for no study.
+        requests: requests of the last minutes, and those that failed by a fault of ours.
         uploads: the updates that have landed since it was started, by study, line and encoding.
     """
 
@@ -178,6 +184,8 @@ class Ingest(Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
     newcomers: dict[str, dict[int, int]] = {}
     studies: dict[str, OfStudy] = {}
+    recent: dict[str, Recently] = {}
+    requests: dict[str, int] = {}
     uploads: tuple[Uploads, ...] = ()
 
 
@@ -392,6 +400,10 @@ def _well(facts: Facts) -> str:
 def _ingest(facts: Facts) -> Iterator[Finding]:
     ingest = facts.ingest
     ended = facts.declared.state == "ended"
+    if ingest.state == "running" and ingest.requests:
+        private = facts.discreet
+        if trouble := failing_requests(ingest.requests, Path(ingest.journal), private):
+            yield _problem("ingest", as_sentence(trouble))
     waiting = f"{_some(facts, ingest.pending)} that it has accepted {_waits(facts, ingest.pending)} in its journal"
     if ingest.state == "running" or (ended and not ingest.pending):
         return
@@ -577,41 +589,64 @@ def _stale(facts: Facts) -> Iterator[Finding]:
 
 
 def _refused(facts: Facts) -> Iterator[Finding]:
-    """Judge what is refused of the study, and what is refused that belongs to no study, which may be meant for this."""
-    own = facts.ingest.studies.get(facts.study, OfStudy())
-    yield from _many_refused(facts, own.rejected, own.accepted, f"pings and requests of study {facts.study}")
-    of_all = Counter(facts.ingest.rejected)
-    for each in facts.ingest.studies.values():
-        of_all.subtract(each.rejected)
-    del of_all[PAGE]  # which anybody may ask for in vain, as often as he likes
+    """Judge what was refused lately of the study, and of requests for no study, which may be meant for this."""
+    own = facts.ingest.recent.get(facts.study, Recently())
+    stray = facts.ingest.recent.get("", Recently())
+    accepted = sum(each.window.accepted for each in facts.ingest.recent.values())
+    yield from _many_refused(facts, own.window, own.newest, f"pings and requests of study {facts.study}")
     yield from _many_refused(
-        facts, +of_all, facts.ingest.accepted, "pings for no study that is here and accepted pings of all"
+        facts,
+        replace(stray.window, accepted=accepted),
+        Came(),
+        "pings for no study that is here and accepted pings of all",
     )
+    yield from _postponed(facts, own.window)
 
 
-def _many_refused(facts: Facts, rejected: Mapping[str, int], accepted: int, which: str) -> Iterator[Finding]:
-    by_reason = {reason: n for reason, n in rejected.items() if reason != "study_ended"}  # as was declared
-    refused = sum(by_reason.values())
-    total = refused + accepted
+def _many_refused(facts: Facts, window: Came, newest: Came, which: str) -> Iterator[Finding]:
+    """Judge the window and, as many in a row are a problem before they are many of the window, the newest."""
+    told = f"of the last {WINDOW_MINUTES} minutes"
+    refused, total = _refusals(window).total(), _refusals(window).total() + window.accepted
+    last = _refusals(newest).total()
+    if last > MOST_REFUSED * (last + newest.accepted) and last + newest.accepted >= FEWEST:
+        window, refused, total, told = newest, last, last + newest.accepted, "that came last"
     if total < FEWEST or refused <= MANY_REFUSED * total:
         return
-    reason, most = max(by_reason.items(), key=lambda one: (one[1], one[0]))
+    reason, most = max(_refusals(window).items(), key=lambda one: (one[1], one[0]))
     severe = refused > MOST_REFUSED * total
-    if facts.discreet:
-        yield Finding(
-            name="refused",
-            severity="problem" if severe else "warning",
-            sentence=f"Ingest has refused more than {_percent(MOST_REFUSED if severe else MANY_REFUSED, 1)} of the "
-            f"{which} since it was started, most of them as '{reason}'. See 'Refused by ingest' on the study's Live "
-            "page.",
-        )
-        return
+    said = (
+        f"more than {_percent(MOST_REFUSED if severe else MANY_REFUSED, 1)} of the {which} {told}, most of them as "
+        f"'{reason}'"
+        if facts.discreet
+        else f"{refused:,} of the {total:,} {which} {told} ({_percent(refused, total)}), "
+        f"{'all' if most == refused else f'{most:,}'} of them as '{reason}'"
+    )
     yield Finding(
         name="refused",
         severity="problem" if severe else "warning",
-        sentence=f"Ingest has refused {refused:,} of the {total:,} {which} since it was started "
-        f"({_percent(refused, total)}), {'all' if most == refused else f'{most:,}'} of them as '{reason}'. See "
-        "'Refused by ingest' on the study's Live page.",
+        sentence=f"Ingest has refused {said}. See 'Refused by ingest' on the study's Live page.",
+    )
+
+
+def _refusals(came: Came) -> Counter[str]:
+    """Return what was refused for good, by reason: not what is to be sent again, and what is told as ingest's fault."""
+    beside = POSTPONED | OURS | {"study_ended"}  # the last as was declared
+    return Counter({reason: n for reason, n in came.rejected.items() if reason not in beside})
+
+
+def _postponed(facts: Facts, window: Came) -> Iterator[Finding]:
+    """Judge answers that asked to send a ping again later: no harm while nearly every ping is accepted in the end."""
+    by_reason = {reason: n for reason, n in window.rejected.items() if reason in POSTPONED}
+    postponed = sum(by_reason.values())
+    if postponed < FEWEST or window.accepted > FEW_ACCEPTED * postponed:
+        return
+    reason = max(by_reason, key=lambda one: (by_reason[one], one))
+    many = "Hardly any" if window.accepted else "No"
+    yield Finding(
+        name="refused",
+        severity="warning" if window.accepted else "problem",
+        sentence=f"{many} ping of study {facts.study} was accepted in the last {WINDOW_MINUTES} minutes: clients were "
+        f"asked to send again later, mostly as '{reason}'. See 'Refused by ingest' on the study's Live page.",
     )
 
 

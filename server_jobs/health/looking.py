@@ -39,6 +39,7 @@ from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.compaction.uploads import uploaded
 from fedping.server_jobs.ingest.counters import of_studies, totals
 from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlanded, waiting_since
+from fedping.server_jobs.ingest.recent import recently, requests_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.ingest.start import INGEST_LOCK
 
@@ -317,6 +318,7 @@ def ingest_of(places: IngestSettings) -> Ingest:
             return Ingest(state="absent", journal=journal)
         waiting, sums, new = backlog(places.journal), totals(places.counters), newcomers(places.counters)
         studies, uploads = of_studies(places.counters), uploaded(places.counters)
+        recent, requests = recently(places.counters, time.time()), requests_of(places.counters, time.time())
         period, began = period_of(places.counters) or (None, 0.0)
         failing = failing_in_words(places.compaction_failing)
         troubles = [*([failing] if failing else []), *unlanded(places)]
@@ -336,6 +338,8 @@ def ingest_of(places: IngestSettings) -> Ingest:
         troubles=tuple(map(as_sentence, troubles)),
         newcomers={study: dict(hours) for study, hours in new.items()},
         studies=dict(studies),
+        recent=recent,
+        requests=dict(requests),
         uploads=tuple(
             Uploads(study=study, line=line, encoding=encoding, updates=number, update_bytes=size)
             for (study, line, encoding), (number, size) in uploads.items()

@@ -29,6 +29,7 @@ from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.journal.backlog import backlog, balance_trouble
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, document_in, segments
 from fedping.server_jobs.ingest.processes.bonds import is_held
+from fedping.server_jobs.ingest.recent import failing_requests, requests_of
 from fedping.server_jobs.ingest.settings import MIB
 
 COMPACTOR_LOCK = ".compactor.lock"
@@ -114,6 +115,12 @@ def _lines(watched: Watched) -> list[tuple[str, str]]:
     return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
+def _requests_trouble(watched: Watched) -> str | None:
+    """Say that requests fail by a fault of ours, such as a full disk or no file descriptors."""
+    settings = watched.settings
+    return failing_requests(requests_of(settings.counters, time.time()), settings.journal)
+
+
 def _rounds_trouble(watched: Watched) -> str | None:
     """Say that the rounds of a running study's line fail, once that is a problem of its health."""
     for study, line in _lines(watched):
@@ -173,6 +180,7 @@ CHECKS: dict[str, Callable[[Watched], str | None]] = {
     "landing": _landing_trouble,
     "store": _store_trouble,
     "rounds": _rounds_trouble,
+    "requests": _requests_trouble,
     "balance": _balance_trouble,
     "compactor": _compactor_trouble,
     "compaction": _compaction_trouble,
