@@ -84,9 +84,9 @@ def _check_numbers(settings: IngestSettings) -> None:
 def _raise_descriptors() -> None:
     """Raise the limit of open files to what a worker promises to hold; warn if the hard limit is below that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS and soft != hard:
         most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
         tell(
             f"warning: a process may open {hard:,} files, and a worker needs {DESCRIPTORS:,} for its {CONNECTIONS:,} "

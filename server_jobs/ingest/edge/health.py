@@ -117,8 +117,9 @@ def _lines(watched: Watched) -> list[tuple[str, str]]:
 
 def _requests_trouble(watched: Watched) -> str | None:
     """Say that requests fail by a fault of ours, such as a full disk or no file descriptors."""
-    settings = watched.settings
-    return failing_requests(requests_of(settings.counters, time.time()), settings.journal)
+    settings, known = watched.settings, watched.catalogue
+    private = any(known.rules(name).study.is_private for name in known.names())
+    return failing_requests(requests_of(settings.counters, time.time()), settings.journal, private)
 
 
 def _rounds_trouble(watched: Watched) -> str | None:
