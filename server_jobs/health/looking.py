@@ -339,7 +339,7 @@ def ingest_of(places: IngestSettings) -> Ingest:
         newcomers={study: dict(hours) for study, hours in new.items()},
         studies=dict(studies),
         recent=recent,
-        requests=dict(requests),
+        requests={name: n for name, n in requests.items() if n},
         uploads=tuple(
             Uploads(study=study, line=line, encoding=encoding, updates=number, update_bytes=size)
             for (study, line, encoding), (number, size) in uploads.items()

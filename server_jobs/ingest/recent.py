@@ -174,23 +174,23 @@ FEWEST_FAILED, MANY_FAILED = 5, 0.25
 def failing_requests(counts: Mapping[str, int], journal: Path, private: bool = False) -> str | None:
     """Return why requests fail by a fault of ours, and what to do; None if they succeed.
 
-    ``counts`` are those of :func:`requests_of`; of a private study's ingest no number is given.
+    ``counts`` are those of :func:`requests_of`, without any that is 0; of a private study's ingest no number is given.
     """
-    failed, answered = counts["failed"], counts["answered"]
+    failed, answered = counts.get("failed", 0), counts.get("answered", 0)
     share = f"{failed:,} of {answered:,} requests of the last {REQUESTS_MINUTES} minutes failed"
     if private:
         share = "requests fail"
-    if counts["no_descriptors"]:
+    if counts.get("no_descriptors"):
         return (
             f"ingest has no file descriptors left, so connections wait or fail ({share}); {MORE_DESCRIPTORS} and start "
             "ingest again"
         )
-    if counts["rejected.disk_full"]:
+    if counts.get("rejected.disk_full"):
         return (
             f"the disk of the journal {journal} is full, and pings are refused with 507 ({share}); free some space. "
             "Clients keep these pings and send them again"
         )
     if failed >= FEWEST_FAILED and failed > MANY_FAILED * answered:
-        why = f"; the journal {journal} cannot be written" if counts["rejected.not_stored"] else ""
+        why = f"; the journal {journal} cannot be written" if counts.get("rejected.not_stored") else ""
         return f"{share}{why}; see what ingest says on stderr"
     return None
