@@ -37,7 +37,9 @@ def now_of(newest: int, facts: Facts) -> Now:
     return Now(
         newest=landed.version,
         landed=replace(landed, pings=0, files=0, newest_ms=None) if facts.line.privacy is not None else landed,
-        ingest=_discreet(facts.ingest, facts) if facts.discreet else replace(facts.ingest, uploads=_own(facts)),
+        ingest=_discreet(facts.ingest, facts)
+        if facts.discreet
+        else replace(facts.ingest, uploads=_own(facts), recent={}, requests={}),
         declared=facts.declared,
         health=found,
         hint=_hint(landed, facts, found),

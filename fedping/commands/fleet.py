@@ -140,7 +140,8 @@ def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **opti
     In an iteration every client fetches the model, searches or learns, and posts its pings. The model may be any that
     fedping has. For other models, and to load a deployment, --replay posts recorded pings again, with new document ids.
 
-    Ctrl-C ends the fleet cleanly: pings that were not taken by then are counted as undelivered.
+    Ctrl-C ends the fleet cleanly: pings that were not taken by then are counted as undelivered. Exits with 1 if there
+    are undelivered pings and none was accepted.
     """
     given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     _refuse_idle(given)
@@ -148,8 +149,7 @@ def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **opti
         from fedping.replaying import replay
 
         return replay(url, study, as_json, _pace(options), options)
-    _simulate(url, study, as_json, given, options)
-    return 0
+    return _simulate(url, study, as_json, given, options)
 
 
 OF_REPLAY = {"rate", "same_ids", "to_current_version", "from_study"}
@@ -193,7 +193,7 @@ def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
         )
 
 
-def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dict[str, Any]) -> None:
+def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
@@ -236,6 +236,7 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
                     "FILE, the next one of the same --seed goes on from it",
                     err=True,
                 )
+    return int(bool(joined.undelivered) and not joined.counts.accepted)
 
 
 def _tell_of_what_is_lost(joined: Fleet, path: Path | None, aside: Path | None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -179,14 +180,20 @@ def round_(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
-            store.check_publishing()
             lines = lines_of(store, study, (line,) if line else ())
             if rests := resting(store, landing, study, keep):
+                store.check_publishing()
                 log.tell(rests, "info", study=study)
                 show_resting(store, study, lines, as_json)
                 return 0
-            wait_for_clients(store, landing, study, lines, wait)
-            with engine_named(engine_name, master) as engine, ending.within(limit, subject(study, lines)):
+            with noting_before_attempts(store, landing, study, lines):
+                store.check_publishing()
+                wait_for_clients(store, landing, study, lines, wait)
+            with (
+                noting_before_attempts(store, landing, study, lines),
+                engine_named(engine_name, master) as engine,
+                ending.within(limit, subject(study, lines)),
+            ):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
                 try:
                     return _run_lines(store, landing, study, lines, engine, given, as_json)
@@ -470,6 +477,7 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
     from fedping.server_jobs.ending import Ended, TimeIsUp
 
     outcome, update_bytes, began = "crashed", 0, time.monotonic()
+    why: BaseException | None = None
 
     def ended_with(result: RoundResult) -> None:
         nonlocal outcome, update_bytes
@@ -477,23 +485,72 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
 
     try:
         yield ended_with
-    except TimeIsUp:
+    except TimeIsUp:  # the time limit, which its outcome says
         outcome = "out_of_time"
         raise
     except (Ended, KeyboardInterrupt):  # of whom it comes does not matter: PySpark raises one of its own
         outcome = "ended"
         raise
-    except TemporaryFailure:
-        outcome = "temporary"
-        raise
-    except FedpingError:
-        outcome = "failed"
+    except Exception as error:
+        outcome, why = _outcome(error), error
         raise
     finally:
         before = last_attempt(landing, store.where, study, line)
         seconds = round(time.monotonic() - began, 3)
-        now = before.followed_by(outcome, utc_now(), seconds, update_bytes)
+        now = before.followed_by(outcome, utc_now(), seconds, update_bytes, _reason(why), _part(why, store, landing))
         keep_attempt(landing, store.where, study, line, now)
+
+
+@contextmanager
+def noting_before_attempts(store: ModelStore, landing: Place, study: str, lines: list[str]) -> Iterator[None]:
+    """Note for every line that its round failed if what is inside fails before any line's round has been noted."""
+    from fedping.server_jobs.attempt import keep_attempt, last_attempt
+
+    began = time.monotonic()
+    before = {line: last_attempt(landing, store.where, study, line) for line in lines}
+    try:
+        yield
+    except Exception as error:
+        if all(last_attempt(landing, store.where, study, line) == noted for line, noted in before.items()):
+            seconds, why, part = round(time.monotonic() - began, 3), _reason(error), _part(error, store, landing)
+            for line, noted in before.items():
+                now = noted.followed_by(_outcome(error), utc_now(), seconds, 0, why, part)
+                keep_attempt(landing, store.where, study, line, now)
+        raise
+
+
+def _outcome(error: Exception) -> str:
+    if isinstance(error, TemporaryFailure):
+        return "temporary"
+    return "failed" if isinstance(error, FedpingError) else "crashed"
+
+
+def _reason(error: BaseException | None) -> str:
+    """Return why a round failed; of a defect only its kind and the system's words, for its text may quote a ping."""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or type(error).__name__}{where}"
+    return str(error) if isinstance(error, FedpingError) else type(error).__name__ if error is not None else ""
+
+
+def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Literal["", "store", "landing"]:
+    """Return the part that keeps a round from its result, by the error and those that it was raised from."""
+    from fedping.model_store.store import StoreError
+    from fedping.protocol.landed_file import UnreadableFile
+
+    while error is not None:
+        if isinstance(error, StoreError):
+            return "store"
+        if isinstance(error, UnreadableFile):
+            return "landing"
+        if isinstance(error, OSError) and error.filename is not None:
+            file = Path(os.fsdecode(error.filename)).absolute()
+            if store.is_near and file.is_relative_to(Path(store.where).absolute()):
+                return "store"
+            if isinstance(landing, Path) and file.is_relative_to(landing.absolute()):
+                return "landing"
+        error = error.__cause__
+    return ""
 
 
 def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:

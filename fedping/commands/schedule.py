@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from fedping.commands.round import (
     lines_of,
     master_option,
     metrics_file_option,
+    noting_before_attempts,
     privacy_key_option,
     private_settings,
     resting,
@@ -152,7 +154,11 @@ def schedule(
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
-            store.check_publishing()
+            with ExitStack() as noted:
+                for one in planned:
+                    names = lines_of(store, one.name, one.lines)
+                    noted.enter_context(noting_before_attempts(store, landing, one.name, names))
+                store.check_publishing()
             prepared = []
             for one in planned:
                 names = lines_of(store, one.name, one.lines)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 from statistics import median
 from typing import Literal, TypeAlias, get_args
 
@@ -24,10 +25,11 @@ from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage
 from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
+from fedping.server_jobs.attempt import Failing
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.ingest.admission.rejection import PAGE
 from fedping.server_jobs.ingest.counters import OfStudy
+from fedping.server_jobs.ingest.recent import OURS, POSTPONED, WINDOW_MINUTES, Came, Recently, failing_requests
 
 FindingName: TypeAlias = Literal[
     "ingest",
@@ -77,6 +79,9 @@ MANY_STALE, MOST_STALE = 0.2, 0.5
 MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
 """Shares that are a warning, and a problem."""
 
+FEW_ACCEPTED = 0.1
+"""Accepted pings for each answer that asked to send one again, up to which clients hardly get through."""
+
 SURELY = 4.0
 """Standard errors by which an arm's pings differ from its share, before that is told."""
 
@@ -100,7 +105,6 @@ MANY_CAPPED = 0.05
 
 WORSE, MUCH_WORSE = 0.05, 0.25
 """By which part an arm's loss may exceed the control's, on average over :data:`RECENT` rounds that were all worse."""
-
 
 FEW_LEFT = 0.1
 """The part of a private line's rounds from which on those that are left are few."""
@@ -168,6 +172,8 @@ class Ingest(Struct, frozen=True, kw_only=True):
         newcomers: by study and hour since 1970, how many clients sent that had not before.
         studies: what was accepted and refused of each study; what is refused for another reason than a study's is in
             ``rejected`` alone.
+        recent: what came lately by study; the empty name has what was refused for no study.
+        requests: requests of the last minutes, and those that failed by a fault of ours.
         uploads: the updates that have landed since it was started, by study, line and encoding.
     """
 
@@ -183,6 +189,8 @@ class Ingest(Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
     newcomers: dict[str, dict[int, int]] = {}
     studies: dict[str, OfStudy] = {}
+    recent: dict[str, Recently] = {}
+    requests: dict[str, int] = {}
     uploads: tuple[Uploads, ...] = ()
 
 
@@ -202,6 +210,7 @@ class LineFacts(Struct, frozen=True, kw_only=True):
 
     ``outcomes`` are those of its newest versions, oldest first; none if no version can be read, of which ``troubles``
     says why. ``landed`` is what has landed for the newest version. ``held`` is held back in the place of the next one.
+    ``failing`` is how its rounds fail, since the last one with a result.
     ``privacy`` is there where it is a private line. ``longest`` is how long, in seconds, an iteration may wait for what
     would end it, and ``stage`` how versions are staged, by the line's own settings. ``most_examples`` is as how many
     examples a ping counts at most; None without a limit.
@@ -216,6 +225,7 @@ class LineFacts(Struct, frozen=True, kw_only=True):
     landed: Landed | None = None
     troubles: tuple[str, ...] = ()
     held: Held | None = None
+    failing: Failing | None = None
     privacy: PrivateFacts | None = None
 
 
@@ -279,6 +289,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     def exhausted(self) -> bool:
         """Whether it is a private line that has no round left."""
         return self.line.privacy is not None and self.line.privacy.rounds_left == 0
+
+    def fails_by(self, part: str) -> Failing | None:
+        """Return how rounds fail by the store, by the landing folder, or (empty) otherwise; None if they do not."""
+        failing = self.line.failing if self.declared.state == "running" and not self.declared.simulated else None
+        return failing if failing is not None and failing.part == part else None
 
     @property
     def following(self) -> tuple[Arm, ...]:
@@ -392,6 +407,10 @@ def _well(facts: Facts) -> str:
 def _ingest(facts: Facts) -> Iterator[Finding]:
     ingest = facts.ingest
     ended = facts.declared.state == "ended"
+    if ingest.state == "running" and ingest.requests:
+        private = facts.discreet
+        if trouble := failing_requests(ingest.requests, Path(ingest.journal), private):
+            yield _problem("ingest", as_sentence(trouble))
     waiting = f"{_some(facts, ingest.pending)} that it has accepted {_waits(facts, ingest.pending)} in its journal"
     if ingest.state == "running" or (ended and not ingest.pending):
         return
@@ -458,11 +477,34 @@ def _landing(facts: Facts) -> Iterator[Finding]:
             f"{f' and {more} more' if more else ''} in its landing folder cannot be read. Move what is damaged out of "
             "there.",
         )
+    if failing := facts.fails_by("landing"):
+        yield _problem("landing", failures_in_words(failing))
 
 
 def _store(facts: Facts) -> Iterator[Finding]:
     for trouble in facts.line.troubles:
         yield _problem("store", as_sentence(trouble))
+    if failing := facts.fails_by("store"):
+        yield _problem("store", failures_in_words(failing))
+
+
+_FAILED = {
+    "failed": "failed",
+    "temporary": "failed with an error that may be temporary",
+    "out_of_time": "reached its time limit (--max-time)",
+    "crashed": "failed with an unforeseen error",
+}
+
+
+def failures_in_words(failing: Failing) -> str:
+    """Return how rounds fail: the count of failures in a row, since when, and the reason of the last."""
+    why = as_sentence(failing.why) if failing.why else "See what the round says on stderr."
+    if failing.times == 1:
+        return f"The last round {_FAILED[failing.outcome]}, on {when(failing.last)}. {why}"
+    return (
+        f"The last {failing.times:,} rounds failed, since {when(failing.since)}; the last one "
+        f"{_FAILED[failing.outcome]}. {why}"
+    )
 
 
 def _held(facts: Facts) -> Iterator[Finding]:
@@ -496,7 +538,10 @@ def _is_withdrawal(outcome: Outcome) -> bool:
 
 
 def _rounds(facts: Facts) -> Iterator[Finding]:
-    """Judge the age of the newest version by the time between the last rounds."""
+    """Judge whether rounds fail, and the age of the newest version by the time between the last rounds."""
+    if failing := facts.fails_by(""):
+        severity_of: Severity = "problem" if failing.is_problem else "warning"
+        yield Finding(name="rounds", severity=severity_of, sentence=failures_in_words(failing))
     held = facts.line.held
     over = facts.over is not None or facts.exhausted
     if not facts.line.outcomes or over or (held is not None and held.stage is None):
@@ -528,6 +573,8 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
         )
     elif facts.line.privacy is not None:
         why = "Its rounds need not wait for clients: see what the schedule says, and whether it runs."
+    if facts.line.failing is not None:
+        why = "Its rounds fail."
     if staged := _staged(facts):
         why = f"{staged[0].sentence} See that rounds run, and that its clients can send."
     severity: Severity = "problem" if age > max(VERY_LATE * every, LATE_AT_LEAST) + facts.line.longest else "warning"
@@ -555,41 +602,64 @@ def _stale(facts: Facts) -> Iterator[Finding]:
 
 
 def _refused(facts: Facts) -> Iterator[Finding]:
-    """Judge what is refused of the study, and what is refused that belongs to no study, which may be meant for this."""
-    own = facts.ingest.studies.get(facts.study, OfStudy())
-    yield from _many_refused(facts, own.rejected, own.accepted, f"pings and requests of study {facts.study}")
-    of_all = Counter(facts.ingest.rejected)
-    for each in facts.ingest.studies.values():
-        of_all.subtract(each.rejected)
-    del of_all[PAGE]  # which anybody may ask for in vain, as often as he likes
+    """Judge what was refused lately of the study, and of requests for no study, which may be meant for this."""
+    own = facts.ingest.recent.get(facts.study, Recently())
+    stray = facts.ingest.recent.get("", Recently())
+    accepted = sum(each.window.accepted for each in facts.ingest.recent.values())
+    yield from _many_refused(facts, own.window, own.newest, f"pings and requests of study {facts.study}")
     yield from _many_refused(
-        facts, +of_all, facts.ingest.accepted, "pings for no study that is here and accepted pings of all"
+        facts,
+        replace(stray.window, accepted=accepted),
+        Came(),
+        "pings for no study that is here and accepted pings of all",
     )
+    yield from _postponed(facts, own.window)
 
 
-def _many_refused(facts: Facts, rejected: Mapping[str, int], accepted: int, which: str) -> Iterator[Finding]:
-    by_reason = {reason: n for reason, n in rejected.items() if reason != "study_ended"}  # as was declared
-    refused = sum(by_reason.values())
-    total = refused + accepted
+def _many_refused(facts: Facts, window: Came, newest: Came, which: str) -> Iterator[Finding]:
+    """Judge the window and, as many in a row are a problem before they are many of the window, the newest."""
+    told = f"of the last {WINDOW_MINUTES} minutes"
+    refused, total = _refusals(window).total(), _refusals(window).total() + window.accepted
+    last = _refusals(newest).total()
+    if last > MOST_REFUSED * (last + newest.accepted) and last + newest.accepted >= FEWEST:
+        window, refused, total, told = newest, last, last + newest.accepted, "that came last"
     if total < FEWEST or refused <= MANY_REFUSED * total:
         return
-    reason, most = max(by_reason.items(), key=lambda one: (one[1], one[0]))
+    reason, most = max(_refusals(window).items(), key=lambda one: (one[1], one[0]))
     severe = refused > MOST_REFUSED * total
-    if facts.discreet:
-        yield Finding(
-            name="refused",
-            severity="problem" if severe else "warning",
-            sentence=f"Ingest has refused more than {_percent(MOST_REFUSED if severe else MANY_REFUSED, 1)} of the "
-            f"{which} since it was started, most of them as '{reason}'. See 'Refused by ingest' on the study's Live "
-            "page.",
-        )
-        return
+    said = (
+        f"more than {_percent(MOST_REFUSED if severe else MANY_REFUSED, 1)} of the {which} {told}, most of them as "
+        f"'{reason}'"
+        if facts.discreet
+        else f"{refused:,} of the {total:,} {which} {told} ({_percent(refused, total)}), "
+        f"{'all' if most == refused else f'{most:,}'} of them as '{reason}'"
+    )
     yield Finding(
         name="refused",
         severity="problem" if severe else "warning",
-        sentence=f"Ingest has refused {refused:,} of the {total:,} {which} since it was started "
-        f"({_percent(refused, total)}), {'all' if most == refused else f'{most:,}'} of them as '{reason}'. See "
-        "'Refused by ingest' on the study's Live page.",
+        sentence=f"Ingest has refused {said}. See 'Refused by ingest' on the study's Live page.",
+    )
+
+
+def _refusals(came: Came) -> Counter[str]:
+    """Return what was refused for good, by reason: not what is to be sent again, and what is told as ingest's fault."""
+    beside = POSTPONED | OURS | {"study_ended"}  # the last as was declared
+    return Counter({reason: n for reason, n in came.rejected.items() if reason not in beside})
+
+
+def _postponed(facts: Facts, window: Came) -> Iterator[Finding]:
+    """Judge answers that asked to send a ping again later: no harm while nearly every ping is accepted in the end."""
+    by_reason = {reason: n for reason, n in window.rejected.items() if reason in POSTPONED}
+    postponed = sum(by_reason.values())
+    if postponed < FEWEST or window.accepted > FEW_ACCEPTED * postponed:
+        return
+    reason = max(by_reason, key=lambda one: (by_reason[one], one))
+    many = "Hardly any" if window.accepted else "No"
+    yield Finding(
+        name="refused",
+        severity="warning" if window.accepted else "problem",
+        sentence=f"{many} ping of study {facts.study} was accepted in the last {WINDOW_MINUTES} minutes: clients were "
+        f"asked to send again later, mostly as '{reason}'. See 'Refused by ingest' on the study's Live page.",
     )
 
 

@@ -18,6 +18,7 @@ from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.place import Place
 from fedping.protocol.study import Declared, Line, Study
+from fedping.server_jobs.attempt import Failing, last_attempt
 from fedping.server_jobs.health.judging import (
     PACED,
     Facts,
@@ -38,6 +39,7 @@ from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.compaction.uploads import uploaded
 from fedping.server_jobs.ingest.counters import of_studies, totals
 from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlanded, waiting_since
+from fedping.server_jobs.ingest.recent import recently, requests_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.ingest.start import INGEST_LOCK
 
@@ -202,6 +204,7 @@ class _SeenLine:
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
         self._most_examples = of.limits.examples if of.limits is not None else None
+        self._landing = places.landing
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
         self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
@@ -210,6 +213,7 @@ class _SeenLine:
         self._trouble: str | None = None
         self._held: Held | None = None
         self._held_trouble: str | None = None
+        self._failing: Failing | None = None
         self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
@@ -245,6 +249,7 @@ class _SeenLine:
                 dict.fromkeys(filter(None, [trouble, *unreadable, self._held_trouble, self._private_trouble]))
             ),
             held=self._held,
+            failing=self._failing,
             privacy=private,
             stage=self._line.guard.stage if self._line.guard is not None else None,
         )
@@ -252,12 +257,15 @@ class _SeenLine:
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
         """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
 
-        Whether one is held is asked along with it.
+        Whether one is held, and whether rounds fail, is asked along with it.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
             self._asked_of, self._trouble = keys, store.trouble(self._study, self._line.name)
             self._held, self._held_trouble = self._held_now(store)
+            newest = self.newest
+            attempt = last_attempt(self._landing, store.where, self._study, self._line.name)
+            self._failing = attempt.failing_since(newest.created if newest is not None else "")
             self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
         return self._trouble
 
@@ -312,6 +320,7 @@ def ingest_of(places: IngestSettings) -> Ingest:
             return Ingest(state="absent", journal=journal)
         waiting, sums, new = backlog(places.journal), totals(places.counters), newcomers(places.counters)
         studies, uploads = of_studies(places.counters), uploaded(places.counters)
+        recent, requests = recently(places.counters, time.time()), requests_of(places.counters, time.time())
         period, began = period_of(places.counters) or (None, 0.0)
         failing = failing_in_words(places.compaction_failing)
         troubles = [*([failing] if failing else []), *unlanded(places)]
@@ -331,6 +340,8 @@ def ingest_of(places: IngestSettings) -> Ingest:
         troubles=tuple(map(as_sentence, troubles)),
         newcomers={study: dict(hours) for study, hours in new.items()},
         studies=dict(studies),
+        recent=recent,
+        requests={name: n for name, n in requests.items() if n},
         uploads=tuple(
             Uploads(study=study, line=line, encoding=encoding, updates=number, update_bytes=size)
             for (study, line, encoding), (number, size) in uploads.items()

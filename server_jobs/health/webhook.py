@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -124,7 +124,7 @@ class Webhook:
     def judged(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
         """Take the present judgements, by study, and return at once.
 
-        One post is under way at a time, of the study that has waited longest; the others are made by later calls.
+        One thread posts all that are due, one after the other, the study that has waited longest first.
         """
         with self._lock:
             self._known = {study: self._known.get(study) or _Told(due=self.clock()) for study in found}
@@ -137,10 +137,11 @@ class Webhook:
                 self._complain()
                 return
             self._began = self.clock()
-        study = min(waiting)[1]
-        declared, health = found[study]
-        body = {**message(study, declared, health), "was": self._known[study].verdict}
-        self.begin(lambda: self._post(study, key_of(declared, health), health.verdict, body))
+            due = [
+                (study, found[study], {**message(study, *found[study]), "was": self._known[study].verdict})
+                for _, study in sorted(waiting)
+            ]
+        self.begin(lambda: self._post_all(due))
 
     def _complain(self) -> None:
         """Tell, once, that a receiver which answers byte by byte holds up the others; nothing else waits for it."""
@@ -148,13 +149,25 @@ class Webhook:
             self._began = math.inf
             self.tell("the webhook has not ended its answer for a minute; nothing is posted until it does")
 
-    def _post(self, study: str, key: Key, verdict: Verdict, body: Mapping[str, Any]) -> None:
+    def _post_all(self, due: Sequence[tuple[str, tuple[Declared, Health], Mapping[str, Any]]]) -> None:
+        """Post messages; the first that fails leaves the others for the next call, for the receiver may be gone."""
+        try:
+            for study, (declared, health), body in due:
+                with self._lock:
+                    self._began = self.clock()
+                if not self._post(study, key_of(declared, health), health.verdict, body):
+                    return
+        finally:
+            with self._lock:
+                self._began = None
+
+    def _post(self, study: str, key: Key, verdict: Verdict, body: Mapping[str, Any]) -> bool:
+        """Post one message; return whether it was taken."""
         trouble: str | None = "a defect of ours"
         try:
             trouble = self.post(body)
         finally:
             with self._lock:
-                self._began = None
                 told = self._known.get(study, _Told())
                 if trouble is None:
                     told.posted, told.verdict, told.failures, told.due = key, verdict, 0, self.clock()
@@ -163,3 +176,4 @@ class Webhook:
                     told.failures, told.due = min(told.failures + 1, 30), self.clock() + pause
         if trouble is not None:
             self.tell(f"the webhook could not be told of study '{study}': {trouble}; it is tried again in {pause:g} s")
+        return trouble is None

@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,15 @@ from msgspec import Struct
 from fedping.protocol.clock import utc_now
 from fedping.protocol.folders import for_the_group, make_folder
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
+from fedping.server_jobs.ingest.recent import (
+    FIELDS,
+    REQUESTS_SUFFIX,
+    SLOTS,
+    SUFFIX,
+    WIDTH,
+    Recents,
+    count_request,
+)
 
 PROCESSES = ("worker", "server", "compactor", "other")
 """Ingest's own processes; the others are those beside it, such as the operator's listener."""
@@ -45,6 +55,9 @@ NAMES = (
     "files",
     "passes",
     "failed_passes",
+    "answered",
+    "failed",
+    "no_descriptors",
     "compaction_microseconds",
     *(f"rejected.{reason}" for reason in REASONS),
     *(f"died.{process}" for process in PROCESSES),
@@ -65,12 +78,15 @@ class Counters:
 
     def __init__(self, folder: Path) -> None:
         self._numbers = mapped_numbers(folder, _SUFFIX, len(NAMES))
+        self._requests = mapped_numbers(folder, REQUESTS_SUFFIX, SLOTS * WIDTH)
         self._lock = threading.Lock()
 
     def add(self, name: str, amount: int) -> None:
         """Add to a counter."""
         with self._lock:
             self._numbers[_INDEX[name]] += amount
+            if name in FIELDS:
+                count_request(self._requests, name, amount, time.time())
 
 
 def totals(folder: Path) -> dict[str, int]:
@@ -130,6 +146,7 @@ class StudyCounters:
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self._path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_OF_STUDIES}"
+        self._recents = Recents()
         self._accepted: Counter[str] = Counter()
         self._rejected: dict[str, Counter[str]] = defaultdict(Counter)
         self._lock = threading.Lock()
@@ -139,12 +156,20 @@ class StudyCounters:
         """Count pings that are on disk."""
         with self._lock:
             self._accepted[study] += pings
+            self._recents.add(study, "", pings)
             self._changed = True
 
     def reject(self, study: str, reason: str, amount: int) -> None:
         """Count refused requests or lines."""
         with self._lock:
             self._rejected[study][reason] += amount
+            self._recents.add(study, reason, amount)
+            self._changed = True
+
+    def reject_stray(self, reason: str, amount: int) -> None:
+        """Count refused requests that are for no study of the store."""
+        with self._lock:
+            self._recents.add("", reason, amount)
             self._changed = True
 
     def flush(self) -> None:
@@ -157,7 +182,9 @@ class StudyCounters:
                 study: OfStudy(accepted=self._accepted[study], rejected=dict(self._rejected.get(study, {})))
                 for study in {*self._accepted, *self._rejected}
             }
+            recent = self._recents.encoded()
         write_counts(self._path, counts)
+        write_counts(self._path.with_suffix(SUFFIX), msgspec.Raw(recent))
 
 
 def of_studies(folder: Path) -> Mapping[str, OfStudy]:

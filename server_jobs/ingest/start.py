@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import resource
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,10 +18,14 @@ from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period
 from fedping.server_jobs.ingest.processes.bonds import Lock
-from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
+from fedping.server_jobs.ingest.recent import MORE_DESCRIPTORS
+from fedping.server_jobs.ingest.settings import CONNECTIONS, LOGGED, IngestSettings
 from fedping.server_jobs.listening import CannotStart, check_port
 
 INGEST_LOCK = ".ingest.lock"
+DESCRIPTORS = CONNECTIONS + 256
+"""Files that a worker may have open: its connections, and those of its journal, store and threads."""
+
 LOCK_PATIENCE = 5.0
 """Seconds to wait for the processes of an ingest that was killed a moment ago to be gone."""
 
@@ -35,6 +40,7 @@ def prepare(settings: IngestSettings) -> Lock:
         CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
     """
     _check_numbers(settings)
+    _raise_descriptors()
     for name, sentence in _unusable(settings).items():
         tell(f"starts without a study: {sentence}", before=LOGGED, study=name)
     if isinstance(settings.landing, Path):
@@ -73,6 +79,21 @@ def _check_numbers(settings: IngestSettings) -> None:
         raise InvalidSettings("--compact-every is the age of a journal segment in seconds; give 0.05 or more")
     if settings.roll_bytes < 1:
         raise InvalidSettings("the size at which a journal segment is rolled must be positive; give 1 MiB or more")
+
+
+def _raise_descriptors() -> None:
+    """Raise the limit of open files to what a worker promises to hold; warn if the hard limit is below that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS and soft != hard:
+        most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
+        tell(
+            f"warning: a process may open {hard:,} files, and a worker needs {DESCRIPTORS:,} for its {CONNECTIONS:,} "
+            f"connections; {MORE_DESCRIPTORS}, or clients will find no connection",
+            "warning",
+            before=LOGGED,
+        )
 
 
 def _check_writable(folder: Path, what: str) -> None:

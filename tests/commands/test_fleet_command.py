@@ -84,6 +84,16 @@ def test_troubles_are_told_with_their_reasons(server: FaultyServer, capsys: pyte
     assert f"{sent} pings: 0 accepted, {sent} rejected, 0 undelivered" in out
 
 
+def test_a_fleet_of_which_no_ping_is_accepted_and_some_are_undelivered_fails(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.plan = lambda name, attempt: refusal(507, "the disk of the server is full", Retry_After="3600")
+    out, _ = said(capsys, server.url, STUDY, "--clients", "2", "--searches", "1", "1", code=1)
+    assert server.attempts
+    assert "0 accepted, 0 rejected" in out
+    assert " 0 undelivered" not in out
+
+
 def test_what_is_drawn_follows_from_the_seed(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, server.url, STUDY, "--clients", "20", "--seed", "4", "--run", "0")
     first = server.bodies()

@@ -23,6 +23,7 @@ from fedping.server_jobs.health.judging import (
 )
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.ingest.counters import OfStudy
+from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
 
 ARMS = (
     Arm(name="treatment", share=0.6, line="main", applies=True, submits=True),
@@ -215,31 +216,77 @@ def test_arms_that_follow_no_line_are_judged_by_what_landed_meanwhile() -> None:
     assert "Arms plain, other, which follow no line, have sent 600 of the 5,700 pings" in said
 
 
+def came(accepted: int = 0, **rejected: int) -> Recently:
+    """Return what came in the window, with the newest as the window on average."""
+    return Recently(window=Came(accepted=accepted, rejected=rejected), newest=Came(accepted=100))
+
+
+def of_ingest(**recent: Recently) -> Ingest:
+    """Return an ingest to which this came lately; ``stray`` is for no study."""
+    return Ingest(state="running", recent={"" if name == "stray" else name: each for name, each in recent.items()})
+
+
 def test_refusals_of_another_study_are_not_told_of_this_one() -> None:
-    own = Ingest(
-        state="running",
-        accepted=7_600,
-        rejected={"not_json": 400, "path": 3},
-        studies={"s": OfStudy(accepted=3_600, rejected={"not_json": 400}), "other": OfStudy(accepted=4_000)},
-    )
-    assert "400 of the 4,000 pings and requests of study s since it was started (10 %), all of them" in only(
+    own = of_ingest(s=came(3_600, not_json=400), other=came(4_000), stray=came(path=3))
+    assert "400 of the 4,000 pings and requests of study s of the last 15 minutes (10 %), all of them" in only(
         Scene(ingest=own)
     )
-    others = {"s": OfStudy(accepted=3_600), "other": OfStudy(accepted=1, rejected={"not_json": 400})}
-    assert told(Scene(ingest=replace(own, studies=others))) == []
+    assert told(Scene(ingest=of_ingest(s=came(3_600), other=came(1, not_json=400)))) == []
 
 
 def test_refusals_are_told_with_their_most_frequent_reason() -> None:
-    refused = {"update_length": 350, "not_json": 50}
-    scene = Scene(ingest=Ingest(state="running", accepted=3_600, rejected=refused))
+    stray = came(update_length=350, not_json=50)
+    scene = Scene(ingest=of_ingest(stray=stray, other=came(3_600)))
     assert told(scene) == [("refused", "warning")]
     which = "pings for no study that is here and accepted pings of all"
-    said = f"refused 400 of the 4,000 {which} since it was started (10 %), 350 of them as "
-    assert f"{said}'update_length'" in only(scene)
-    assert told(Scene(ingest=Ingest(state="running", accepted=400, rejected=refused))) == [("refused", "problem")]
-    assert told(Scene(ingest=Ingest(state="running", accepted=9, rejected={"path": 9}))) == []
-    ended = Ingest(state="running", accepted=10, rejected={"study_ended": 900})
+    assert f"refused 400 of the 4,000 {which} of the last 15 minutes (10 %), 350 of them as 'update_length'" in only(
+        scene
+    )
+    assert told(Scene(ingest=of_ingest(stray=stray, other=came(400)))) == [("refused", "problem")]
+    assert told(Scene(ingest=of_ingest(stray=came(path=9), other=came(9)))) == []
+    ended = of_ingest(s=came(10, study_ended=900))
     assert told(Scene(ingest=ended)) == [], "the pings of a study that has ended are refused as was declared"
+
+
+def test_many_refusals_in_a_row_are_a_problem_after_any_number_of_accepted_pings() -> None:
+    newest = Came(accepted=40, rejected={"not_json": 60})
+    recent = Recently(window=Came(accepted=2_400, rejected={"not_json": 60}), newest=newest)
+    scene = Scene(ingest=of_ingest(s=recent))
+    assert told(scene) == [("refused", "problem")]
+    assert "60 of the 100 pings and requests of study s that came last" in only(scene)
+
+
+def test_what_was_refused_since_the_start_is_no_reason_by_itself() -> None:
+    ago = Ingest(state="running", accepted=30, rejected={"not_json": 33}, studies={"s": OfStudy(rejected={"path": 33})})
+    assert told(Scene(ingest=ago)) == []
+
+
+def test_pings_that_are_accepted_when_sent_again_are_not_refused() -> None:
+    assert told(Scene(ingest=of_ingest(s=came(470, too_many_pings=530)))) == []
+    assert told(Scene(ingest=of_ingest(s=came(10, too_many_pings=530)))) == [("refused", "warning")]
+    scene = Scene(ingest=of_ingest(s=came(0, too_many_pings=530, busy=2)))
+    assert told(scene) == [("refused", "problem")]
+    assert "too_many_pings" in only(scene)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"failed": 40, "answered": 4_000, "rejected.disk_full": 40}, "disk of the journal /j is full"),
+        ({"failed": 0, "answered": 0, "no_descriptors": 2}, "LimitNOFILE"),
+        ({"failed": 40, "answered": 100, "rejected.not_stored": 40}, "40 of 100 requests"),
+        ({"failed": 4, "answered": 4}, None),
+        ({"failed": 40, "answered": 4_000}, None),
+    ],
+)
+def test_requests_that_fail_by_a_fault_of_ours_are_a_problem_of_ingest(
+    counts: dict[str, int], said: str | None
+) -> None:
+    requests = dict.fromkeys(FIELDS, 0) | counts
+    scene = Scene(ingest=Ingest(state="running", journal="/j", requests=requests))
+    assert told(scene) == ([("ingest", "problem")] if said else [])
+    if said:
+        assert said in only(scene)
 
 
 @pytest.mark.parametrize(("minutes", "severity"), [(45, None), (75, "warning"), (150, "problem")])
@@ -333,8 +380,7 @@ def test_every_finding_has_one_of_the_names() -> None:
     everything = Scene(
         ingest=Ingest(
             state="stopped",
-            accepted=60,
-            rejected={"path": 60},
+            recent={"": came(path=60)},
             troubles=("A.",),
             newcomers={"s": {0: 1, int(NOW + 86_400) // 3600: 1000}},
         ),

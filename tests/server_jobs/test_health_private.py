@@ -16,7 +16,7 @@ from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.looking import StudyWatch
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.ingest.counters import OfStudy
+from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import run_round
 from tests.support.private_rounds import land_private
@@ -91,10 +91,13 @@ def test_clients_are_new_with_every_version_for_their_ids_are() -> None:
         Ingest(state="running", pending=4711, waiting_since=0.0),
         Ingest(
             state="running",
-            accepted=4711,
-            rejected={"not_json": 4711},
-            studies={"s": OfStudy(accepted=4711, rejected={"not_json": 4711})},
+            recent={"s": Recently(window=Came(accepted=4711, rejected={"not_json": 4711}))},
         ),
+        Ingest(
+            state="running",
+            recent={"s": Recently(newest=Came(accepted=4711, rejected={"not_json": 4711}))},
+        ),
+        Ingest(state="running", requests=dict.fromkeys(FIELDS, 4711)),
     ],
 )
 def test_no_sentence_says_how_many_pings_have_come(ingest: Ingest) -> None:

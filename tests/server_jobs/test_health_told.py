@@ -310,6 +310,23 @@ def test_a_webhook_is_told_at_first_and_of_every_change_and_of_nothing_else() ->
     assert not complaints
 
 
+def test_all_that_is_due_is_posted_at_once_and_a_receiver_that_fails_is_not_asked_for_the_others() -> None:
+    now, complaints = [0.0], list[str]()
+    studies = {f"study-{k}": (Declared(), ILL) for k in range(30)}
+    with receiving() as receiver:
+        hook = Webhook(poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
+        receiver.statuses = [500]
+        hook.judged(studies)
+        assert len(receiver.bodies) == 1
+        hook.judged(studies)
+        assert len(receiver.bodies) == 30, "all but the one that is tried again later"
+        now[0] = 30.0
+        hook.judged(studies)
+        hook.judged(studies)
+    assert len(receiver.bodies) == 31
+    assert {body["study"] for body in receiver.bodies} == studies.keys()
+
+
 def test_a_post_that_fails_is_told_without_the_address_and_made_again_later() -> None:
     now, complaints = [0.0], list[str]()
     with receiving() as receiver:

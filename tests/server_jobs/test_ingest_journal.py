@@ -180,7 +180,12 @@ def test_a_rolled_segment_and_one_that_vanished_are_not_abandoned(tmp_path: Path
 @pytest.mark.parametrize("failing", ["write", "fdatasync"])
 @pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
 def test_a_failed_write_stores_nothing_is_told_and_does_not_stop_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, number: int, full: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failing: str,
+    number: int,
+    full: bool,
 ) -> None:
     journal = make_journal(tmp_path)
     journal.append(b"before\n", 1)
@@ -192,7 +197,12 @@ def test_a_failed_write_stores_nothing_is_told_and_does_not_stop_the_next(
         patch.setattr(segment_module.os, failing, fail)
         with pytest.raises(NotStored) as refused:
             journal.append(b"lost\n", 1)
+        with pytest.raises(NotStored):
+            journal.append(b"lost\n", 1)
     assert refused.value.full is full
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Pings are refused" in line]
+    assert os.strerror(number) in line
+    assert ("is full" in line) is full
     journal.append(b"after\n", 1)
     assert stored(tmp_path) == [b"after", b"before"]
 

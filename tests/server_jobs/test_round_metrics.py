@@ -1,6 +1,8 @@
 """Metrics of rounds, where they are served and written; and the alert rules and the dashboard that name them."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,11 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedping.commands.round import noting_attempt
 from fedping.main import main
-from fedping.model_store.store import ModelStore
+from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.attempt import FAILURES, Attempt, keep_attempt, last_attempt
 from fedping.server_jobs.ending import EndedBySignal, TemporaryFailure, TimeIsUp
+from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.ingest.admission.catalogue import Catalogue
+from fedping.server_jobs.ingest.edge.health import CHECKS
+from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.latencies import BATCH, PING, TELEMETRY
+from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import ingest_app
 from tests.support.rounds import crowd, land, store_with
 from tests.support.versions import small_study
@@ -328,3 +335,82 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", text, flags=re.MULTILINE))
     ran = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
     assert (ran.returncode, [line for line in ran.stderr.splitlines() if "fedping" in line]) == (0, [])
+
+
+def health_of(tmp_path: Path) -> list[tuple[str, str, str]]:
+    places = IngestSettings(
+        store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "landing" / ".journal"
+    )
+    _, health = StudyWatch(places).study("study", ingest_of(places))
+    return [(one.name, one.severity, one.sentence) for one in health.findings if one.name not in ("ingest", "arms")]
+
+
+def check_of(tmp_path: Path) -> str | None:
+    """Return what the heartbeat says of rounds."""
+    places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
+    store = open_store(places.store)
+    return CHECKS["rounds"](Watched(settings=places, store=store, catalogue=Catalogue(store)))
+
+
+def test_a_damaged_landed_file_is_told_until_a_round_has_a_result_again(tmp_path: Path, store: ModelStore) -> None:
+    file = land(tmp_path / "landing", crowd(120))
+    whole = file.read_bytes()
+    middle = len(whole) // 3
+    file.write_bytes(whole[:middle] + bytes(byte ^ 255 for byte in whole[middle : middle + 64]) + whole[middle + 64 :])
+    assert health_of(tmp_path) == [], "the footer is whole"
+    assert run_round(tmp_path) == 1
+    ((name, severity, said),) = health_of(tmp_path)
+    assert (name, severity) == ("landing", "problem")
+    assert file.name in said
+    assert "The last round failed" in said
+    assert run_round(tmp_path) == 1
+    ((_, _, said),) = health_of(tmp_path)
+    assert "The last 2 rounds failed" in said
+    assert file.name in (check_of(tmp_path) or "")
+    file.write_bytes(whole)
+    assert run_round(tmp_path) == 0
+    assert health_of(tmp_path) == []
+    assert check_of(tmp_path) is None
+
+
+def test_a_store_that_cannot_be_written_is_a_problem_of_the_store(
+    tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(tmp_path / "landing", crowd(120))
+
+    def link(source: object, target: object, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(target))
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(os, "link", link)
+        assert run_round(tmp_path) != 0
+    ((name, severity, said),) = health_of(tmp_path)
+    assert (name, severity) == ("store", "problem")
+    assert os.strerror(errno.EROFS) in said
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (["temporary"], "warning"),
+        (["failed"], "warning"),
+        (["crashed", "ended"], "warning"),
+        (["ended"], None),
+        (["temporary", "out_of_time", "failed"], "problem"),
+        (["failed", "failed", "failed", "waiting"], None),
+    ],
+)
+def test_rounds_that_fail_are_a_warning_and_after_three_a_problem(
+    tmp_path: Path, store: ModelStore, ends: list[str], expected: str | None
+) -> None:
+    land(tmp_path / "landing", crowd(120))
+    attempt = Attempt()
+    for number, outcome in enumerate(ends):
+        attempt = attempt.followed_by(outcome, f"2126-01-01T00:0{number}:00.000+00:00", 1.5, why="x broke")
+    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+    assert [(name, severity) for name, severity, _ in health_of(tmp_path)] == (
+        [("rounds", expected)] if expected else []
+    )
+    for _, _, said in health_of(tmp_path):
+        assert "X broke." in said
+    assert ("X broke" in (check_of(tmp_path) or "")) is (expected == "problem")

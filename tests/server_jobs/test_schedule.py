@@ -1,5 +1,6 @@
 """When rounds run, with a clock that the test sets; and the command, which goes on through failures and stops."""
 
+import errno
 import os
 import re
 import signal
@@ -362,3 +363,20 @@ def test_a_failing_study_does_not_keep_another_from_its_rounds(tmp_path: Path, s
     assert last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").ended_as.keys() == {"failed"}
     assert main(["schedule", "study", "--plan", str(tmp_path / "plan.toml"), *where]) == 2
     assert main(["schedule", "--plan", str(tmp_path / "plan.toml"), "--every", "3m", *where]) == 2
+
+
+def test_a_schedule_that_cannot_start_for_the_store_leaves_that_for_the_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_with(tmp_path / "store", small_study(m=2))
+    land(tmp_path / "landing", crowd(120))
+
+    def link(source: object, target: object, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(target))
+
+    monkeypatch.setattr(os, "link", link)
+    places = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    assert main(["schedule", "study", *places, "--every", "1s", "--for", "1s", "--engine", "numpy"]) != 0
+    failing = last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").failing
+    assert failing is not None
+    assert failing.part == "store"

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+MODELS = "/models/"
+FAILED = (500, 507)
+"""Statuses of answers that failed by a fault of ours; 503 asks a client to come again."""
+
 QUEUED_A_THREAD = 16
 """How many requests may wait for each thread; whoever comes beyond is told to come back."""
 
@@ -93,11 +97,19 @@ class Front:
             print_defect()
             answer = refusal(internal_error()).response()
         self._latencies.answered(watch, answer.status)
+        self._count(scope.path, answer.status)
         # A client that is gone by now has its ping on disk all the same, and sends it again.
         with contextlib.suppress(ProtocolClosed):
             protocol.response_bytes(
                 answer.status, [(name.lower(), value) for name, value in answer.headers], answer.body
             )
+
+    def _count(self, path: str, status: int) -> None:
+        """Count an answer that clients wait for, and whether it failed by a fault of ours."""
+        if path.startswith((PREFIX, MODELS)):
+            self.application.services.counters.add("answered", 1)
+            if status in FAILED:
+                self.application.services.counters.add("failed", 1)
 
     def _is_submitted(self, environ: Environ) -> bool:
         path: str = environ["PATH_INFO"]

@@ -21,12 +21,15 @@ from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import is_landing, newest_noted
 from fedping.protocol.place import Place
+from fedping.server_jobs.attempt import last_attempt
+from fedping.server_jobs.health.judging import failures_in_words
 from fedping.server_jobs.ingest.admission.rules import StudyRules
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.journal.backlog import backlog, balance_trouble
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, document_in, segments
 from fedping.server_jobs.ingest.processes.bonds import is_held
+from fedping.server_jobs.ingest.recent import failing_requests, requests_of
 from fedping.server_jobs.ingest.settings import MIB
 
 COMPACTOR_LOCK = ".compactor.lock"
@@ -112,6 +115,27 @@ def _lines(watched: Watched) -> list[tuple[str, str]]:
     return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
+def _requests_trouble(watched: Watched) -> str | None:
+    """Say that requests fail by a fault of ours, such as a full disk or no file descriptors."""
+    settings, known = watched.settings, watched.catalogue
+    private = any(known.rules(name).study.is_private for name in known.names())
+    return failing_requests(requests_of(settings.counters, time.time()), settings.journal, private)
+
+
+def _rounds_trouble(watched: Watched) -> str | None:
+    """Say that the rounds of a running study's line fail, once that is a problem of its health."""
+    for study, line in _lines(watched):
+        if watched.store.declared(study).state != "running":
+            continue
+        attempt = last_attempt(watched.settings.landing, watched.store.where, study, line)
+        newest = watched.store.newest(study, line)
+        created = watched.store.outcome(study, line, newest).created if attempt.failing is not None else ""
+        failing = attempt.failing_since(created)
+        if failing is not None and failing.is_problem:
+            return f"line '{line}' of study '{study}': {failures_in_words(failing)}"
+    return None
+
+
 def _balance_trouble(watched: Watched) -> str | None:
     return balance_trouble(watched.settings)
 
@@ -156,6 +180,8 @@ CHECKS: dict[str, Callable[[Watched], str | None]] = {
     "journal": _journal_trouble,
     "landing": _landing_trouble,
     "store": _store_trouble,
+    "rounds": _rounds_trouble,
+    "requests": _requests_trouble,
     "balance": _balance_trouble,
     "compactor": _compactor_trouble,
     "compaction": _compaction_trouble,

@@ -54,6 +54,8 @@ class Services(Watched):
         self.counters.add(f"rejected.{reason}", amount)
         if study:
             self.of_studies.reject(study, reason, amount)
+        elif reason != PAGE:  # which anybody may ask for in vain, as often as he likes
+            self.of_studies.reject_stray(reason, amount)
 
     def flush(self) -> None:
         """Write what is kept in memory for the operator."""

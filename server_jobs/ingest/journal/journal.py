@@ -12,6 +12,7 @@ With one journal per type, segments can be read as columns, all at once, and a t
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,10 @@ from fedping.server_jobs.ingest.journal.segment import SegmentWriter
 from fedping.server_jobs.ingest.settings import LOGGED
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+TELL_EVERY = 60.0
+"""Seconds between two lines of the log on pings that could not be written."""
 
 
 class NotStored(Exception):
@@ -62,6 +67,7 @@ class Journal:
         self._disk = threading.Lock()
         self._gathering = _Batch()
         self._segment: SegmentWriter | None = None
+        self._told = -math.inf
         self._lost = False  # whether the segment is known to be missing, and could not be written again
 
     def append(self, lines: bytes, rows: int) -> None:
@@ -107,6 +113,7 @@ class Journal:
                 batch.stored = True
             except OSError as error:
                 batch.cause, batch.full = str(error), error.errno in FULL
+                self._tell_refused(error)
                 self._abandon(error)
             finally:
                 batch.released.release()
@@ -146,6 +153,18 @@ class Journal:
                 before=LOGGED,
             )
         self._lost = self._segment is not None
+
+    def _tell_refused(self, error: OSError) -> None:
+        """Log, once a minute, why pings are refused."""
+        if time.monotonic() - self._told < TELL_EVERY:
+            return
+        self._told = time.monotonic()
+        what = "is full; free some space" if error.errno in FULL else "cannot be written; see to it"
+        tell(
+            f"the disk of the journal {self._folder} {what} ({error.strerror}). Pings are refused until then, and "
+            "clients send them again",
+            before=LOGGED,
+        )
 
     def _count(self, rows: int, written: int, seconds: float) -> None:
         """Count a commit. Only the leader, who holds the disk, does so, so that no count is lost."""

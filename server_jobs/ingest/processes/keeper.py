@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
+import os
+import resource
 import threading
 import time
 
+from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.edge.arrivals import Unread
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import print_defect
+from fedping.server_jobs.ingest.recent import MORE_DESCRIPTORS
+from fedping.server_jobs.ingest.settings import LOGGED
 
 TICK = 0.02
 FLUSH_EVERY = 1.0
+TELL_EVERY = 60.0
 
 
 class Keeper(threading.Thread):
@@ -26,6 +34,7 @@ class Keeper(threading.Thread):
         self._period = self._current_period()
         self._flush_seen = self._flush_stamp()
         self._refreshed = self._flushed = time.monotonic()
+        self._probed = self._told = -math.inf
         self._unread = Unread(services.settings.limits.body_seconds, services.settings.limits.body_rate)
 
     def run(self) -> None:
@@ -39,6 +48,8 @@ class Keeper(threading.Thread):
 
     def tick(self) -> None:
         """Do what is due."""
+        if time.monotonic() - self._probed >= FLUSH_EVERY and not self._has_descriptors():
+            return  # all else needs one
         self._services.journals.keep()
         period, stamp = self._current_period(), self._flush_stamp()
         if (period, stamp) != (self._period, self._flush_seen):
@@ -51,6 +62,27 @@ class Keeper(threading.Thread):
             self._services.catalogue.keep_up()
             self._refreshed = self._flushed = time.monotonic()
         self._unread.look(time.monotonic())
+
+    def _has_descriptors(self) -> bool:
+        """Return whether a file can be opened; if not, count that for the heartbeat, and log it once a minute."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._services.counters.add("no_descriptors", 1)
+            if time.monotonic() - self._told >= TELL_EVERY:
+                self._told = time.monotonic()
+                tell(
+                    f"no file descriptor is left in this worker ({error.strerror}; its limit is "
+                    f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}), so that connections wait or fail; "
+                    f"{MORE_DESCRIPTORS} and start ingest again",
+                    before=LOGGED,
+                )
+            time.sleep(FLUSH_EVERY - TICK)
+            return False
+        self._probed = time.monotonic()
+        return True
 
     def _current_period(self) -> int:
         return int(time.time() / self._services.settings.compact_every)
