@@ -13,7 +13,7 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.place import Place, place_of
-from fedping.protocol.study import Study, as_once_new, new_study, study_from_toml
+from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
 from fedping.wording import parameters_in_place_of_options
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def create_study(study: str | Path | Study, store: str | Path = "store", *, own_
 
     with parameters_in_place_of_options(store="'store'", own_model="'own_models'"):
         place = place_of(store)
-        written = study if isinstance(study, Study) else study_from_toml(Path(study))
+        written = study if isinstance(study, Study) else study_as_written(Path(study))
         made, told = ready(new_study(written), own_models, place)
         for sentence in told:
             warnings.warn(f"study '{made.name}': {sentence}", stacklevel=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -75,7 +75,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
     ``weight`` is the sum of the weights, which is the number of clients, of pings or of examples as the pipeline's
     weighting says. ``influence`` is None where nobody looked: versions from before it was told, and lines whose updates
     say nothing one by one. ``capped`` is the number of clients with a usable ping that claims more examples than the
-    study's limit, for which it counts; None where examples are no votes or have no limit, and in older versions.
+    study's limit, for which it counts; None if there is none, and in older versions.
     """
 
     pings: int
@@ -129,6 +129,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     ``winsorised`` is what a few clients cannot move, whatever they claim; null where the study does not ask for it, and
     without an example. ``clipped`` is the number of pings whose loss counted as the study's ``clip_loss``.
     """
+
+    digest_name: ClassVar[str] = "ArmSummary"
 
     pings: int
     examples: int
@@ -297,6 +299,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     ``shards`` is into how many parts the round divided the clients, on which the last bits of the means depend.
     ``warm_start`` is where a version 0 has its weights from; None if they are the spec's start values.
     """
+
+    digest_name: ClassVar[str] = "Lineage"
 
     origin: Literal["created", "round", "rollback", "continued"]
     code_version: str

@@ -77,8 +77,14 @@ WRITTEN_OUT: Mapping[str, str] = {
     "Asked": "metrics guardrails pairs alpha correction from_iteration to_iteration since until interim "
     "planned_clients enrolled",
 }
-"""By struct the fields that are written even where they have their default: those that there were before the others
-began to be left out. Nothing is ever added; a struct that is renamed takes its entry along."""
+"""By the ``digest_name`` of a struct the fields that are written even where they have their default: those that existed
+before the others began to be left out. Nothing is ever added. A struct keeps its ``digest_name`` whatever its class is
+called; one without has no such fields."""
+
+ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped"}
+"""By ``digest_name`` the fields that are left out where they have their default within a struct that omits its own
+(``omit_defaults``). All others are written there, as once nothing within such a struct was left out; so a field that is
+added to a struct within one has to be listed here."""
 
 
 def canonical_json(value: Struct) -> bytes:
@@ -104,40 +110,56 @@ class _Field(NamedTuple):
     inside: bool
 
 
-def _shortened(value: Any) -> Any:
-    """Return a value without the fields that are left out; what has none stays as it is, for vectors are long."""
+def _shortened(value: Any, within: bool = False) -> Any:
+    """Return a value without the fields that are left out; what has none stays as it is, for vectors are long.
+
+    ``within`` says whether it is in a struct that omits its own defaults.
+    """
     if isinstance(value, Struct):
-        if (plan := _plan(type(value))) is None:
+        if (plan := _plan(type(value), within)) is None:
             return value
         config = type(value).__struct_config__
         found: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
+        if config.omit_defaults:
+            within = True
+            written = msgspec.json.decode(_canonical.encode(value))
+            plan = tuple(field for field in plan if field.written in written)
         for field in plan:
             item = getattr(value, field.name)
-            shortened = _shortened(item) if field.inside else item
+            shortened = _shortened(item, within) if field.inside else item
             if field.default is None or _canonical.encode(shortened) != field.default:
                 found[field.written] = shortened
         return found
     if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in value.items()}
+        return {key: _shortened(item, within) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_shortened(item) for item in value]
+        return [_shortened(item, within) for item in value]
     return value
 
 
 @lru_cache(maxsize=1024)
-def _plan(kind: type[Struct]) -> tuple[_Field, ...] | None:
+def _plan(kind: type[Struct], within: bool = False) -> tuple[_Field, ...] | None:
     """Return the fields of a struct; None if it leaves none out, nor does any struct in it."""
-    if kind.__struct_config__.omit_defaults:
-        return None  # it leaves out all that have their default, by itself
-    kept = {name for each in kind.__mro__ for name in WRITTEN_OUT.get(each.__name__, "").split()}
+    omits = kind.__struct_config__.omit_defaults
+    names = [vars(each).get("digest_name", "") for each in kind.__mro__]
+    kept, added = (
+        {field for name in names for field in fields.get(name, "").split()} for fields in (WRITTEN_OUT, ADDED_WITHIN)
+    )
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
+
+    def default(field: inspect.Field) -> bytes | None:
+        is_left_out = field.name in added if within else field.name not in kept
+        if omits or field.required or not is_left_out:
+            return None
+        return _canonical.encode(_shortened(_default(field), within))
+
     plan = tuple(
         _Field(
             field.name,
             field.encode_name,
-            None if field.required or field.name in kept else _canonical.encode(_shortened(_default(field))),
-            any(_plan(each) is not None for each in _structs(field.type)),
+            default(field),
+            any(_plan(each, within or omits) is not None for each in _structs(field.type)),
         )
         for field in info.fields
     )

@@ -6,7 +6,7 @@ iteration ends with the next round that finds enough clients, and training goes 
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -26,6 +26,8 @@ class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     soon as the newest is above the lowest by more than that share of it. The best version is then published again, as
     the next number.
     """
+
+    digest_name: ClassVar[str] = "EarlyStop"
 
     arm: str
     patience: Annotated[int, Meta(ge=1)] = 20

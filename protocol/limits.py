@@ -139,31 +139,30 @@ ROUND_TAILS = 0.025
 quarters of the clients have none, as happens late in learning to rank."""
 
 
-def usual_limits(document: DocumentType) -> Limits:
-    """Return the limits of a new study that sets none: far from what honest clients send, and near enough to matter."""
-    if document.ranked:
-        return Limits(
-            loss=(0.0, FARTHEST_LOSS),
-            clip_loss=(0.0, MOST_LOSS),
-            rank=MOST_RANK,
-            votes="client",
-            tails=TAILS,
-            round_tails=ROUND_TAILS,
-        )
+def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:
+    """Return the limits of a new study that sets none: far from what honest clients send, and near enough to matter.
+
+    Args:
+        document: the type of its pings.
+        clips: whether losses are clipped; earlier versions of fedping refused them from there on.
+    """
+    least = 0.0 if document.ranked else -1.0
+    most = FARTHEST_LOSS if clips else MOST_LOSS
     return Limits(
-        loss=(-FARTHEST_LOSS, FARTHEST_LOSS),
-        clip_loss=(-MOST_LOSS, MOST_LOSS),
-        examples=MOST_EXAMPLES,
+        loss=(least * most, most),
+        clip_loss=(least * MOST_LOSS, MOST_LOSS) if clips else None,
+        rank=MOST_RANK if document.ranked else None,
+        examples=None if document.ranked else MOST_EXAMPLES,
         votes="client",
         tails=TAILS,
         round_tails=ROUND_TAILS,
     )
 
 
-def completed(limits: Limits | None, document: DocumentType) -> Limits:
+def completed(limits: Limits | None, document: DocumentType, *, clips: bool = True) -> Limits:
     """Return the limits of a new study: the usual ones if it sets none, and none if it sets them to none at all."""
     if limits is None:
-        return usual_limits(document)
+        return usual_limits(document, clips=clips)
     if limits == Limits() or limits.round_tails is not None:
         return limits
     return replace(limits, round_tails=ROUND_TAILS)

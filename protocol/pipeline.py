@@ -6,7 +6,7 @@ version's lineage can name them by digest and the version can be computed again.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -46,6 +46,8 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
     ``quorum`` is how many have to agree on a sign; without one the sign of the mean is followed, however small it is.
     """
 
+    digest_name: ClassVar[str] = "RProp"
+
     alpha: Annotated[float, Meta(gt=1, le=100)] = 1.2
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
     rate_rounding: Literal["none", "half_even", "half_up"] = "none"
@@ -65,6 +67,8 @@ class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field
     (McMahan et al. 2017).
     """
 
+    digest_name: ClassVar[str] = "GradientDescent"
+
     rate: Positive = 1.0
     decay: Decay = "none"
 
@@ -75,6 +79,8 @@ class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
     The step is the velocity; with ``nesterov`` it is the velocity as the same update once more would make it (Nesterov
     1983). On the movements of local training it is FedAvgM (Hsu et al. 2019).
     """
+
+    digest_name: ClassVar[str] = "Momentum"
 
     rate: Positive = 1.0
     decay: Decay = "none"
@@ -92,6 +98,8 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     Raises:
         InvalidSettings: the bias is corrected of a mean that does not begin at zero.
     """
+
+    digest_name: ClassVar[str] = "Adam"
 
     rate: Positive = 0.001
     decay: Decay = "none"
@@ -115,6 +123,8 @@ class Yogi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
         InvalidSettings: the bias is corrected of a mean that does not begin at zero.
     """
 
+    digest_name: ClassVar[str] = "Yogi"
+
     rate: Positive = 0.01
     decay: Decay = "none"
     beta1: Share = 0.9
@@ -133,6 +143,8 @@ class Adagrad(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     With ``beta1`` above 0 the running mean of the updates takes their place. With ``epsilon`` τ and ``initial`` τ² it
     is the FedAdagrad of Reddi et al. 2021.
     """
+
+    digest_name: ClassVar[str] = "Adagrad"
 
     rate: Positive = 0.01
     decay: Decay = "none"
@@ -172,6 +184,8 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     them. ``zero`` is how an update counts that is zero: not at all, or upwards, as where a sign is a single bit.
     """
 
+    digest_name: ClassVar[str] = "MeanOfSigns"
+
     zero: Literal["abstain", "up"] = "abstain"
 
 
@@ -182,6 +196,8 @@ class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     ``features`` of its spec, and then, if it has them, K counts of the examples behind each. An update is how far local
     training has moved them. ``iterations`` is how many times that k-means goes on at most.
     """
+
+    digest_name: ClassVar[str] = "Recluster"
 
     iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
@@ -283,6 +299,8 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     default weight is taken, mixes models as each arrives; the laboratory does that (``[co_op]``).
     """
 
+    digest_name: ClassVar[str] = "Staleness"
+
     most: Annotated[int, Meta(ge=1, le=APART)] = 5
     weight: Literal["1/sqrt(1+a)", "1/(1+a)", "1"] = "1/sqrt(1+a)"
     on: Literal["votes", "step"] = "votes"
@@ -303,6 +321,8 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``staleness`` says how pings of older versions count; without it, they do not.
     ``min_clients`` is how many different clients must have sent a usable update before a step is taken.
     """
+
+    digest_name: ClassVar[str] = "Pipeline"
 
     optimizer: Optimizer = RProp()
     weighting: Weighting = "client"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -65,6 +65,8 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
     one weight's step moves every other; it is there for parity with that study only.
     """
 
+    digest_name: ClassVar[str] = "NonNegative"
+
     mode: Literal["clamp", "shift"] = "clamp"
 
 
@@ -77,6 +79,8 @@ class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     start weights are in order. Where rounding to published whole numbers closes a gap that is no whole number, ``trim``
     pushes too.
     """
+
+    digest_name: ClassVar[str] = "OrderedCutoffs"
 
     weights: Annotated[tuple[str, ...], Meta(min_length=1)]
     gap: Positive = 1.0
@@ -105,6 +109,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             a step's bounds do not hold its start, a constraint names a weight that the spec does not have, ordered
             cutoffs name one twice, or a setting is not finite.
     """
+
+    digest_name: ClassVar[str] = "ModelSpec"
 
     name: Name
     model: Annotated[str, Meta(description="the model that clients evaluate, such as frecency-2018")]

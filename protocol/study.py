@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
@@ -47,6 +47,8 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     its clients keep and apply what the training of the line makes their own (`fedping.protocol.personalization`); those
     of other arms keep nothing.
     """
+
+    digest_name: ClassVar[str] = "Arm"
 
     name: Name
     share: Annotated[float, Meta(gt=0, le=1)]
@@ -94,6 +96,8 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         InvalidSettings: rounds recluster centroids, and the weights of the spec are none; nothing can come after a
             link of ``upload`` where something does; or signs are to be clipped, or movements by step sizes.
     """
+
+    digest_name: ClassVar[str] = "Line"
 
     name: Name
     spec: ModelSpec
@@ -263,6 +267,8 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             and could never be trained, or stops early by an arm that does not apply its model, a metric or segment is
             made of what its pings do not have, or a line is private and something would tell more.
     """
+
+    digest_name: ClassVar[str] = "Study"
 
     name: Name
     pings: DocumentName = "frecency-update"
@@ -578,10 +584,20 @@ def study_from_toml(path: Path, *, new: bool = False) -> Study:
     Raises:
         InvalidSettings: the file is not there, is not TOML, or says something that a study cannot mean.
     """
+    written = study_as_written(path)
+    return new_study(written) if new else _without_what_is_off(written)
+
+
+def study_as_written(path: Path) -> Study:
+    """Read a study file, with what it turns off; see :func:`new_study` and :func:`as_once_new`.
+
+    Raises:
+        InvalidSettings: the file is missing, is no TOML, or describes no study.
+    """
     written = converted(read_toml(path, "study file"), Study, f"the study file {path}: ")
     for line in written.lines:
         _refuse_in_step(line)
-    return new_study(written) if new else _without_what_is_off(written)
+    return written
 
 
 def new_study(study: Study) -> Study:
@@ -590,9 +606,11 @@ def new_study(study: Study) -> Study:
 
 
 def as_once_new(study: Study) -> Iterator[Study]:
-    """Yield how earlier versions stored a study that was new: with the safe choices of then, the last ones first."""
-    for quorum in EARLIER_QUORUMS:
-        yield _without_what_is_off(protected(study, quorum))
+    """Yield how earlier versions stored a new study, the last ones first: with their safe choices, and with none.
+
+    ``study`` is as it is written, with what it turns off.
+    """
+    yield _without_what_is_off(protected(study, Quorum(), clips=False))
     yield _without_what_is_off(study)
 
 
@@ -612,17 +630,20 @@ def _refuse_in_step(line: Line) -> None:
 USUAL_QUORUM = Quorum(decides=0.015)
 """The quorum of a new study; with 1 %, hostile clients cost too much in 40 rounds (docs/robustness.md)."""
 
-EARLIER_QUORUMS = (Quorum(),)
-"""The quorums that new studies had before, the last one first."""
 
+def protected(study: Study, quorum: Quorum = USUAL_QUORUM, *, clips: bool = True) -> Study:
+    """Return a study with the safe choice wherever it makes none.
 
-def protected(study: Study, quorum: Quorum = USUAL_QUORUM) -> Study:
-    """Return a study with the safe choice wherever it makes none; ``quorum`` is that of RProp behind a clip."""
+    Args:
+        study: the study.
+        quorum: that of RProp behind a clip.
+        clips: whether the usual limits clip losses.
+    """
     dealt: Literal["hash", "elsewhere"] = "elsewhere" if study.telemetry else "hash"
     return replace(
         study,
         enrolment=study.enrolment or dealt,
-        limits=None if study.is_private else completed(study.limits, study.document),
+        limits=None if study.is_private else completed(study.limits, study.document, clips=clips),
         lines=tuple(
             line
             if line.privacy

@@ -6,7 +6,7 @@ Whatever the algorithm, the update is a direction that the server **adds** (`fed
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -25,6 +25,8 @@ class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     (thesis 4.4), each as a number; the upload link `sign` sends them as bits (`fedping.protocol.upload`). ``personal``
     is what the client keeps of a model for itself (`fedping.protocol.personalization`); nothing if None.
     """
+
+    digest_name: ClassVar[str] = "OneGradient"
 
     batch: Annotated[int, Meta(ge=1)] | None = None
     sign: bool = False
@@ -45,6 +47,8 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         InvalidSettings: both or none of epochs and steps are given, or a structured training sends signs, or goes on
             with what an optimizer has kept, which is not within what the next update sends.
     """
+
+    digest_name: ClassVar[str] = "LocalSteps"
 
     rate: Positive
     epochs: Annotated[int, Meta(ge=1, le=100_000)] | None = None

@@ -13,7 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, overload
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -66,6 +66,8 @@ class Weight(Struct, frozen=True, forbid_unknown_fields=True):
     An ``integer`` weight is kept as a double in the optimizer's state and rounded half up when it is published.
     """
 
+    digest_name: ClassVar[str] = "Weight"
+
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     start: Finite
     step: Step
@@ -100,6 +102,8 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Its weights are named by their indices from 0, as ``W1[3,5]``. ``step``, ``kind`` and ``integer`` are those of each
     of them, as in :class:`Weight`.
     """
+
+    digest_name: ClassVar[str] = "Block"
 
     name: Name
     shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_WEIGHTS)], ...], Meta(min_length=1, max_length=8)]

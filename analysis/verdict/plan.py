@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -103,6 +103,8 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         enrolled: the number of clients enrolled in all arms; None if unknown.
         settle: how many days after its first ping of the study a client's pings begin to count; None for all of them.
     """
+
+    digest_name: ClassVar[str] = "Asked"
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     guardrails: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
@@ -96,6 +96,8 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         InvalidSettings: the kinds do not sum to 1, the numbers of searches are in the wrong order, or true weights
             drift to others that are not as many.
     """
+
+    digest_name: ClassVar[str] = "PopulationSettings"
 
     days: Days = 180.0
     recency_skew: Skew = 1.3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -24,6 +24,8 @@ class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="bernoulli"):
     """Each client independently with probability ``share``; their number is random and may be zero."""
 
+    digest_name: ClassVar[str] = "Bernoulli"
+
     share: Annotated[float, Meta(gt=0, le=1)] = 0.1
 
 
@@ -44,12 +46,16 @@ class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
     average, because any fixed rounding would favour some strata permanently.
     """
 
+    digest_name: ClassVar[str] = "Stratified"
+
     clients: Count
     by: Literal["clients", "examples"] = "clients"
 
 
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="cluster"):
     """``clusters`` different groups, all equally likely, and everyone in them (thesis 3.2)."""
+
+    digest_name: ClassVar[str] = "Cluster"
 
     clusters: Count = 1
 

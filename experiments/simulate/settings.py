@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -33,6 +33,8 @@ Shape: TypeAlias = Annotated[float, Meta(gt=0.001, le=1e6)]
 class FixedLength(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="time"):
     """An iteration is so many ticks long, as in 2018."""
 
+    digest_name: ClassVar[str] = "FixedLength"
+
     ticks: Ticks = 1
 
 
@@ -41,6 +43,8 @@ class LengthByClients(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     It ends after ``most`` ticks at the latest.
     """
+
+    digest_name: ClassVar[str] = "LengthByClients"
 
     clients: Annotated[int, Meta(ge=1)]
     most: Ticks = 48
@@ -52,6 +56,8 @@ class LengthBySigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     A sign is stable when the mean is at least ``z`` standard errors from 0, or when all updates of that weight are 0.
     The share of stable signs must be ``share``. It ends after ``most`` ticks at the latest.
     """
+
+    digest_name: ClassVar[str] = "LengthBySigns"
 
     z: Annotated[float, Meta(gt=0, le=100)] = 2.0
     share: Annotated[float, Meta(gt=0, le=1)] = 0.8
@@ -92,6 +98,8 @@ class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True)
     end the best version is published again, for the evaluation, also where training was not stopped.
     """
 
+    digest_name: ClassVar[str] = "Optimization"
+
     iterations: Annotated[int, Meta(ge=0, le=1_000_000)]
     length: Length = FixedLength()
     early_stopping: EarlyStop | None = None
@@ -104,6 +112,8 @@ class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
     from it. Late pings of clients with an older version land with that version, as always; their ``received_at`` shows
     it. Clients do not know phases: those that submit updates continue to do so.
     """
+
+    digest_name: ClassVar[str] = "Evaluation"
 
     ticks: Annotated[int, Meta(ge=0, le=1_000_000)]
 
@@ -131,6 +141,8 @@ class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Raises:
         InvalidSettings: a day is not a whole number of ticks.
     """
+
+    digest_name: ClassVar[str] = "Experiment"
 
     study: str
     seed: Annotated[int, Meta(ge=0)] = 0

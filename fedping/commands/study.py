@@ -48,7 +48,7 @@ from fedping.protocol.pipeline import (
     Recluster,
     TrimmedMean,
 )
-from fedping.protocol.study import Line, Study, study_from_toml
+from fedping.protocol.study import Line, Study, study_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def create(
     created = utc_now()
     warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
-    the_study = as_stored(store, the_study, study_from_toml(file))
+    the_study = as_stored(store, the_study, study_as_written(file))
     noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
     begun = {name: (each.weights, each.origin) for name, each in warm.items()}
     firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)

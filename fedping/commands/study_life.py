@@ -13,7 +13,7 @@ import msgspec
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
 from fedping.protocol.clock import utc_now
-from fedping.protocol.study import Declared, State, as_once_new, study_from_toml
+from fedping.protocol.study import Declared, State, as_once_new, study_as_written
 
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry
@@ -126,7 +126,7 @@ def change(
     after = store.entries(wanted.name)
     now = store.study(wanted.name)
     # the file of a study from before today's safe choices is taken with those of then, or by its word
-    read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_from_toml(file)))]
+    read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_as_written(file)))]
     wanted = min(read, key=lambda each: len(changes(now, each)))
     check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
     wanted = dealt_on(now, wanted)

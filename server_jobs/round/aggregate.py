@@ -205,7 +205,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             mean=tuple(moments.mean.tolist()),
             m2=tuple(moments.m2.tolist()),
             influence=influence_of(pulls, limit(rules.line.pipeline.clip, rules.bound)) if pulls is not None else None,
-            capped=whole.capped if most_examples(rules) is not None else None,
+            capped=(whole.capped or None) if most_examples(rules) is not None else None,
         ),
         total=total,
         registers=whole.registers,

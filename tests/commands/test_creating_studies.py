@@ -77,7 +77,7 @@ def test_a_study_with_the_quorum_of_an_earlier_version_keeps_it(
 ) -> None:
     """A new study once had a quorum of 1 %: created again, or changed by its file, it stays as it was stored."""
     file = EXPERIMENTS / "linear_defended.toml"
-    older = protected(study_from_toml(file), Quorum(decides=0.01, hastens=0.1, slows=0.9))
+    older = protected(study_from_toml(file), Quorum(decides=0.01, hastens=0.1, slows=0.9), clips=False)
     store = open_store(tmp_path / "store", create=True)
     store.create_study(older, first_versions(older, created="2026-01-01T00:00:00.000+00:00", code_version="test"))
     at = ["--store", str(tmp_path / "store")]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ from fedping.experiments.laboratory.units import _ProblemSettings
 from fedping.experiments.simulate import experiment_from_toml as simulation_from_toml
 from fedping.experiments.simulate.settings import Experiment as Simulation
 from fedping.model_store import Version, open_store
-from fedping.protocol.digest import canonical_json, digest_of
+from fedping.protocol.digest import ADDED_WITHIN, WRITTEN_OUT, _plan, canonical_json, digest_of
 from fedping.protocol.study import Line, Study, study_from_toml
 from tests.support.copies import ROOMS, ROOT, copied_program, outside
 
@@ -152,6 +152,84 @@ def test_a_field_with_its_default_is_in_no_digest_and_with_another_value_in_ever
         assert canonical_json(grown(**given)) == canonical_json(one), type(one)
         assert digest_of(grown(**given, added=7)) != digest_of(one), type(one)
     assert len(tried) > 40
+
+
+class Inner(Struct, kw_only=True):
+    digest_name: ClassVar[str] = "ArmSummary"
+
+    one: int
+    other: int = 0
+    clipped: int = 0
+
+
+class Outer(Struct, kw_only=True, omit_defaults=True):
+    inner: dict[str, Inner]
+    rate: float = 0.5
+
+
+def test_within_a_struct_that_omits_its_defaults_only_listed_fields_are_left_out() -> None:
+    assert canonical_json(Inner(one=1)) == b'{"one":1}'
+    assert canonical_json(Outer(inner={"a": Inner(one=1)})) == b'{"inner":{"a":{"one":1,"other":0}}}'
+    assert canonical_json(Outer(inner={"a": Inner(one=1, clipped=2)}, rate=1.5)) == (
+        b'{"inner":{"a":{"clipped":2,"one":1,"other":0}},"rate":1.5}'
+    )
+
+
+def within_omitting(kind: inspect.Type, within: bool = False) -> Iterator[type[Struct]]:
+    """Yield the structs that are in a struct that omits its defaults."""
+    if isinstance(kind, inspect.StructType):
+        if within:
+            yield kind.cls
+        for field in kind.fields:
+            yield from within_omitting(field.type, within or kind.cls.__struct_config__.omit_defaults)
+        return
+    for name in kind.__struct_fields__:
+        part = getattr(kind, name)
+        for each in part if isinstance(part, tuple) else (part,):
+            if isinstance(each, inspect.Type):
+                yield from within_omitting(each, within)
+
+
+def _optional(kind: type[Struct]) -> tuple[str, ...]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return tuple(field.name for field in info.fields if not field.required)
+
+
+def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being_listed() -> None:
+    """A field that is new there is listed in ``ADDED_WITHIN``; then add it here too."""
+    found = {kind for roots in DIGESTED.values() for root in roots for kind in within_omitting(inspect.type_info(root))}
+    assert {kind.__name__: " ".join(_optional(kind)) for kind in found} == {
+        "Ancestor": "private epsilon delta local_epsilon",
+        "ArmSummary": "winsorised clipped",
+        "Heard": "clients arms",
+        "StageSeen": "tried stayed",
+        "Winsorised": "rank_selected rank_error",
+    }
+
+
+def test_a_struct_that_is_renamed_keeps_its_digest() -> None:
+    every = instances()
+    before = [digest_of(one) for one in every]
+    kinds = {kind: kind.__name__ for kind in digested().values()}
+    try:
+        for number, kind in enumerate(kinds):
+            kind.__name__ = kind.__qualname__ = f"Renamed{number}"
+        _plan.cache_clear()
+        assert [digest_of(one) for one in every] == before
+    finally:
+        for kind, name in kinds.items():
+            kind.__name__ = kind.__qualname__ = name
+        _plan.cache_clear()
+
+
+def test_every_name_of_a_digest_is_given_to_a_struct() -> None:
+    given = {name for kind in digested().values() if (name := vars(kind).get("digest_name"))}
+    assert given == {*WRITTEN_OUT, *ADDED_WITHIN}
+    for kind in digested().values():
+        written_out = WRITTEN_OUT.get(vars(kind).get("digest_name", ""), "").split()
+        # Two structs of the laboratory share the name with one of a simulated study, and have no such fields.
+        assert kind.__name__ in ("Experiment", "Evaluation") or {*written_out} <= {*kind.__struct_fields__}, kind
 
 
 def with_field(kind: type[Struct]) -> type[Struct]:

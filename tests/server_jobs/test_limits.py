@@ -140,7 +140,7 @@ def test_one_ping_of_two_billion_examples_decides_a_round_unless_examples_are_li
     ("limits", "weighting", "capped"),
     [
         (Limits(examples=1000), "examples", 2),
-        (Limits(examples=4000), "examples", 0),
+        (Limits(examples=4000), "examples", None),
         (Limits(examples=1000), "client", None),
         (Limits(), "examples", None),
         (None, "examples", None),

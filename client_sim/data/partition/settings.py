@@ -6,7 +6,7 @@ Every way takes ``least``: a client with fewer examples is dropped with its rows
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -19,6 +19,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 class Iid(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="iid"):
     """At random, in sizes that differ by at most one: all clients' data are alike."""
 
+    digest_name: ClassVar[str] = "Iid"
+
     clients: Count
     least: Count = 1
 
@@ -28,6 +30,8 @@ class Shards(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     This is the pathological case of McMahan et al. (2017): most clients see as many labels as they have shards.
     """
+
+    digest_name: ClassVar[str] = "Shards"
 
     clients: Count
     shards: Count = 2
@@ -39,6 +43,8 @@ class Labels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     Labels are assigned so that the numbers of clients per label differ by at most one.
     """
+
+    digest_name: ClassVar[str] = "Labels"
 
     clients: Count
     labels: Count = 2
@@ -52,6 +58,8 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     clients have no rows at all and are dropped.
     """
 
+    digest_name: ClassVar[str] = "Dirichlet"
+
     clients: Count
     alpha: Positive = 0.5
     least: Count = 1
@@ -64,6 +72,8 @@ class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
     drawn at random among those with enough rows, and the rows of the others are nobody's.
     """
 
+    digest_name: ClassVar[str] = "ByKey"
+
     pieces: Count = 1
     keys: Count | None = None
     least: Count = 1
@@ -71,6 +81,8 @@ class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 class PowerLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="power_law"):
     """At random, in sizes that fall as 1/rank^exponent: few clients have many rows, most have few, at least one."""
+
+    digest_name: ClassVar[str] = "PowerLaw"
 
     clients: Count
     exponent: Positive = 1.0
@@ -82,6 +94,8 @@ class RandomSizes(
 ):
     """At random, in sizes whose shares are drawn from Dirichlet(α), at least one row; the smaller α, the less even."""
 
+    digest_name: ClassVar[str] = "RandomSizes"
+
     clients: Count
     alpha: Positive = 1.0
     least: Count = 1
@@ -89,6 +103,8 @@ class RandomSizes(
 
 class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="fixed_size"):
     """At random, ``examples`` per client; ``clients`` is as many as the rows allow if None. Others are left out."""
+
+    digest_name: ClassVar[str] = "FixedSize"
 
     examples: Count
     clients: Count | None = None

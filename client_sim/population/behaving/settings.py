@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
@@ -40,6 +40,8 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     Raises:
         InvalidSettings: the kinds do not sum to 1, there are more hosts than pages, or a drift has no weights.
     """
+
+    digest_name: ClassVar[str] = "UserSettings"
 
     vocabulary: Annotated[int, Meta(ge=26, le=60_000)] = 4096
     zipf: Annotated[float, Meta(ge=0, le=3)] = 0.6
@@ -87,6 +89,8 @@ class ActivitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     At the beginning of every iteration a user who is present fetches the newest model, but misses it with probability
     ``fetch_late`` and then continues with the one it has.
     """
+
+    digest_name: ClassVar[str] = "ActivitySettings"
 
     swing: Annotated[float, Meta(ge=1, le=1e6)] = 4.0
     peak_hour: Annotated[float, Meta(ge=0, lt=24)] = 9.0

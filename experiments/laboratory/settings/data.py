@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
@@ -17,6 +17,8 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 class UserGroup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Some of the synthetic users, such as those of a region: their ``share``, and how they search."""
+
+    digest_name: ClassVar[str] = "UserGroup"
 
     share: Annotated[float, Meta(gt=0, le=1)]
     population: PopulationSettings = PopulationSettings()
@@ -50,6 +52,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Raises:
         InvalidSettings: not exactly one source, settings of another source, or no examples left to train on.
     """
+
+    digest_name: ClassVar[str] = "Data"
 
     name: str | None = None
     settings: dict[str, Any] = {}

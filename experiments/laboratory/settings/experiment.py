@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -26,6 +26,8 @@ Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 class Experiment(Struct, frozen=True, kw_only=True):
     """A whole experiment: ``seeds`` are the repetitions, ``variants`` what is compared, by name in the file's order."""
+
+    digest_name: ClassVar[str] = "Experiment"
 
     name: Name
     seeds: tuple[Seed, ...]

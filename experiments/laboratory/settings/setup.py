@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -54,6 +54,8 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         baseline_iterations: the most iterations of those that learn.
     """
 
+    digest_name: ClassVar[str] = "Evaluation"
+
     every: Annotated[int, Meta(ge=1)] = 1
     local: bool = False
     trained: bool = False
@@ -81,6 +83,8 @@ class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Raises:
         InvalidSettings: neither is given.
     """
+
+    digest_name: ClassVar[str] = "EarlyStopping"
 
     metric: str = "loss"
     patience: Annotated[int, Meta(ge=1)] | None = None
@@ -160,6 +164,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Raises:
         InvalidSettings: settings that exclude each other.
     """
+
+    digest_name: ClassVar[str] = "Setup"
 
     model: dict[str, Any]
     data: Data
