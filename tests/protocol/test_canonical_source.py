@@ -13,9 +13,9 @@ import pytest
 from msgspec import Struct
 
 from fedping.protocol.canonical_source import canonical_source
-from fedping.protocol.extensions import KINDS, Extension, Own, all_of, recorded, with_recorded_code
+from fedping.protocol.extensions import Extension, Own, all_of, recorded, with_recorded_code
 from fedping.protocol.source import RECORDED_AS, digest_as_written, source_digest
-from tests.support.copies import ROOMS, copied_program, outside
+from tests.support.copies import ROOMS, ROOT, copied_program, outside
 
 AS_WRITTEN = '''
 def lion(spec: Spec, *, rate: float = 0.1) -> Link:
@@ -123,11 +123,20 @@ def test_our_own_algorithms_keep_the_digests_that_documents_have() -> None:
     assert {each.code for each in ours.values()} == {*RECORDED_AS.values()}
 
 
-PRINTED = """
-import json
+IDENTITIES = """
+import json, sys
+from pathlib import Path
+from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.protocol.extensions import KINDS, all_of
-print(json.dumps({f"{kind} {each.name}": each.code for kind in KINDS for each in all_of(kind)}))
+from fedping.protocol.study import study_from_toml
+
+found = {f"{kind} {each.name}": each.code for kind in KINDS for each in all_of(kind)}
+for file in map(Path, sys.argv[1:]):
+    is_study = "[[arms]]" in file.read_text()
+    found[file.name] = study_from_toml(file, new=True).digest if is_study else experiment_from_toml(file).digest
+print(json.dumps(found))
 """
+"""Prints the identities of extensions, and of the files that it is given."""
 
 
 class _Bare(ast.NodeTransformer):
@@ -152,9 +161,28 @@ def bare_files(root: Path) -> Iterator[Path]:
 def test_a_program_without_docstrings_and_comments_records_the_same_identities(tmp_path: Path) -> None:
     copy = copied_program(tmp_path / "program")
     assert len(list(bare_files(copy))) > 300
-    done = subprocess.run([sys.executable, "-c", PRINTED], **outside(copy), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {f"{kind} {each.name}": each.code for kind in KINDS for each in all_of(kind)}
+    files = [ROOT / f"experiments/{name}.toml" for name in ("firefox_2018", "linear", "breast_cancer")]
+    files.append(with_scaffold(tmp_path))
+    found = []
+    for where in (outside(copy), {"cwd": ROOT}):
+        command = [sys.executable, "-c", IDENTITIES, *map(str, files)]
+        done = subprocess.run(command, **where, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1]
+    assert {"client_algorithm scaffold", "firefox_2018.toml", "scaffold.toml"} <= found[0].keys()
+
+
+def with_scaffold(folder: Path) -> Path:
+    """Write an experiment that names an extension."""
+    file = folder / "scaffold.toml"
+    file.write_text(
+        'rounds = 1\nmodel = { name = "logistic-regression" }\ndata = { name = "breast-cancer" }\n'
+        'partition = { partition = "iid", clients = 3 }\n'
+        'training = { algorithm = "scaffold", rate = 0.1, epochs = 1 }\n'
+        'server = { optimizer = { optimizer = "gradient_descent", rate = 1.0 } }\n'
+    )
+    return file
 
 
 def as_extension(code: str, as_written: str) -> Extension:
