@@ -130,7 +130,11 @@ def unpacked_zstd(ingest: IngestApp, body: bytes) -> bytes:
         return unzstd(body, 4 * MIB, Room(ingest.services.memory.working, lambda size: 0, held))
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b"{}") + bytes(9) + b"x", bytes(9), bytes(9) + gzip.compress(b"{}")])
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(b"{}") + bytes(9) + b"x", bytes(9), bytes(9) + gzip.compress(b"{}")],
+    ids=["a byte behind", "nothing but", "before"],
+)
 def test_what_only_looks_like_padding_is_refused(ingest: IngestApp, body: bytes) -> None:
     assert one(ingest, body, headers={"Content-Encoding": "gzip"}).status_code == 400
     assert ingest.totals()["rejected.decompression"] == 1
