@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
+from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.place import Place, place_of
 from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
@@ -87,7 +88,8 @@ def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
         return study
     stored = store.study(study.name)
     bare = replace(stored, pieces=())
-    return stored if any(replace(each, pieces=()) == bare for each in (study, *as_once_new(written))) else study
+    ways = (with_recorded_code(replace(each, pieces=()), bare) for each in (study, *as_once_new(written)))
+    return stored if any(each == bare for each in ways) else study
 
 
 def _check_room(study: Study) -> None:

@@ -7,6 +7,7 @@ each of them. Digests of code are made of it, so no change here may change the f
 from __future__ import annotations
 
 import ast
+import sys
 from typing import Any, NamedTuple
 
 _SILENT_DECORATORS = frozenset(
@@ -41,21 +42,49 @@ class CanonicalSource(NamedTuple):
     names: frozenset[str]
 
 
-def canonical_source(source: str) -> CanonicalSource:
+def canonical_source(source: str, *, reads_settings: bool = False) -> CanonicalSource:
     """Return the canonical form of the source of a function, a class or a module.
 
     Docstrings stay if the source names something that reads them, such as ``__doc__``. Annotations stay in a class that
     has a decorator or a base class, such as a dataclass, in functions with a decorator that may read them, and
     everywhere if the source names something that reads them, such as ``__annotations__``.
 
+    Args:
+        source: the source.
+        reads_settings: whether annotations of keyword-only parameters are read of the function, or of the ``__init__``
+            of the class, as fedping reads those of an extension.
+
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: it is no Python, or is nested too deeply.
     """
-    tree = ast.parse(source)
-    mentioned = _mentioned(tree)
-    tree = _WhatRuns(bool(mentioned & _DOCSTRING_READERS), bool(mentioned & _ANNOTATION_READERS)).visit(tree)
-    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return CanonicalSource(_form(tree), names)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))  # or the form would depend on how deep the caller is
+    try:
+        tree = ast.parse(source)
+        mentioned = _mentioned(tree)
+        settings = _with_settings(tree) if reads_settings else None
+        tree = _WhatRuns(bool(mentioned & _DOCSTRING_READERS), bool(mentioned & _ANNOTATION_READERS), settings).visit(
+            tree
+        )
+        names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        return CanonicalSource(_form(tree), names)
+    except (RecursionError, MemoryError):
+        raise SyntaxError("it is nested too deeply") from None
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+_DEEPEST = 20_000
+"""Calls within each other; a chain of 1,000 ``elif`` takes some 5,000."""
+
+
+def _with_settings(tree: ast.Module) -> ast.AST | None:
+    """Return the outermost function, or the ``__init__`` of the outermost class."""
+    found = tree.body[0] if tree.body else None
+    if isinstance(found, ast.ClassDef):
+        methods = (each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+        return next(methods, None)
+    return found
 
 
 def _mentioned(tree: ast.AST) -> set[str]:
@@ -71,8 +100,8 @@ def _mentioned(tree: ast.AST) -> set[str]:
 class _WhatRuns(ast.NodeTransformer):
     """Takes out of a tree what does not run."""
 
-    def __init__(self, keeps_docstrings: bool, keeps_annotations: bool) -> None:
-        self._docstrings, self._all_annotations = keeps_docstrings, keeps_annotations
+    def __init__(self, keeps_docstrings: bool, keeps_annotations: bool, settings: ast.AST | None) -> None:
+        self._docstrings, self._all_annotations, self._settings = keeps_docstrings, keeps_annotations, settings
         self._annotations = keeps_annotations
 
     def visit_Module(self, node: ast.Module) -> Any:
@@ -89,7 +118,8 @@ class _WhatRuns(ast.NodeTransformer):
         if not are_read:
             node.returns = None
             arguments = node.args
-            for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            keywords = () if node is self._settings else arguments.kwonlyargs
+            for each in (*arguments.posonlyargs, *arguments.args, *keywords):
                 each.annotation = None
             for star in (arguments.vararg, arguments.kwarg):
                 if star is not None:
@@ -152,13 +182,25 @@ def _last_name(node: ast.expr) -> str:
 
 def _form(value: Any) -> str:
     """Return a tree as text: fields by name, those that are empty left out, as a newer Python adds some."""
-    match value:
-        case ast.Constant(value=constant):
-            return f"{type(constant).__name__}:{constant!a}"
-        case ast.AST():
-            fields = ((name, getattr(value, name, None)) for name in sorted(value._fields) if name not in _NOT_RUN)
-            said = ",".join(f"{name}={_form(each)}" for name, each in fields if each is not None and each != [])
-            return f"{type(value).__name__}({said})"
-        case list():
-            return f"[{','.join(map(_form, value))}]"
+    if isinstance(value, ast.Constant):
+        constant = value.value
+        if isinstance(constant, int) and constant.bit_length() > _LONGEST_DECIMAL:
+            return f"int:{constant:#x}"
+        return f"{type(constant).__name__}:{constant!a}"
+    if isinstance(value, ast.AST):
+        fields = []
+        for name in sorted(value._fields):
+            item = getattr(value, name, None)
+            if name not in _NOT_RUN and item is not None and item != []:
+                fields.append(f"{name}={_form(item)}")
+        return f"{type(value).__name__}({','.join(fields)})"
+    if isinstance(value, list):
+        items = []
+        for item in value:
+            items.append(_form(item))  # noqa: PERF401 - a comprehension would take room on the stack of C
+        return f"[{','.join(items)}]"
     return ascii(value)
+
+
+_LONGEST_DECIMAL = 10_000
+"""Bits of the longest number that is written in decimal, which Python refuses of longer ones."""

@@ -229,7 +229,7 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
             f"{there} is registered twice, by {'.'.join(_place(there.make))} and by {'.'.join(_place(make))}; rename "
             "one, or uninstall one of the packages"
         )
-    codes = source_digest(make, name), digest_as_written(make, name)
+    codes = source_digest(make, name, reads_settings=True), digest_as_written(make, name)
     extension = _extension(kind, name, make, codes, _keywords(name, make))
     _registered[kind, name] = extension
     return extension

@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -26,7 +27,7 @@ Form: TypeAlias = Callable[[str], CanonicalSource]
 """What is hashed of a source, and the names in it."""
 
 
-def source_digest(of: Callable[..., Any], name: str) -> str:
+def source_digest(of: Callable[..., Any], name: str, *, reads_settings: bool = False) -> str:
     """Return the SHA-256 (hexadecimal) of a function's or class's source and of what it uses of its own package.
 
     That is what its source names, at the top of its module or in the function around it: functions, classes and modules
@@ -34,10 +35,15 @@ def source_digest(of: Callable[..., Any], name: str) -> str:
     sets and dicts of such. It is the same whether its file is run as a script or imported, in a notebook, and on every
     Python; comments, docstrings, annotations that no code reads, and formatting do not matter.
 
+    Args:
+        of: the function or class.
+        name: its name, for errors.
+        reads_settings: whether the annotations of its keyword-only parameters are read, as those of an extension.
+
     Raises:
         InvalidSettings: the source cannot be read.
     """
-    digest = _digest(of, name, canonical_source)
+    digest = _digest(of, name, canonical_source, partial(canonical_source, reads_settings=reads_settings))
     return RECORDED_AS.get(digest, digest)
 
 
@@ -178,15 +184,17 @@ def _as_written(source: str) -> CanonicalSource:
     )
 
 
-def _digest(of: Callable[..., Any], name: str, form: Form) -> str:
-    sources = dict(_sources(of, name, form, set()))
+def _digest(of: Callable[..., Any], name: str, form: Form, form_of_it: Form | None = None) -> str:
+    sources = dict(_sources(of, name, form, set(), form_of_it))
     return hashlib.sha256("\0".join(sources[key] for key in sorted(sources)).encode()).hexdigest()
 
 
-def _sources(of: Any, name: str, form: Form, seen: set[int]) -> Iterator[tuple[str, str]]:
+def _sources(
+    of: Any, name: str, form: Form, seen: set[int], form_of_it: Form | None = None
+) -> Iterator[tuple[str, str]]:
     seen.add(id(of))
     try:
-        source, used = form(textwrap.dedent(_source(of)))
+        source, used = (form_of_it or form)(textwrap.dedent(_source(of)))
     except (OSError, TypeError, SyntaxError) as error:
         raise InvalidSettings(
             f"the source of the extension '{name}' cannot be read, and its digest is part of what is written down; "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.privacy import Central, Privacy
 from fedping.protocol.study import Line, Study
 
@@ -150,7 +151,7 @@ def stored_with_noise(store: ModelStore, written: Study) -> Study | None:
     if written.name not in store.studies():
         return None
     stored = store.study(written.name)
-    return stored if without_derived_noise(stored, written) == written else None
+    return stored if without_derived_noise(stored, written) == with_recorded_code(written, stored) else None
 
 
 def _central(line: Line) -> Central | None:

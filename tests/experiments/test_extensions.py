@@ -25,6 +25,7 @@ import fedping as product
 from fedping.client_sim.models import model_for
 from fedping.client_sim.population.synthetic import true_weights
 from fedping.client_sim.sampling import sampler_for
+from fedping.creating import as_stored
 from fedping.dashboard.runs.form.nodes import choices_of, fields_of
 from fedping.dashboard.runs.form.schema import laboratory_form, laboratory_nodes
 from fedping.dashboard.runs.form.values import filled_form, tables_of
@@ -203,7 +204,7 @@ def test_what_an_earlier_fedping_recorded_of_the_text_goes_on_as_the_same_code(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(extensions, "source_digest", extensions.digest_as_written)
+        earlier.setattr(extensions, "source_digest", lambda make, name, **_: extensions.digest_as_written(make, name))
         forget()
         before, out = experiment(where="files"), tmp_path / "out"
         summary = run(before, out)
@@ -221,6 +222,8 @@ def test_what_an_earlier_fedping_recorded_of_the_text_goes_on_as_the_same_code(
     again = small_study_of(now)
     assert again != study
     assert not store.create_study(again, first_versions(again, created=WHEN, code_version="2"))
+    stored = store.study(study.name)
+    assert as_stored(store, again, again) == stored
     install(site, SOURCE.read_text().replace("SMALLEST = 1e-12", "SMALLEST = 1e-11"))
     forget()
     with pytest.raises(OtherRun, match="other code of an extension"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from fedping.protocol.canonical_source import canonical_source
+from fedping.protocol.canonical_source import CanonicalSource, canonical_source
 from fedping.protocol.extensions import Extension, Own, all_of, recorded, with_recorded_code
 from fedping.protocol.source import RECORDED_AS, digest_as_written, source_digest
 from tests.support.copies import ROOMS, ROOT, copied_program, outside
@@ -96,6 +96,35 @@ def test_docstrings_and_annotations_that_code_reads_count(source: str, changed: 
 )
 def test_those_that_no_code_reads_do_not(source: str, changed: str) -> None:
     assert canonical_source(source) == canonical_source(changed)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x: int, *, ks: list[int]): return ks",
+        "class A:\n    def __init__(self, y: str, *, ks: list[int]):\n        self.ks = ks",
+    ],
+)
+def test_annotations_of_settings_count_where_they_are_read(source: str) -> None:
+    other = source.replace("list[int]", "set[int]")
+    assert canonical_source(source) == canonical_source(other)
+    assert canonical_source(source, reads_settings=True).text != canonical_source(other, reads_settings=True).text
+    untyped = source.replace(": int", "").replace(": str", "")
+    assert canonical_source(source, reads_settings=True) == canonical_source(untyped, reads_settings=True)
+
+
+def test_code_may_be_nested_deeply_and_that_does_not_depend_on_the_caller() -> None:
+    branches = "".join(f"    elif x == {n}:\n        y = {n}\n" for n in range(800))
+    source = f"def f(x):\n    if x:\n        y = 0\n{branches}    return {' + '.join(['x'] * 800)}\n"
+    form = canonical_source(source)
+
+    def deeper(calls: int) -> CanonicalSource:
+        return canonical_source(source) if calls == 0 else deeper(calls - 1)
+
+    assert deeper(500) == form
+    assert canonical_source(f"x = {16**5000:#x}").text != canonical_source(f"x = {16**5000 + 1:#x}").text
+    with pytest.raises(SyntaxError):
+        canonical_source(f"x = {'-' * 100_000}1")
 
 
 def test_the_form_of_what_exists_stays() -> None:
