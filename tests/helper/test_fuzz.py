@@ -17,7 +17,7 @@ from fedping.protocol.sharing.signing import SIGNATURE_BYTES, identity_of, signa
 from tests.support.effort import few_or_all
 from tests.support.helping import HELPER, LEADER, NOW, WHEN, Counted, Helping, answer_in, clients_of, joined, numbers
 
-INPUTS = few_or_all(2_000, 100_000)
+INPUTS = few_or_all(1_000, 100_000)
 CLIENTS, LEAST = 5, 3
 
 JUNK: list[Any] = [

@@ -149,7 +149,7 @@ def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 laws = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=few_or_all(30, 100)
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=few_or_all(20, 100)
 )
 
 
@@ -318,7 +318,7 @@ def engine(spark: "SparkSession") -> SparkEngine:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("tasks", [1, 2, 5, 16])
+@pytest.mark.parametrize("tasks", [2, 5, *(pytest.param(tasks, marks=pytest.mark.long) for tasks in (1, 16))])
 @pytest.mark.parametrize("rows_per_file", [900, 6000], ids=["small files", "files in shards"])
 def test_spark_and_numpy_agree_to_the_last_bit(
     tmp_path: Path, engine: SparkEngine, tasks: int, rows_per_file: int, monkeypatch: pytest.MonkeyPatch

@@ -136,7 +136,7 @@ def test_spark_tells_of_flipped_bits_too(tmp_path: Path, shards: bool, spark: "S
     path = landed(tmp_path, shards=shards)
     data, engine = path.read_bytes(), SparkEngine(lambda: nullcontext(spark))
     whole = aggregated(path, NumpyEngine())
-    for bit in bits(len(data), few_or_all(12, 200), seed=8):
+    for bit in bits(len(data), few_or_all(6, 200), seed=8):
         path.write_bytes(flipped(data, bit))
         same_or_told(lambda: aggregated(path, engine) == whole, path, bit)
 

@@ -38,6 +38,7 @@ from fedping.server_jobs.round.work import rules_for, tasks_for
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 from tests.server_jobs.test_round_kill import AFTER_THE_LINK, BEFORE_THE_LINK, KILLED, finish, start, undated
+from tests.support.effort import in_full
 from tests.support.landed import landed_table
 from tests.support.rounds import FIRST_MS, WHEN, store_with, work_of
 from tests.support.versions import small_study
@@ -199,8 +200,14 @@ def test_masks_go_through_other_pipelines_as_what_they_decode_to(pipeline: Pipel
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("piece_bytes", "names"), [(PIECE_BYTES, [*UPLOADS]), (2000, ["mask", "steps"])], ids=["at once", "in pieces"]
+    ("piece_bytes", "names"),
+    [
+        (PIECE_BYTES, [*UPLOADS] if in_full() else ["float32", "mask, then steps", "rotation, then levels"]),
+        (2000, ["mask"]),
+    ],
+    ids=["at once", "in pieces"],
 )
 def test_spark_comes_to_the_same_bits(
     piece_bytes: int, names: list[str], spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -344,7 +351,10 @@ def test_limits_of_a_line_hold_for_what_a_rotation_is_undone_to(tmp_path: Path) 
     assert (found.counts["used"], found.counts["bad_update"]) == (10, 3)
 
 
-@pytest.mark.parametrize("moment", [BEFORE_THE_LINK[2], BEFORE_THE_LINK[-1], AFTER_THE_LINK[0]])
+@pytest.mark.parametrize(
+    "moment",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in (BEFORE_THE_LINK[2], AFTER_THE_LINK[0])), "link"],
+)
 def test_a_killed_round_over_encoded_updates_is_repeated_to_the_same_version(moment: str, tmp_path: Path) -> None:
     study = study_with(UPLOADS["mask, then steps"])
     land(tmp_path / "landing", table_with(*payloads_of(study, updates_of(60))))

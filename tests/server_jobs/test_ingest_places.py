@@ -26,7 +26,10 @@ from tests.support.rounds import store_with
 from tests.support.versions import WHEN
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077], ids=lambda mask: f"umask {mask:03o}")
+@pytest.fixture(
+    params=[0o000, *(pytest.param(mask, marks=pytest.mark.long) for mask in (0o022, 0o077))],
+    ids=lambda mask: f"umask {mask:03o}",
+)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     try:

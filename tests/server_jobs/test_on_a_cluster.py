@@ -341,6 +341,7 @@ def packed(folder: Path, archive: Path) -> Path:
 # --- YARN, as far as there is one ---
 
 
+@pytest.mark.long
 def test_yarn_without_its_settings_is_told_in_a_sentence(place: Place) -> None:
     ran = place.start("round", "--master", "yarn")
     assert ran.ended() == 1

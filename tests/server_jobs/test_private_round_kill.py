@@ -17,6 +17,8 @@ from tests.support.rounds import store_with
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9
+BETWEEN = ("repaired", "listed", "aggregated", "stepped", "replace", "replaced")
+"""Moments between those at which something of a private round stays."""
 
 
 def run(moment: str, folder: Path) -> int:
@@ -37,7 +39,10 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "moment",
-    ["repaired", "listed", "aggregated", "drawn", "stepped", "link", "linked", "replace", "replaced", "published"],
+    [
+        *("drawn", "link", "linked", "published"),
+        *(pytest.param(each, marks=pytest.mark.long) for each in BETWEEN),
+    ],
 )
 def test_a_private_round_killed_anywhere_releases_a_version_once(begun: Path, tmp_path: Path, moment: str) -> None:
     shutil.copytree(begun, tmp_path, dirs_exist_ok=True)

@@ -83,7 +83,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
     ("command", "number", "code"),
     [
         ("round", signal.SIGTERM, 143),
-        ("schedule", signal.SIGINT, 0),
+        pytest.param("schedule", signal.SIGINT, 0, marks=pytest.mark.long),
         pytest.param("round", signal.SIGINT, 130, marks=pytest.mark.long),
         pytest.param("schedule", signal.SIGTERM, 0, marks=pytest.mark.long),
     ],
@@ -107,9 +107,10 @@ def test_a_master_that_is_away_is_told_in_a_sentence(place: Place) -> None:
     assert "Spark did not start on master spark://127.0.0.1:9: it does not answer" in ran.sentence()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", BOTH)
 def test_a_signal_ends_a_round_that_waits_for_its_master(place: Place, number: int) -> None:
     ran = place.start("round", "--master", "spark://127.0.0.1:9")
     ran.wait_until(lambda: ran.runs("org.apache.spark.deploy.SparkSubmit"))

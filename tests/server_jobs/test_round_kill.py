@@ -70,7 +70,17 @@ BEFORE_THE_LINK = ("repaired", "listed", "aggregated", "stepped", "link")
 AFTER_THE_LINK = ("linked", "replace", "replaced", "published")
 
 
-@pytest.mark.parametrize("moment", BEFORE_THE_LINK + AFTER_THE_LINK)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *("link", "linked", "replaced"),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in BEFORE_THE_LINK + AFTER_THE_LINK
+            if each not in ("link", "linked", "replaced")
+        ),
+    ],
+)
 def test_a_round_killed_at_any_step_is_repeated_to_the_same_version(
     ready: Path, undisturbed: tuple[Path, Version], moment: str
 ) -> None:

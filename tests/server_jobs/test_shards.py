@@ -294,7 +294,9 @@ def test_pieces_of_small_blocks_are_as_ever() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("collected", [0, 2**40], ids=["by way of the disk", "at once"])
+@pytest.mark.parametrize(
+    "collected", [0, pytest.param(2**40, marks=pytest.mark.long)], ids=["by way of the disk", "at once"]
+)
 def test_spark_and_numpy_agree_to_the_last_bit_on_many_shards(
     tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, collected: int
 ) -> None:

@@ -64,12 +64,17 @@ def expect_one_version(folder: Path, server: HelperServer, vectors: np.ndarray) 
     assert recompute(store, folder / "landing", "private", "main", 1, NumpyEngine()).identical
 
 
+AROUND_WHAT_STAYS = ("link", "linked", "answered", "second_link", "second_linked", "deleted")
+"""Before and after the request, the answer and the version get their names, and when the pings are gone."""
+
+BETWEEN = (
+    *("repaired", "listed", "summed", "asked", "replace", "replaced", "aggregated", "drawn", "stepped"),
+    *("published", "forgotten"),
+)
+
+
 @pytest.mark.parametrize(
-    "moment",
-    [
-        *("repaired", "listed", "summed", "link", "linked", "asked", "replace", "replaced", "answered", "aggregated"),
-        *("drawn", "stepped", "second_link", "second_linked", "published", "deleted", "forgotten"),
-    ],
+    "moment", [*AROUND_WHAT_STAYS, *(pytest.param(each, marks=pytest.mark.long) for each in BETWEEN)]
 )
 def test_a_round_of_shares_killed_anywhere_makes_one_version(
     line: SharedLine, tmp_path: Path, server: HelperServer, moment: str
@@ -87,7 +92,12 @@ def test_a_round_of_shares_killed_anywhere_makes_one_version(
 
 @pytest.mark.parametrize(
     ("asking", "moment"),
-    [(True, "linked"), (True, "asked"), *((False, each) for each in ("answered", "stepped", "linked", "published"))],
+    [
+        (True, "linked"),
+        (False, "linked"),
+        pytest.param(True, "asked", marks=pytest.mark.long),
+        *(pytest.param(False, each, marks=pytest.mark.long) for each in ("answered", "stepped", "published")),
+    ],
 )
 def test_a_round_by_files_killed_anywhere_makes_one_version(
     line: SharedLine, tmp_path: Path, server: HelperServer, asking: bool, moment: str

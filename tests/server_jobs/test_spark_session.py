@@ -28,6 +28,7 @@ from tests.support.processes import left_over, marked, new_mark, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_shared_session")]
 ROOT = Path(__file__).parents[2]
+ZONE = "spark.sql.session.timeZone"
 
 
 def row_counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -63,25 +64,32 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return made
 
 
-def test_a_session_computes_and_leaves_nothing(
+def test_a_session_computes_by_the_operators_options_and_leaves_nothing(
     tmp_path: Path, mark: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     paths = parquet_files(tmp_path / "data", [3, 5, 7])
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     before = dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)
+    ours = SparkSettings(master="local[3]", conf={"spark.sql.shuffle.partitions": "3", ZONE: "UTC"})
+    theirs = f"--master local[1] --conf {ZONE}=Asia/Tokyo pyspark-shell"
 
-    for settings in (SparkSettings(cpus=2), SparkSettings(cpus=1, conf={"spark.sql.shuffle.partitions": "3"})):
+    for settings, of_the_operator in ((SparkSettings(cpus=2), ""), (ours, theirs)):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", of_the_operator)
         with spark_session(settings) as session:
             frame = session.createDataFrame([(path,) for path in paths], "path string").repartition(2)
             assert sum(row.rows for row in frame.mapInArrow(row_counts, "rows long").collect()) == 15
-            assert session.sparkContext.defaultParallelism == settings.cpus
+            assert session.sparkContext.master == ("local[1]" if of_the_operator else "local[2]")
             expected = settings.conf.get("spark.sql.shuffle.partitions", "2")
             assert session.conf.get("spark.sql.shuffle.partitions") == expected
             assert signal.getsignal(signal.SIGINT) == before[2]
             assert any("java" in command for command in marked(mark).values())
+            if of_the_operator:
+                assert session.conf.get(ZONE) == "Asia/Tokyo", "the operator's options win over settings"
+        assert os.environ["PYSPARK_SUBMIT_ARGS"] == of_the_operator
         assert not left_over(mark, seconds=2)
 
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
     assert not set(before[0].items()) ^ set(os.environ.items())
     assert (sys.path, signal.getsignal(signal.SIGINT)) == before[1:]
     assert not list((tmp_path / "cwd").iterdir())
@@ -254,6 +262,7 @@ def test_a_killed_python_takes_the_jvm_and_the_workers_with_it(
     assert not left_over(mark)
 
 
+@pytest.mark.long
 def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
     tmp_path: Path, slow_job: subprocess.Popen[str], mark: dict[str, str]
 ) -> None:
@@ -268,10 +277,10 @@ def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
 @pytest.mark.parametrize(
     ("stage", "after"),
     [
-        ("spark-class", 0.0),
         ("launcher.Main", 0.0),
-        ("/bin/java -cp", 0.0),
         ("/bin/java -cp", 0.8),
+        pytest.param("spark-class", 0.0, marks=pytest.mark.long),
+        pytest.param("/bin/java -cp", 0.0, marks=pytest.mark.long),
         *(pytest.param("/bin/java -cp", tenths / 10, marks=pytest.mark.long) for tenths in range(4, 25, 6)),
     ],
 )
@@ -308,6 +317,7 @@ def test_a_process_that_ignores_control_c_goes_on_ignoring_it(tmp_path: Path, ma
     assert not left_over(mark, seconds=2)
 
 
+@pytest.mark.long
 def test_under_spark_submit_the_settings_of_its_command_line_stand(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -325,13 +335,6 @@ def test_under_spark_submit_the_settings_of_its_command_line_stand(tmp_path: Pat
     assert ran.returncode == 0, ran.stderr
     assert "got local[1] theirs 4" in ran.stdout
     assert not left_over(mark, seconds=5)
-
-
-def test_options_of_the_operator_win_over_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[1] --conf spark.sql.shuffle.partitions=9 pyspark-shell")
-    with spark_session(SparkSettings(master="local[3]")) as session:
-        assert session.sparkContext.master == "local[1]"
-        assert session.conf.get("spark.sql.shuffle.partitions") == "9"
 
 
 @pytest.mark.long

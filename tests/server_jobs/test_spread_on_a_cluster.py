@@ -48,6 +48,7 @@ def local(words: list[str], folder: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.long
 def test_a_study_comes_to_the_same_bytes_though_its_executors_are_killed(cluster: Cluster, tmp_path: Path) -> None:
     file = experiment_file(tmp_path, clients=6000, iterations=2, ticks=4)
     words = ["simulate", str(file), "--out"]

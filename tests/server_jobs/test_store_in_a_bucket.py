@@ -43,6 +43,7 @@ from tests.support.versions import after
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, ROUNDS = 20, 3
+ODD_NAMES = ("study/", "study//x", "../study", "a//b", "study/../study", ".", "..")
 
 
 @pytest.fixture(params=["s3"])
@@ -53,6 +54,9 @@ def bucket(request: pytest.FixtureRequest, object_servers: Callable[[str], str])
 
 
 of_each_service = pytest.mark.parametrize("bucket", SCHEMES, indirect=True)
+of_s3_and_others_at_length = pytest.mark.parametrize(
+    "bucket", ["s3", *(pytest.param(scheme, marks=pytest.mark.long) for scheme in SCHEMES[1:])], indirect=True
+)
 
 
 def small_study() -> Study:
@@ -104,6 +108,7 @@ def test_a_bucket_gets_the_versions_of_a_folder_and_serves_them(tmp_path: Path, 
 
 @of_each_service
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_makes_the_same_versions_in_a_bucket(tmp_path: Path, bucket: Bucket, spark: Any) -> None:
     from fedping.server_jobs.round.spark_engine import SparkEngine
 
@@ -159,8 +164,13 @@ def test_a_study_moves_into_a_bucket_and_back(
             assert main(again) == 0
 
 
-@pytest.mark.parametrize("name", ["study/", "study//x", "../study", "a//b", "study/../study", ".", ".."])
-@pytest.mark.parametrize("is_near", [True, False])
+@pytest.mark.parametrize(
+    ("is_near", "name"),
+    [
+        *((True, name) for name in ODD_NAMES),
+        *(pytest.param(False, name, marks=[] if name == "../study" else pytest.mark.long) for name in ODD_NAMES),
+    ],
+)
 def test_a_name_that_no_study_can_have_is_told_in_one_sentence(
     tmp_path: Path, bucket: Bucket, name: str, is_near: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,12 +226,12 @@ def test_a_copy_that_is_brought_up_to_date_carries_nothing_twice(tmp_path: Path,
 
 def test_a_history_costs_two_requests_a_version(tmp_path: Path, bucket: Bucket) -> None:
     store = store_with(place_of(bucket.url), small_study())
-    for _ in range(20):
+    for _ in range(8):
         store.publish(after(store.head("study", "main")))
     before = bucket.seen()
     history = LineHistory(place_of(bucket.url), "study", "main")
-    assert len(history.look(lambda known: known.page(-1, lambda: False)).rows) == 21
-    assert sum(bucket.seen()[each] - before[each] for each in ("GET", "HEAD")) <= 2 * 21 + 20
+    assert len(history.look(lambda known: known.page(-1, lambda: False)).rows) == 9
+    assert sum(bucket.seen()[each] - before[each] for each in ("GET", "HEAD")) <= 2 * 9 + 10
 
 
 def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bucket: Bucket) -> None:
@@ -249,7 +259,7 @@ run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), clock=lambda
 """
 
 
-@of_each_service
+@of_s3_and_others_at_length
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: Path, bucket: Bucket) -> None:
@@ -307,7 +317,7 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
         assert counted("pings_landed_total") == 7
 
 
-@pytest.mark.parametrize("kind", ["error", "hangs"])
+@pytest.mark.parametrize("kind", [pytest.param("error", marks=pytest.mark.long), "hangs"])
 def test_nobody_waits_for_a_bucket_that_is_away(
     kind: str, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,7 +499,7 @@ def test_the_guide_can_be_typed(
                 continue
             assert words.pop(0) == "fedping"
             if words[0] == "ingest":
-                options = ["--journal", str(tmp_path / "journal")]
+                options = ["--journal", str(tmp_path / "journal"), "--workers", "1"]
                 places = (os.environ["FEDPING_STORE"], os.environ["FEDPING_LANDING"])
                 ingest = stack.enter_context(running_ingest(*places, *options))  # type: ignore[arg-type]
             elif words[0] == "fleet":
