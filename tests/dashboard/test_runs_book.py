@@ -23,7 +23,7 @@ from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.watched import ended, noted
 
 QUICK = b'rounds = 3\n[model]\nname = "linear-15"\n[data]\nusers = 20\njudges = 10\n[evaluation]\nbaselines = []\n'
-LONG = QUICK.replace(b"rounds = 3", b"rounds = 1000000").replace(b"users = 20", b"users = 200")
+LONG = QUICK.replace(b"rounds = 3", b"rounds = 1000000").replace(b"users = 20", b"users = 2000")
 WRONG = QUICK.replace(b"users = 20", b"users = 0")
 
 
