@@ -9,10 +9,13 @@ from fedping.analysis.statistics.fragility import mean_fragility, rank_fragility
 from fedping.analysis.statistics.looks import (
     CORRECTIONS,
     FEWEST_CLIENTS,
+    FEWEST_OTHERS,
     Correction,
     bonferroni,
     confidence_sequence,
+    decides,
     deciding_level,
+    fewest_clients,
     holm,
 )
 from fedping.analysis.statistics.means import (
@@ -36,6 +39,7 @@ from fedping.analysis.statistics.ranks import (
 __all__ = [
     "CORRECTIONS",
     "FEWEST_CLIENTS",
+    "FEWEST_OTHERS",
     "ClientSums",
     "Correction",
     "Estimate",
@@ -46,7 +50,9 @@ __all__ = [
     "bounded_sequence",
     "clustered_difference",
     "confidence_sequence",
+    "decides",
     "deciding_level",
+    "fewest_clients",
     "hodges_lehmann",
     "holm",
     "mann_whitney",

@@ -52,11 +52,34 @@ def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correctio
 
 
 FEWEST_CLIENTS = 200
-"""Clients in each arm below which :func:`confidence_sequence` decides nothing.
+"""Clients in each arm below which :func:`confidence_sequence` decides nothing; see :func:`fewest_clients`.
 
 It is valid in the limit of many clients. With fewer, the measured variance is too often too small by chance: looks from
 two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
 """
+
+FEWEST_OTHERS = 50
+"""Clients in each arm that differ from its most common value, below which the sequence decides nothing either.
+
+With fewer the variance hangs on a handful of clients: of arms 49 to 1, looks at a share of 1 in 1,000 were wrong in
+75 % of simulated studies.
+"""
+
+
+def fewest_clients(a: ValueCounts, b: ValueCounts) -> int:
+    """Return the clients in each arm below which :func:`confidence_sequence` decides nothing.
+
+    A small arm beside a large one needs more of them, as its variance alone counts: of arms 9 to 1, looks from 200
+    clients on were wrong in up to 10 % of simulated studies of lognormal values (σ = 1.5), and from 1,800 on in 4 %.
+    """
+    return math.ceil(FEWEST_CLIENTS * max(a.n, b.n) / min(a.n, b.n))
+
+
+def decides(a: ValueCounts, b: ValueCounts) -> bool:
+    """Return whether there are enough clients for :func:`confidence_sequence` to decide anything."""
+    others = min(arm.n - int(arm.counts.max()) for arm in (a, b))
+    return min(a.n, b.n) >= fewest_clients(a, b) and others >= FEWEST_OTHERS
+
 
 LEAST_LEVEL = 1e-12
 """The smallest level of a single test. Confidences are 1 minus a level; a double keeps four digits of this one."""
@@ -71,8 +94,8 @@ def confidence_sequence(
     """Estimate mean(a) - mean(b), with an interval that holds at every look at once.
 
     It is valid if an observation, once counted, never changes and the next one is a new client: one value per client,
-    fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look. Below
-    `FEWEST_CLIENTS` in an arm it is infinite; `fedping.analysis.statistics.bounded` has one that is exact from the
+    fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look. Where
+    :func:`decides` is false it is infinite; `fedping.analysis.statistics.bounded` has one that is exact from the
     first client on, for values with known bounds.
 
     Args:
@@ -89,7 +112,7 @@ def confidence_sequence(
     if planned < 1:
         raise ValueError(f"a sequence is planned for at least one client, not for {planned}")
     value = a.mean - b.mean
-    if min(a.n, b.n) < FEWEST_CLIENTS:
+    if not decides(a, b):
         return Estimate(value, -math.inf, math.inf, confidence)
     error = math.sqrt(a.variance / a.n + b.variance / b.n)
     half = error * boundary(a.n + b.n, 1 - confidence, planned)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from fedping.analysis.statistics import (
     CORRECTIONS,
-    FEWEST_CLIENTS,
+    FEWEST_OTHERS,
     Estimate,
     MannWhitney,
     SampleRatio,
@@ -19,7 +19,9 @@ from fedping.analysis.statistics import (
     bounded_sequence,
     clustered_difference,
     confidence_sequence,
+    decides,
     deciding_level,
+    fewest_clients,
     hodges_lehmann,
     holm,
     mann_whitney,
@@ -139,7 +141,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
     level = deciding_level(p, plan.alpha, plan.correction)
     made = []
     for i, (metric, pair, a, b) in enumerate(tallies):
-        sequence = _sequence(metric, *_firsts(metric, a, b), plan) if plan.interim else None
+        sequence = _sequence(metric, *_firsts(a, b), plan) if plan.interim else None
         finding = _finding(clients[i], corrected[i], sequence, plan.alpha)
         pings = PingLevel(
             (a.pings.mean, b.pings.mean),
@@ -156,7 +158,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
                 log10_holm=holm(p)[i],
                 sequence=sequence,
                 deciding=sequence or rank_interval(clients[i].test, 1 - level),
-                base=b.clients.mean if sequence is None else _firsts(metric, a, b)[1].mean,
+                base=b.clients.mean if sequence is None else _firsts(a, b)[1].mean,
                 finding=finding,
                 fragility=_fragility(metric, a, b, plan, finding, level),
                 too_few=_too_few(metric, a, b) if plan.interim else None,
@@ -179,14 +181,12 @@ def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:
     )
 
 
-def _firsts(metric: Metric, a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
+def _firsts(a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
     """Return the clients' first values that an interim look decides by.
 
-    Between known bounds no value has to be winsorised, and none may be: a value that moves with the quantiles of later
-    clients breaks the guarantee.
+    None is winsorised: a value that moves with the quantiles of later clients breaks the guarantee.
     """
-    if metric.bounds is not None:
-        a, b = a.untrimmed or a, b.untrimmed or b
+    a, b = a.untrimmed or a, b.untrimmed or b
     if a.first is None or b.first is None:
         raise ValueError("an interim look needs each client's first value; count the study with first_values=True")
     return a.first, b.first
@@ -199,12 +199,15 @@ def _sequence(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Est
 
 
 def _too_few(metric: Metric, a: MetricTally, b: MetricTally) -> str | None:
-    fewest = min(arm.n for arm in _firsts(metric, a, b))
-    if metric.bounds is not None or fewest >= FEWEST_CLIENTS:
+    firsts = _firsts(a, b)
+    if metric.bounds is not None or decides(*firsts):
         return None
+    fewest = min(arm.n for arm in firsts)
+    others = min(arm.n - int(arm.counts.max()) for arm in firsts)
     return (
-        f"No interim verdict on {metric.title} below {FEWEST_CLIENTS:,} clients in each arm, of which the smaller has "
-        f"{fewest:,}: without known bounds of its values, the interval holds for many clients only"
+        f"No interim verdict on {metric.title} below {fewest_clients(*firsts):,} clients in each arm (the smaller has "
+        f"{fewest:,}), {FEWEST_OTHERS} of which differ from the most common value (in an arm, {others:,} do): "
+        "without known bounds of its values, the interval holds for many clients only"
     )
 
 
@@ -220,7 +223,7 @@ def _fragility(
         sequence = _sequence(metric, ours, theirs, plan)
         return sequence.excludes(0) and _direction(sequence.value) == finding
 
-    return mean_fragility(*_firsts(metric, a, b), shown)
+    return mean_fragility(*_firsts(a, b), shown)
 
 
 def _finding(clients: ClientLevel, log10_p: float, sequence: Estimate | None, alpha: float) -> Finding:

@@ -17,10 +17,11 @@ from fedping.analysis.verdict import Plan, as_document, reach_verdict
 from fedping.protocol.analysed import StudyMetric
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Arm, Study
+from tests.support.effort import few_or_all
 from tests.support.value_counts import most_alarms
 
 STUDIES, CLIENTS = 400, 120
-MEANS = np.linspace(0, 1, 241)
+MEANS = np.linspace(0, 1, 61)
 
 
 def yes_no(n: int, yes: int) -> ValueCounts:
@@ -65,11 +66,13 @@ def test_looks_after_every_client_at_a_share_are_seldom_wrong(share: float) -> N
     assert (four >= math.log(2 / (0.05 / 4))).sum() <= most_alarms(len(four), 0.05)
 
 
+@pytest.mark.thorough
 def test_looks_after_every_client_at_counts_are_seldom_wrong() -> None:
+    studies = few_or_all(20, 40)
     rng, values = np.random.default_rng(27), np.arange(4.0)
-    a, b = (_counts(rng, np.array([0.7, 0.2, 0.07, 0.03]), 40) for _ in range(2))
+    a, b = (_counts(rng, np.array([0.7, 0.2, 0.07, 0.03]), studies) for _ in range(2))
     most = np.maximum(_reached(a, b, values), _reached(b, a, values))
-    assert (most >= math.log(2 / 0.05)).sum() <= most_alarms(40, 0.05)
+    assert (most >= math.log(2 / 0.05)).sum() <= most_alarms(studies, 0.05)
 
 
 def test_equal_values_in_each_of_two_arms_of_two_prove_nothing() -> None:

@@ -2,7 +2,7 @@
 
 What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. They
 also run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs
-the first.
+the cells of the first in its own process.
 """
 
 import re
@@ -10,13 +10,18 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from matplotlib.figure import Figure
 from nbformat import NotebookNode
+from traitlets.config import Config
 
 from fedping.analysis.notebooks import fedping, source
 from fedping.analysis.notebooks.run import executed, notebooks
 from fedping.experiments.simulate import experiment_from_toml, simulate
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
+from tests.support.effort import in_full
 from tests.support.small_experiment import contents, experiment_file
 
 NAMES = ["1_read_a_study", "2_mann_whitney", "3_update_quality", "4_power"]
@@ -67,18 +72,53 @@ CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
-def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs, with nothing on stderr; every cell shows as many tables and figures as are committed in it."""
+def test_the_cells_of_the_first_notebook_read_another_study(
+    other_study: Path, tmp_path: Path, warm_commands: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run here, in the session that tests share, and show as many tables and figures as are committed."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    committed, notebook = read(name), read(name)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = about(other_study, read(NAMES[0]))
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    for committed, cell in zip(code_cells(read(NAMES[0])), code_cells(notebook), strict=True):
+        with capture_output(display=False) as said:
+            ran = shell.run_cell(cell["source"])
+        assert ran.success, cell["source"]
+        assert said.stderr == ""
+        tables = {kind for kind in kinds(committed) if kind in ("text/html", "text/markdown")}
+        assert tables <= set(shell.display_formatter.format(ran.result)[0])
+        assert isinstance(ran.result, Figure) == ("image/png" in kinds(committed))
+        assert bool(said.stdout.partition("Out[")[0].strip()) >= ("stdout" in kinds(committed))
+
+
+def test_a_fresh_kernel_keeps_what_is_printed_and_drawn(tmp_path: Path) -> None:
+    drawn = "from fedping.analysis.notebooks import look\nlook()\nimport matplotlib.pyplot as plt\n"
+    drawn += "print('said')\nfigure = plt.figure()\nfigure.add_subplot()\nplt.close()\nfigure"
+    cell = nbformat.v4.new_code_cell(drawn)
+    (made,) = code_cells(executed(nbformat.v4.new_notebook(cells=[cell]), tmp_path))
+    assert kinds(made) == ["stdout", "image/png"]
+    assert made["outputs"][0]["text"] == "said\n"
+
+
+def about(study: Path, notebook: NotebookNode) -> NotebookNode:
+    """Have a notebook read a study other than the example."""
     (parameters,) = (cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", ()))
     parameters["source"] = (
         "from pathlib import Path\nfrom fedping.analysis.notebooks import Source\n"
-        f"source = Source(Path({str(other_study / 'store')!r}), Path({str(other_study / 'landing')!r}), 'small')\n"
-        f"experiment = Path({str(other_study.parent / 'experiment.toml')!r})\n"
+        f"source = Source(Path({str(study / 'store')!r}), Path({str(study / 'landing')!r}), 'small')\n"
+        f"experiment = Path({str(study.parent / 'experiment.toml')!r})\n"
         "SIZE, DRAWS, SEED = 40, 5, 1"
     )
+    return notebook
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, with nothing on stderr; every cell shows as many tables and figures as are committed in it."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    committed, notebook = read(name), about(other_study, read(name))
     for old, new in SMALLER.get(name, ()):
         (cell,) = (cell for cell in code_cells(notebook) if old in cell["source"])
         cell["source"] = cell["source"].replace(old, new)
@@ -107,7 +147,7 @@ def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.Monke
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small study with other arms, of which one follows no line."""
     folder = tmp_path_factory.mktemp("other")
-    simulate(*experiment_from_toml(experiment_file(folder, clients=1500)), folder / "out")
+    simulate(*experiment_from_toml(experiment_file(folder, clients=1500 if in_full() else 700)), folder / "out")
     return folder / "out"
 
 

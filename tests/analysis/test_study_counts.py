@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,10 @@ from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import OLDER, landed_files, partition, write_landed
 from fedping.protocol.study import Arm, Study
+from tests.support.effort import few_or_all
 from tests.support.landed import landed_table
 from tests.support.processes import wait_until
+from tests.support.verdicts import made_tally
 from tests.support.versions import small_study, version_0
 
 if TYPE_CHECKING:
@@ -150,9 +152,8 @@ def judged(tally: StudyTally, study: Study, **plan: object) -> Verdict:
 
 
 @pytest.mark.parametrize("interim", [False, True])
-def test_an_effect_is_found_in_its_direction(count: Count, counted: StudyTally, landing: Path, interim: bool) -> None:
-    tally = counted if interim else count(landing, small_study(), METRICS[:2])
-    verdict = judged(tally, small_study(), interim=interim)
+def test_an_effect_is_found_in_its_direction(counted: StudyTally, interim: bool) -> None:
+    verdict = judged(counted, small_study(), interim=interim)
     typed, rank = verdict.comparisons
     assert (typed.finding, rank.finding) == ("less", "inconclusive")
     assert "users of treatment typed fewer characters than control" in verdict.headline
@@ -162,6 +163,7 @@ def test_an_effect_is_found_in_its_direction(count: Count, counted: StudyTally, 
     assert not verdict.ratio.mismatch
 
 
+@pytest.mark.long  # as test_false_alarms does without Spark
 def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -> None:
     traffic = StudyTraffic(
         pings=30_000, clients=4_000, arms={"control-a": 0.5, "control-b": 0.5}, study="aa", line="none"
@@ -172,11 +174,13 @@ def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -
     assert verdict.headline.startswith("Inconclusive: none of the 2 comparisons shows a difference")
 
 
+@pytest.mark.thorough
 def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> None:
     rows = rows_of(landing)
-    evaluated = count(landing, small_study(), METRICS[:1], Window(first=10, last=11))
-    wanted = rows[rows.iteration.between(10, 11)]
-    assert sum(arm.pings for arm in evaluated.arms.values()) == wanted.document_id.nunique()
+    for first, last in few_or_all(0, 1) * [(10, 11)]:
+        evaluated = count(landing, small_study(), METRICS[:1], Window(first=first, last=last))
+        wanted = rows[rows.iteration.between(first, last)]
+        assert sum(arm.pings for arm in evaluated.arms.values()) == wanted.document_id.nunique()
     middle = int(rows.received_at.astype("int64").median())
     early = count(landing, small_study(), METRICS[:1], Window(until=middle))
     late = count(landing, small_study(), METRICS[:1], Window(since=middle))
@@ -225,10 +229,18 @@ def test_pings_that_rank_among_history_and_bookmarks_alone_count_by_that_rank(co
     assert tallies[0].arms["control"].metrics["rank_selected"].pings.mean > 0
 
 
+@pytest.mark.long  # as test_an_arm_without_pings_is_told_whatever_counted does without Spark
 def test_an_arm_without_pings_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
     write_landed(partition(tmp_path, "study", "main", 0), landed_table(100, 3, arms=("treatment",)), 1)
     with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in the window"):
         judged(count(tmp_path, small_study()), small_study())
+
+
+def test_an_arm_without_pings_is_told_whatever_counted() -> None:
+    tally = made_tally({"treatment": 3.0, "control": 4.0})
+    silent = replace(tally.arms["control"], pings=0, clients=0)
+    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in the window"):
+        judged(replace(tally, arms={**tally.arms, "control": silent}), small_study())
 
 
 def test_wrong_sizes_are_said_before_everything(counted: StudyTally) -> None:
@@ -388,6 +400,7 @@ def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -
     assert line.startswith(f"fedping: {broken} is not a whole Parquet file")
 
 
+@pytest.mark.thorough
 def test_pings_in_the_folder_of_old_versions_belong_to_the_window_of_their_version(
     count: Count, tmp_path: Path
 ) -> None:
@@ -396,19 +409,22 @@ def test_pings_in_the_folder_of_old_versions_belong_to_the_window_of_their_versi
         write_landed(folder, landed_table(n, version, model_version=version), 1_700_000_000_000 + version)
     write_landed(partition(tmp_path, "study", "main", 5), landed_table(7, 99, model_version=5), 1_700_000_000_099)
     watch = Watch(tmp_path)
-    for window, expected in (
+    windows = (
+        (Window(first=5, last=5), 57),
+        (Window(last=5), 97),
+        (Window(first=6), 60),
         (Window(), 157),
         (Window(first=5), 117),
-        (Window(last=5), 97),
         (Window(first=4, last=150), 57),
         (Window(first=3, last=3), 40),
-        (Window(first=6), 60),
-    ):
+    )
+    for window, expected in windows[: few_or_all(3, len(windows))]:
         tally = count(tmp_path, small_study(), METRICS[:1], window)
         assert sum(arm.pings for arm in tally.arms.values()) == expected, window
         assert watch.since("none", small_study(), window, dict).pings == expected, "as the dashboard counts them"
 
 
+@pytest.mark.long  # as PyArrow reads it, in the test after this
 def test_hive_readers_take_the_folder_of_old_versions_for_a_number(spark: "SparkSession", tmp_path: Path) -> None:
     for version in (OLDER, -1, 7):
         write_landed(partition(tmp_path, "study", "main", version), landed_table(3, version + 9), 1_700_000_000_000)

@@ -58,7 +58,16 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FOUND: dict[Window, Verdict] = {}
+
+
 def judged(spark: "SparkSession", landing: Path, window: Window) -> Verdict:
+    if window not in FOUND:
+        FOUND[window] = _judged(spark, landing, window)
+    return FOUND[window]
+
+
+def _judged(spark: "SparkSession", landing: Path, window: Window) -> Verdict:
     plan = Plan(metrics=METRICS[:1], pairs=PAIR, window=window)
     return reach_verdict(
         small_study(), plan, count_study(spark, landing, small_study(), plan.metrics, window, parts=True)

@@ -102,7 +102,13 @@ def trained(
     return found
 
 
-@pytest.mark.parametrize("model", sorted(SETTINGS))
+SENT_HERE = ("k-means", "linear-15", "matrix-factorization")
+"""Of each kind one: examples with an aggregate of its own, searches, and blocks of the client's own."""
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(each, marks=[pytest.mark.long] * (each not in SENT_HERE)) for each in sorted(SETTINGS)]
+)
 def test_every_model_is_learned_over_http(tmp_path: Path, model: str) -> None:
     training: Training = LocalSteps(epochs=1, rate=1.0) if model == "k-means" else OneGradient()
     more = {"aggregate": Recluster(), "optimizer": GradientDescent()} if model == "k-means" else {}

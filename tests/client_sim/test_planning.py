@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedping.client_sim import planning
 from fedping.client_sim.learning import model_spec
 from fedping.client_sim.planning import CANDIDATES, Cost, UploadPlan, _updates, plan_upload
 from fedping.main import main
@@ -34,6 +35,12 @@ def any_line(m: int, **settings: Any) -> Line:
 
 def by_name(plan: UploadPlan) -> dict[str, Cost]:
     return {cost.name: cost for cost in plan.costs}
+
+
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weigh three lists of links beside a line's own."""
+    monkeypatch.setattr(planning, "CANDIDATES", CANDIDATES[:3])
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +115,7 @@ def test_of_22_weights_it_takes_none_and_names_batches() -> None:
     assert dense.batched_bytes < dense.posted_bytes / 2
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_line_s_own_links_come_with_the_others_and_training_within_them_is_left_out() -> None:
     own = (Mask(keep=0.25), Steps(size=3.0))
     assert "mask keep = 0.25, steps size = 3.0" in by_name(plan_upload(any_line(500, upload=own)))
@@ -115,6 +123,7 @@ def test_the_line_s_own_links_come_with_the_others_and_training_within_them_is_l
     assert by_name(plan_upload(structured))["mask keep = 0.25"].error == pytest.approx(3, rel=0.2)
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_a_link_of_your_own_is_told_as_a_file_has_it() -> None:
     plan = plan_upload(any_line(500, upload=(OwnLink(name="nowhere", settings={"by": 2.0}, code="0" * 64),)))
     assert "nowhere by = 2.0" in plan.refused
@@ -131,6 +140,7 @@ def half(*, names: tuple[str, ...] = ()) -> Ends:
     return ClientEnd(encode=encode), ServerEnd(decode=decode, lengths=lambda m: (2 * m, 2 * m))
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_a_link_of_somebody_s_own_is_named_as_a_study_s_file_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
     extensions.register("upload_link", "half", half)
@@ -141,6 +151,7 @@ def test_a_link_of_somebody_s_own_is_named_as_a_study_s_file_names_it(monkeypatc
     assert converted(read, OwnLink, "") == link
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_same_seed_plans_the_same() -> None:
     assert plan_upload(any_line(300), 7) == plan_upload(any_line(300), 7)
     assert plan_upload(any_line(300), 7) != plan_upload(any_line(300), 8)
@@ -158,7 +169,7 @@ def test_the_command_prints_a_table_and_for_machines_an_object(capsys: pytest.Ca
     assert "take upload = [{ link = " in out
     assert "e+" not in out
     assert max(map(len, out.splitlines())) <= 120
-    assert main(["plan", "upload", "--weights", "3000", "--json"]) == 0
+    assert main(["plan", "upload", "--weights", "1000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["take"] in [cost["upload"] for cost in found["costs"]]
 
@@ -194,6 +205,7 @@ def test_what_cannot_be_meant_is_told_in_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_clients_that_send_nothing_are_not_weighed() -> None:
     """About half of those with a vector, whose turn it is; an update of zeros would cost less than any."""
     spec = model_spec("logistic-regression", {"features": 3})

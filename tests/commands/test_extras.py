@@ -1,12 +1,13 @@
 """What works without an extra, and the one sentence of each command that needs one: in environments without it."""
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,29 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check_without_extras(slim: Path, here: Path) -> None:
+Ran = Callable[[list[tuple[str, ...]]], "list[subprocess.CompletedProcess[str]]"]
+
+
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+from fedping.main import main
+
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    print(json.dumps([words, code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+def check_without_extras(here: Path, ran: Ran) -> None:
     """See that rounds, the store, studies and all help work, and that the rest tells its extra in one sentence."""
-    for words in (["--help"], *([name, "--help"] for name in SUBCOMMANDS), ["study", "create", "study.toml"]):
-        ran = run(slim, *words, cwd=here)
-        assert (ran.returncode, ran.stderr) == (0, ""), words
-    assert run(slim, "round", "study", "--engine", "numpy", cwd=here).returncode == 0
-    assert "bit-identical" in run(slim, "store", "recompute", "study", "main", "1", cwd=here).stdout
+    help_of = [("--help",), *((name, "--help") for name in SUBCOMMANDS)]
+    for each in ran([*help_of, ("study", "create", "study.toml")]):
+        assert (each.returncode, each.stderr) == (0, ""), each.args
+    first, second = ran([("round", "study", "--engine", "numpy"), ("store", "recompute", "study", "main", "1")])
+    assert first.returncode == 0
+    assert "bit-identical" in second.stdout
     land(here / "landing", crowd(30, version=1), iteration=1)
     wanting = {
         ("round", "study"): "spark",
@@ -86,16 +103,29 @@ def check_without_extras(slim: Path, here: Path) -> None:
         ("dashboard", "--port", str(free_port())): "dashboard",
         ("ingest", "--port", str(free_port()), "--dashboard", str(free_port())): "dashboard",
     }
-    for words, extra in wanting.items():
-        ran = run(slim, *words, cwd=here)
-        assert ran.returncode == 1, (words, ran.stderr)
-        assert f'pip install "fedping[{extra}]"' in ran.stderr, (words, ran.stderr)
-        assert len(ran.stderr.splitlines()) == 1, (words, ran.stderr)
+    for (words, extra), each in zip(wanting.items(), ran(list(wanting)), strict=True):
+        assert each.returncode == 1, (words, each.stderr)
+        assert f'pip install "fedping[{extra}]"' in each.stderr, (words, each.stderr)
+        assert len(each.stderr.splitlines()) == 1, (words, each.stderr)
     assert open_store(here / "store").iterations("study", "main") == [0, 1]
 
 
 def test_without_extras_the_rest_works_and_each_command_tells_its_own(slim: Path, here: Path) -> None:
-    check_without_extras(slim, here)
+    """The commands of each step in one process."""
+
+    def ran(commands: list[tuple[str, ...]]) -> "list[subprocess.CompletedProcess[str]]":
+        made = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "JAVA_HOME")}
+        program = [str(slim), "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)]
+        done = subprocess.run(program, cwd=here, env=made, capture_output=True, text=True, timeout=280)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [subprocess.CompletedProcess(*json.loads(line)) for line in done.stdout.splitlines()]
+
+    check_without_extras(here, ran)
+
+
+@pytest.mark.long
+def test_the_same_with_a_process_for_each(slim: Path, here: Path) -> None:
+    check_without_extras(here, lambda commands: [run(slim, *words, cwd=here) for words in commands])
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +139,7 @@ def from_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_the_same_from_a_wheel(from_wheel: Path, here: Path) -> None:
-    check_without_extras(from_wheel, here)
+    check_without_extras(here, lambda commands: [run(from_wheel, *words, cwd=here) for words in commands])
 
 
 TYPED = """

@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], words: str
 ) -> None:
     out = str(tmp_path / "out")
-    options = [*FEW, "--set", "seeds=1", "--set", "evaluation.baselines=[]"]
+    options = [*FEW, "--set", "rounds=0", "--set", "seeds=1", "--set", "evaluation.baselines=[]"]
     assert main(["simulate", str(small_file(tmp_path)), "--out", out, *options]) == 0
     assert main([part.format(out=out) for part in command]) == 2
     assert words in capsys.readouterr().err

@@ -26,6 +26,7 @@ from fedping.main import main
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.journal.segment import OPEN, segments
+from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
 from tests.support.pings import ping_json
@@ -166,9 +167,11 @@ def test_a_round_logs_what_became_of_it(tmp_path: Path) -> None:
     assert (code, json.loads(out)["status"], entry["outcome"], entry["version"]) == (0, "nothing", "nothing", 1)
 
 
+@pytest.mark.thorough
 def test_a_round_that_cannot_be_is_an_error_in_a_sentence(tmp_path: Path) -> None:
     store_with(tmp_path / "store", small_study(m=2))
-    for words, code in ((["none"], 1), (["study", "--time-limit", "soon"], 2), (["study", "--nonsense"], 2)):
+    wrong = ((["study", "--nonsense"], 2), (["none"], 1), (["study", "--time-limit", "soon"], 2))
+    for words, code in wrong[: few_or_all(1, 3)]:
         found, out, (entry,) = ran("round", *words, *places(tmp_path), "--engine", "numpy", "--log-format=json")
         assert (found, out, entry["level"]) == (code, "", "error")
     damaged = land(tmp_path / "landing", crowd(3))
@@ -186,7 +189,7 @@ def test_a_format_that_there_is_none_of_is_refused_in_text(tmp_path: Path) -> No
     assert b"'xml' is not one of 'text', 'json'" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_schedule_logs_its_rounds_and_its_end(tmp_path: Path, number: signal.Signals) -> None:
     store_with(tmp_path / "store", small_study(m=2))
     land(tmp_path / "landing", crowd(120))

@@ -52,10 +52,13 @@ def test_the_traps_spring(here: Path) -> None:
     assert SPRUNG in ran.stderr
 
 
-def test_rounds_and_what_looks_at_a_store(here: Path) -> None:
+def test_rounds_and_what_looks_at_a_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(said_by("round", "study", "--engine", "numpy", "--json"))
     assert "version 1 " in said_by("store", "recompute", "study", "main", "1")
     assert said_by("store", "history", "study", "main")
+    monkeypatch.setenv("FEDPING_PYTHON", sys.executable)
+    again = said_by("--", "round", "study", "--json", program=(str(ROOT / "spark-submit.sh"),))
+    assert json.loads(again)["status"] == "nothing"  # which the script finds out without a JVM
     land(here / "landing", crowd(30, version=1), iteration=1)
     command = [sys.executable, "-m", "fedping", "schedule", "study", "--now", "--engine", "numpy"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -94,6 +97,7 @@ def test_the_pages(here: Path) -> None:
         assert [pages.get(path).status_code for path in ("/", "/runs/", "/results/")] == [200] * 3
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_round_on_spark_by_the_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDPING_PYTHON", sys.executable)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import requests
 
 from fedping.commands.dashboard import dashboard
 from fedping.commands.ingest import ingest
+from fedping.main import main
 from tests.support.dashboard_server import DashboardServer, running_dashboard, start_dashboard
 from tests.support.ingest_app import PATH, landed_ids, make_store
 from tests.support.ingest_server import ROOT, descendants, free_port
@@ -99,7 +101,9 @@ def test_a_token_that_was_given_is_not_printed(tmp_path: Path, host: str, mode: 
     assert ("run chmod 600" in said) == (mode == 0o644), "a token that all can read is worth a word"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT, signal.SIGKILL]
+)
 def test_nothing_is_left_of_it_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     with running_dashboard(tmp_path) as server:
         stream = follow(server)
@@ -175,7 +179,25 @@ def _listens(pid: int, port: int) -> bool:
         (["ingest", "--port", "{free}", "--dashboard", "{taken}"], "or give another port with --dashboard"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+def test_what_keeps_it_from_starting_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    check_kept_from_starting(tmp_path, arguments, sentence, lambda words: (main(words), capfd.readouterr().err))
+
+
+def test_what_keeps_it_from_starting_is_one_sentence_of_its_process(tmp_path: Path) -> None:
+    def ran(words: list[str]) -> tuple[int, str]:
+        command = [sys.executable, "-m", "fedping", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        return done.returncode, done.stderr
+
+    taken = "port {taken} of 127.0.0.1 is in use by another program; stop it"
+    check_kept_from_starting(tmp_path, ["dashboard", "--port", "{taken}"], taken, ran)
+
+
+def check_kept_from_starting(
+    tmp_path: Path, arguments: list[str], sentence: str, ran: Callable[[list[str]], tuple[int, str]]
+) -> None:
     file = tmp_path / "file"
     file.write_text("short")
     token = tmp_path / "token"
@@ -190,11 +212,8 @@ def test_what_keeps_it_from_starting_is_one_sentence(tmp_path: Path, arguments: 
             "file": str(file),
             "token": str(token),
         }
-        command = [word.format(**words) for word in arguments]
-        done = subprocess.run(
-            [sys.executable, "-m", "fedping", *command], cwd=ROOT, capture_output=True, text=True, timeout=240
-        )
-    assert done.returncode in (1, 2)
-    assert sentence.format(**words) in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+        code, said = ran([word.format(**words) for word in arguments])
+    assert code in (1, 2)
+    assert sentence.format(**words) in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1

@@ -554,14 +554,15 @@ def test_the_form_says_what_it_was_filled_with_and_is_judged() -> None:
 def test_the_command_finds_it_by_entry_point_and_by_environment(site: Path, tmp_path: Path) -> None:
     file = tmp_path / "outside.toml"
     file.write_text(toml_text(TABLES))
-    done = fedping(tmp_path, "simulate", str(file), "--json", "--jobs", "2")
+    few = ("--set", "rounds=1", "--json")
+    done = fedping(tmp_path, "simulate", str(file), "--jobs", "2", *few)
     assert done.returncode == 0, done.stderr
     shutil.rmtree(site / "fedping_outside-1.0.dist-info")
     refused = fedping(tmp_path, "simulate", str(file), "--out", "other")
     assert refused.returncode == 2
     assert refused.stderr.startswith("fedping: the experiment file")
     assert refused.stderr.count("\n") == 1
-    again = fedping(tmp_path, "simulate", str(file), "--out", "again", "--json", FEDPING_EXTENSIONS="fedping_outside")
+    again = fedping(tmp_path, "simulate", str(file), "--out", "again", *few, FEDPING_EXTENSIONS="fedping_outside")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["digest"] == json.loads(done.stdout)["digest"]
 
@@ -859,6 +860,17 @@ def test_executors_import_the_very_files_that_this_process_imports(
     assert on_spark("scaled", tmp_path / "other", spark) == 2, "the executors that had it have the file as it is now"
 
 
+@pytest.mark.spark
+def test_a_file_named_as_a_standard_module_is_nothing_to_the_executors_of_a_session(
+    tmp_path: Path, spark: Any, imported: Callable[..., None]
+) -> None:
+    uses = USES_SCALE.format(module="statistics", value="mean([1, 2, 3])", name="mean")
+    written(tmp_path / "F", statistics="def mean(x):\n    return -1.0\n", ship_fifth=uses)
+    imported("ship_fifth", last=("F",))
+    assert on_spark("mean", tmp_path / "out", spark) == 2
+
+
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_file_named_as_a_standard_module_is_nothing_to_executors_as_it_is_nothing_here(tmp_path: Path) -> None:
     uses = USES_SCALE.format(module="statistics", value="mean([1, 2, 3])", name="mean")

@@ -30,6 +30,7 @@ from fedping.experiments.laboratory.settings import Setup, experiment_from_toml,
 from fedping.experiments.laboratory.settings.merging import merged, nested
 from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.laboratory.users import UserSearches
+from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from tests.experiments.test_laboratory_resuming import Killed
 from tests.experiments.test_laboratory_run import ROOT, contents
@@ -255,7 +256,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
     options = ("rounds=200", "evaluation.every=50", "seeds=1", "evaluation.baselines=[]", "partition.clients=50")
     command = [sys.executable, "-m", "fedping", "simulate", str(file), "--jobs", "1"]
     command += [word for option in options for word in ("--set", option)]
-    subprocess.run([*command, "--out", str(tmp_path / "whole")], cwd=ROOT, check=True, capture_output=True)
+    assert main([*command[3:], "--out", str(tmp_path / "whole")]) == 0
     folder = tmp_path / "killed/runs/federated/seed-1"
     with subprocess.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
         while not (folder / CHECKPOINT).is_file():
@@ -263,7 +264,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
     assert (folder / "states.bin").is_file()
-    subprocess.run([*command, "--out", str(tmp_path / "killed")], cwd=ROOT, check=True, capture_output=True)
+    assert main([*command[3:], "--out", str(tmp_path / "killed")]) == 0
     assert contents(tmp_path / "killed/runs") == contents(tmp_path / "whole/runs")
 
 

@@ -20,6 +20,7 @@ from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.results import Row, read_progress
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.units import Unit
+from fedping.main import main
 from tests.experiments.test_laboratory_run import ROOT, contents
 from tests.support.laboratory import small, small_file
 
@@ -121,7 +122,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
         "1",
     ]
     command = [sys.executable, "-m", "fedping", "simulate", str(small_file(tmp_path)), *options]
-    subprocess.run([*command, "--out", str(tmp_path / "whole")], cwd=ROOT, check=True, capture_output=True)
+    assert main([*command[3:], "--out", str(tmp_path / "whole")]) == 0
     checkpoint = tmp_path / "killed/runs/gradient/seed-1" / CHECKPOINT
     with subprocess.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
         while not checkpoint.is_file():
@@ -129,7 +130,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
     assert checkpoint.is_file()
-    subprocess.run([*command, "--out", str(tmp_path / "killed")], cwd=ROOT, check=True, capture_output=True)
+    assert main([*command[3:], "--out", str(tmp_path / "killed")]) == 0
     runs = contents(tmp_path / "killed/runs")
     assert runs == contents(tmp_path / "whole/runs")
 

@@ -311,7 +311,7 @@ def test_variants_share_clients_examples_and_start_weights_seed_by_seed() -> Non
 def test_linear_regression_comes_to_least_squares(tmp_path: Path) -> None:
     changes = {"model": {"name": "linear-regression"}, "data": {"name": "diabetes", "standardise": True, "test": 0.2}}
     outcome, weights, problem = run_one(
-        tmp_path, **changes, rounds=8000, server__optimizer__rate=0.2, evaluation__every=8000
+        tmp_path, **changes, rounds=2000, server__optimizer__rate=0.2, evaluation__every=2000
     )
     x, y = problem.train.x, problem.train.y  # type: ignore[attr-defined]
     exact = np.linalg.lstsq(np.column_stack([x, np.ones(len(y))]), y, rcond=None)[0]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.model_store.store import open_store
+from tests.support.effort import in_full
 
 MODULE = """
 import numpy as np
@@ -76,7 +77,7 @@ where = "files"
 name = "http"
 upload = UPLOAD
 where = "http"
-engine = "spark"
+engine = "ENGINE"
 """
 UPLOAD = '[{ link = "times", by = 4.0 }, { link = "half" }]'
 
@@ -96,7 +97,9 @@ def ran(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("run")
     beside = folder / "experiment"
     beside.mkdir()
-    (beside / "own.toml").write_text(EXPERIMENT.replace("UPLOAD", UPLOAD))
+    (beside / "own.toml").write_text(
+        EXPERIMENT.replace("UPLOAD", UPLOAD).replace("ENGINE", "spark" if in_full() else "numpy")
+    )
     (beside / "half_links.py").write_text(MODULE)
     without = {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     done = fedping(["simulate", "experiment/own.toml", "--out", "out", "--jobs", "1"], folder, without)
@@ -123,7 +126,8 @@ def outcome(out: Path, variant: str) -> dict[str, Any]:
     return found
 
 
-def test_memory_files_and_http_with_spark_come_to_the_same_model(ran: Path) -> None:
+@pytest.mark.thorough
+def test_memory_files_and_http_come_to_the_same_model(ran: Path) -> None:
     models = {name: open_store(unit(ran, name) / "store").head("laboratory", "main") for name in ("files", "http")}
     assert models["files"].iteration == models["http"].iteration == 3
     # Ingest lands pings in files of its own making, whose parts are merged in another order.
@@ -144,7 +148,8 @@ def test_what_landed_over_http_is_what_the_codec_made(ran: Path) -> None:
     assert {(row["update_encoding"], len(row["update"])) for row in rows} == {("half", 2 * 31)}
 
 
-def test_the_rounds_of_spark_are_recomputed_to_the_bit_by_numpy(ran: Path, environment: dict[str, str]) -> None:
+@pytest.mark.thorough
+def test_the_rounds_over_http_are_recomputed_to_the_bit_by_numpy(ran: Path, environment: dict[str, str]) -> None:
     told = fedping(["store", "recompute", "laboratory", "main", "3"], unit(ran, "http"), environment)
     assert told.returncode == 0, told.stdout + told.stderr
 

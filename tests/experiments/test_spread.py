@@ -2,11 +2,14 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +39,7 @@ from tests.support.small_experiment import contents, experiment_file, private_ex
 
 ROOT = Path(__file__).parents[2]
 TRY = Job("the try", "try it again")
+T = TypeVar("T")
 
 
 def landed(out: Path) -> pa.Table:
@@ -111,7 +115,7 @@ def test_blocks_make_the_pings_of_a_tick_at_once(tmp_path: Path, monkeypatch: py
     "more", ["", pytest.param('[attack]\nattack = "sign_flip"\ninvented = 0.2', marks=pytest.mark.long)]
 )
 def test_executors_leave_the_same_bytes_as_one_process(tmp_path: Path, spark, more: str) -> None:
-    file = experiment_file(tmp_path, iterations=2, ticks=2, more=more)
+    file = experiment_file(tmp_path, iterations=1, ticks=2, more=more)
     here = simulate(*experiment_from_toml(file), tmp_path / "here", threads=2)
     engine, told = SparkEngine(lambda: nullcontext(spark)), list[Progress]()
     there = simulate(*experiment_from_toml(file), tmp_path / "there", watch=told.append, spark=engine)
@@ -119,12 +123,28 @@ def test_executors_leave_the_same_bytes_as_one_process(tmp_path: Path, spark, mo
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     assert [each.phase for each in told if each.done == each.total] == ["optimization", "evaluation"]
     assert max(each.pings or 0 for each in told) == there.pings  # type: ignore[union-attr]
-    assert len(told) > 10, "each block is told of, not each tick alone"
+    assert len(told) > 8, "each block is told of, not each tick alone"
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_run_that_was_spread_goes_on_in_one_process(tmp_path: Path, spark) -> None:
-    file = experiment_file(tmp_path, iterations=1, ticks=6)
+    check_a_spread_run_goes_on(tmp_path, spark)
+
+
+def test_a_run_whose_blocks_were_spread_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with blocks that come in another order as executors have them, and no Spark."""
+
+    def backwards(_: object, work: Callable[[int], T], count: int, *_more: object) -> Iterator[tuple[int, T]]:
+        for number in reversed(range(count)):
+            yield number, pickle.loads(pickle.dumps(work(number)))
+
+    monkeypatch.setattr("fedping.server_jobs.spark.spreading.spread", backwards)
+    check_a_spread_run_goes_on(tmp_path, None)
+
+
+def check_a_spread_run_goes_on(tmp_path: Path, spark: object) -> None:
+    file = experiment_file(tmp_path, clients=300, iterations=1, ticks=6)
     simulate(*experiment_from_toml(file), tmp_path / "here")
     engine = SparkEngine(lambda: nullcontext(spark))
 
@@ -307,6 +327,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long  # as the sweep above, with a module of the user's own beside the experiment
 @pytest.mark.spark
 def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: Path) -> None:
     """Also if it is named as a folder of a checkout of ours."""
@@ -317,8 +338,9 @@ def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: P
     assert done.stdout.strip() == "[(0, 0), (1, 21)]", done.stderr
 
 
+@pytest.mark.long  # as test_demo interrupts rounds on Spark
 @pytest.mark.spark
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_that_goes_on_and_it_can_go_on(tmp_path: Path, number: signal.Signals) -> None:
     file, mark = small_file(tmp_path), new_mark()
     command = [sys.executable, "-m", "fedping", "simulate", str(file), "--out", str(tmp_path / "out")]
