@@ -82,9 +82,10 @@ before the others began to be left out. Nothing is ever added. A struct keeps it
 called; one without has no such fields."""
 
 ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped"}
-"""By ``digest_name`` the fields that are left out where they have their default within a struct that omits its own
-(``omit_defaults``). All others are written there, as once nothing within such a struct was left out; so a field that is
-added to a struct within one has to be listed here."""
+"""Fields, by ``digest_name``, that are left out at their default within a struct with ``omit_defaults``.
+
+All other fields are written there, because the first digests left out nothing within such a struct. A new field of a
+struct within one has to be listed here, so that it changes no digest."""
 
 
 def canonical_json(value: Struct) -> bytes:

@@ -45,6 +45,8 @@ FEWEST_ROWS = 2
 """Of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
 _TRUTH = ("false", "true")
+_SAVED_TRUTH = ("False", "True", "FALSE", "TRUE")
+_WHOLE = re.compile("0|-?[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -338,9 +340,11 @@ def _places(
         among = f", one of {rows:,} such rows" if rows > 1 else ""
         value = found[each[row - 1]]
         if (same := _same_value(value, known)) and not typed:
+            texts = [f"'{text}'" for text in same]
             raise FedpingError(
-                f"row {row} of the column '{name}' is '{value}', and '{same[0]}' was agreed on{among}; names are "
-                f"compared as texts, so write '{same[0]}' if it is that"
+                f"row {row} of the column '{name}' is '{value}', and {' and '.join(texts)} "
+                f"{'was' if len(same) == 1 else 'were'} agreed on{among}; names are compared as texts, so write "
+                f"{' or '.join(texts)} if it is that"
             )
         agreed = f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
         raise FedpingError(
@@ -353,15 +357,18 @@ def _places(
 def _rewritten(found: list[str], known: tuple[str, ...]) -> list[str] | None:
     """Return texts as the agreed ones, if each is one, or all are as programs save whole numbers and booleans.
 
-    A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. Codes such as
-    250.0 next to 250.1 or 250 are not taken for 250.
+    A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. All the agreed
+    texts have to be whole numbers, or booleans: where 250.1 or 007 was agreed on, 250.0 and 7.0 may be other codes than
+    250 and 7.
     """
-    whole = [text.removesuffix(".0") if re.fullmatch(r"-?(0|[1-9]\d*)\.0", text) else text for text in found]
-    truth = [text.lower() if text in ("True", "False", "TRUE", "FALSE") else text for text in found]
-    changed = (again for again in (whole, truth) if all(one != other for one, other in zip(found, again, strict=True)))
-    return next(
-        (again for again in (found, *changed) if set(again) <= set(known) and len(set(again)) == len(found)), None
-    )
+    again = found
+    if not set(found) <= set(known):
+        if all(map(_WHOLE.fullmatch, known)):
+            again = [text.removesuffix(".0") for text in found if text.endswith(".0")]
+        elif set(known) <= set(_TRUTH):
+            again = [text.lower() for text in found if text in _SAVED_TRUTH]
+    is_each = len(set(again)) == len(found) and set(again) <= set(known)
+    return again if is_each else None
 
 
 def _of_value(value: str, known: tuple[str, ...], name: str) -> str:

@@ -364,7 +364,7 @@ def test_categories_are_the_texts_that_were_agreed_on(tmp_path: Path, cells: tup
     ("agreed", "cells", "shown"),
     [
         (("7", "x"), ("7", "007"), "row 2 of the column 'code' is '007', and '7' was agreed on"),
-        (("007", "7"), ("07", "7"), "row 1 of the column 'code' is '07', and '007' was agreed on"),
+        (("007", "7"), ("07", "7"), "row 1 of the column 'code' is '07', and '007' and '7' were agreed on"),
         (("1", "2"), ("1", "1.0"), "row 2 of the column 'code' is '1.0', and '1' was agreed on"),
         (("250", "250.1"), ("250.0", "250.1"), "row 1 of the column 'code' is '250.0', and '250' was agreed on"),
         (("true", "false"), ("true", "True"), "row 2 of the column 'code' is 'True', and 'true' was agreed on"),
@@ -387,6 +387,28 @@ def test_a_column_that_a_program_has_rewritten_as_a_whole_is_read_with_a_warning
     told = capsys.readouterr().err
     assert "warning" in told
     assert any(f"'{cell}' where '{text}' was agreed" in told for text, cell in zip(agreed, cells, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("agreed", "cell"),
+    [
+        (("250", "250.1"), "250.0"),
+        (("007", "7"), "7.0"),
+        (("007", "8"), "8.0"),
+        (("1", "x"), "1.0"),
+        (("true", "TRUE"), "True"),
+        (("true", "other"), "True"),
+    ],
+)
+def test_a_code_is_no_other_one_also_where_it_is_the_only_one(
+    tmp_path: Path, agreed: tuple[str, str], cell: str
+) -> None:
+    """Only whole numbers and booleans are saved otherwise; here not all that was agreed on is one."""
+    with pytest.raises(FedpingError, match=f"row 1 of the column 'code' is '{cell}', and "):
+        read_examples(csv(tmp_path, f"code,y\n{cell},0\n{cell},1\n"), None, of_categories(*agreed), TWO)
+    classes = AgreedColumns(label="y", classes=agreed, features=(Feature(name="a"), Feature(name="b")))
+    with pytest.raises(FedpingError, match=f"row 1 of the column 'y' is '{cell}'"):
+        read_examples(csv(tmp_path, f"a,b,y\n1,2,{cell}\n1,2,{cell}\n"), None, classes, TWO)
 
 
 def test_columns_of_numbers_have_what_was_agreed_on_where_one_text_is_each_number(tmp_path: Path) -> None:

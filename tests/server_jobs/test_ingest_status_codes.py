@@ -17,7 +17,7 @@ import zstandard
 from fedping.dashboard.application import create_application
 from fedping.dashboard.settings import DashboardSettings
 from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.server_jobs.ingest.admission.body import JSON_TYPES, Room, unzstd
+from fedping.server_jobs.ingest.admission.body import JSON_TYPES, Room, gunzip, unzstd
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.settings import MIB, Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
@@ -126,8 +126,44 @@ def test_frames_of_zstd_unpack_to_what_each_does_and_no_less(ingest: IngestApp) 
 
 
 def unpacked_zstd(ingest: IngestApp, body: bytes) -> bytes:
+    return unpacked_by(unzstd, ingest, body)
+
+
+def unpacked_by(unpack: Any, ingest: IngestApp, body: bytes) -> bytes:
     with contextlib.ExitStack() as held:
-        return unzstd(body, 4 * MIB, Room(ingest.services.memory.working, lambda size: 0, held))
+        unpacked: bytes = unpack(body, 4 * MIB, Room(ingest.services.memory.working, lambda size: 0, held))
+        return unpacked
+
+
+@pytest.mark.parametrize(
+    ("unpack", "body"),
+    {
+        "blocks": (unzstd, b"\x28\xb5\x2f\xfd\0\0" + bytes(30_000) + b"\1\0\0"),
+        "frames": (unzstd, zstandard.compress(b"") * 4_000),
+        "skippable frames": (unzstd, skippable(0) * 4_000),
+        "members": (gunzip, gzip.compress(b"", mtime=0) * 4_000),
+    }.values(),
+    ids=["blocks", "frames", "skippable frames", "members"],
+)
+def test_a_body_of_countless_empty_parts_is_refused(ingest: IngestApp, unpack: Any, body: bytes) -> None:
+    """Each takes the time of many bytes, and no sender needs them."""
+    with pytest.raises(Rejection, match="members, frames and blocks") as refused:
+        unpacked_by(unpack, ingest, body)
+    assert refused.value.reason == "decompression"
+    assert ingest.services.memory.working.taken == 0
+
+
+def test_each_line_of_a_long_batch_may_be_packed_alone(ingest: IngestApp) -> None:
+    lines = [json.dumps(batched()).encode() + b"\n" for _ in range(3_000)]
+    flushed = zstandard.ZstdCompressor().compressobj()
+    blocks = [flushed.compress(line) + flushed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for line in lines]
+    bodies = [
+        (unzstd, [*blocks, flushed.flush()]),
+        (unzstd, map(zstandard.compress, lines)),
+        (gunzip, map(gzip.compress, lines)),
+    ]
+    for unpack, parts in bodies:
+        assert bytes(unpacked_by(unpack, ingest, b"".join(parts))) == b"".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,15 @@ _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
 _RLE = 2
 """The kind of block that is one byte, to be repeated, where it stands in a block's header."""
 
-_FED = 64 * 1024
+_FED = 16 * 1024
+"""Bytes given to zlib at a time. It copies what is left of them at the end of each member."""
+
 _CHUNK = 1024 * 1024
+
+_FREE_PARTS = 1_000
+_PART_BYTES = 64
+"""Packed bytes that the members, frames and blocks of a body have at least on average, beyond the first
+:data:`_FREE_PARTS`. A ping has more, also if it is a member, frame or block of its own."""
 
 
 class Memory(NamedTuple):
@@ -169,6 +176,25 @@ def gunzip(data: bytes, limit: int, room: Room) -> bytes:
     raise _too_large(limit)
 
 
+class _Parts:
+    """Counts the members, frames and blocks of a body: walking over one takes the time of many bytes in a large one."""
+
+    def __init__(self, encoding: str, size: int) -> None:
+        self._encoding = encoding
+        self._most = self._left = _FREE_PARTS + size // _PART_BYTES
+
+    def one_more(self) -> None:
+        """Count one; raises :class:`Rejection` if that is more than a body of this size may have."""
+        self._left -= 1
+        if self._left < 0:
+            raise Rejection(
+                "decompression",
+                f"the body has more than {self._most} {self._encoding} members, frames and blocks; compress it as one, "
+                "flush less often, and send it again",
+                f"more than {self._most} members, frames and blocks",
+            )
+
+
 def _one_member(data: bytes, size: int) -> bytes | None:
     """Return what a gzip member of ``size`` bytes unpacks to, or None if it has another size or more comes after it."""
     member = zlib.decompressobj(_GZIP)
@@ -181,6 +207,7 @@ def _one_member(data: bytes, size: int) -> bytes | None:
 
 def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
     """Return what the members unpack to, or None if that is more than ``most`` bytes. Little is held beside it."""
+    parts = _Parts("gzip", len(data))
     out = bytearray()
     pieces = (data[at : at + _FED] for at in range(0, len(data), _FED))
     piece = next(pieces, b"")
@@ -196,6 +223,7 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
             if len(out) > most:
                 return None
             if member.eof:
+                parts.one_more()
                 piece = member.unused_data
                 member, fresh, padded = zlib.decompressobj(_GZIP), True, True
             else:
@@ -265,12 +293,18 @@ def _zstd_reader(data: bytes) -> Any:
 
 
 def _zstd_frames(data: bytes) -> _Frames:
-    """Return what the frames of a body say, without unpacking them; raises :class:`Rejection` if one is not whole."""
+    """Return what the frames of a body say, without unpacking them.
+
+    Raises:
+        Rejection: one is not whole, or there are too many.
+    """
     import zstandard
 
+    parts = _Parts("zstd", len(data))
     number = sized = told = window = at = 0
     while at < len(data):
         number += 1
+        parts.one_more()
         head = data[at : at + _ZSTD_HEAD]
         if _SKIPPABLE.match(head):
             at += 8 + int.from_bytes(head[4:8], "little")
@@ -279,16 +313,17 @@ def _zstd_frames(data: bytes) -> _Frames:
         window = max(window, frame.window_size)
         if frame.content_size != _UNKNOWN_SIZE:
             sized, told = sized + 1, told + frame.content_size
-        at = _end_of_blocks(data, at + zstandard.frame_header_size(head)) + 4 * frame.has_checksum
+        at = _end_of_blocks(data, at + zstandard.frame_header_size(head), parts) + 4 * frame.has_checksum
     if at != len(data) or not data:
         raise _broken("zstd")
     return _Frames(told, window, number == sized == 1)
 
 
-def _end_of_blocks(data: bytes, at: int) -> int:
+def _end_of_blocks(data: bytes, at: int, parts: _Parts) -> int:
     """Return where the blocks of a zstd frame end that begin at ``at``: each says its size, and the last one that."""
     is_last = False
     while not is_last and at < len(data):
+        parts.one_more()
         header = int.from_bytes(data[at : at + 3], "little")
         is_last = bool(header & 1)
         at += 3 + (1 if header & 6 == _RLE else header >> 3)

@@ -176,8 +176,8 @@ _EXACT = 2**53
 class _WholeNumbers:
     """Rewrites a document in which an integer was sent as ``5.0`` or ``5e0``.
 
-    JSON Schema's integers, and so the published schema, admit those: some languages write every number so. Only what
-    the decoder has refused for it is rewritten, and nothing is decoded but its integers.
+    JSON Schema's integers, and so the published schema, admit those: some languages write every number so. Only a
+    document that the decoder has refused for it is rewritten. Its integers are decoded; all else is copied as sent.
     """
 
     def __init__(self, form: type[Ping], payload: type[UpdatePayload]) -> None:
