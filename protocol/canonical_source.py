@@ -103,6 +103,7 @@ class _WhatRuns(ast.NodeTransformer):
     def __init__(self, keeps_docstrings: bool, keeps_annotations: bool, settings: ast.AST | None) -> None:
         self._docstrings, self._all_annotations, self._settings = keeps_docstrings, keeps_annotations, settings
         self._annotations = keeps_annotations
+        self._in_function = False
 
     def visit_Module(self, node: ast.Module) -> Any:
         return self._block(node, self._all_annotations)
@@ -131,8 +132,10 @@ class _WhatRuns(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         if self._annotations or self._all_annotations:
             return self.generic_visit(node)
+        if node.value is None and isinstance(node.target, ast.Name):  # in a function it makes the name a local one
+            return self.generic_visit(ast.Assign(targets=[node.target])) if self._in_function else None
         if node.value is None:
-            return None if isinstance(node.target, ast.Name) else self.generic_visit(ast.Expr(node.target))
+            return self.generic_visit(ast.Expr(node.target))
         return self.generic_visit(ast.Assign(targets=[node.target], value=node.value))
 
     def visit_Pass(self, node: ast.Pass) -> None:
@@ -161,12 +164,13 @@ class _WhatRuns(ast.NodeTransformer):
 
     def _block(self, node: Any, annotations: bool) -> Any:
         """Visit a module, class or function, in whose own body annotations are read or not."""
-        around, self._annotations = self._annotations, annotations
+        around = self._annotations, self._in_function
+        self._annotations, self._in_function = annotations, isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         docstring = ast.get_docstring(node, clean=True) if self._docstrings else None
         self.generic_visit(node)
         if docstring is not None:
             node.body.insert(0, ast.Expr(ast.Constant(docstring)))
-        self._annotations = around
+        self._annotations, self._in_function = around
         return node
 
 

@@ -199,7 +199,7 @@ def table_notes(verdict: Verdict) -> list[str]:
             "This is an interim look: p-values hold for one look at the planned end and decide nothing here. The "
             "interval 'at any look' may be read as often as one likes; it is made from each client's first "
             f"{measured.one}, which later pings do not change. For shares, and for counts that the study limits to "
-            f"{NEAR} or less, it is exact from the first client on; for other metrics it holds in the limit of many, and "
+            f"{NEAR} or less, it is exact from the first client on; for other metrics it holds in the limit of many, "
             f"from {FEWEST_CLIENTS:,} clients in each arm on, or more where one arm is smaller."
         )
     return notes

@@ -171,3 +171,40 @@ def test_a_metric_without_bounds_has_no_interim_verdict_of_few_clients_and_the_r
     if not decided:
         assert f"below {FEWEST_CLIENTS} clients in each arm" in one["too_few"]
         assert one["too_few"] in verdict.sentences[0]
+
+
+def test_a_look_decides_by_first_values_whose_tails_were_not_moved() -> None:
+    """A tail of a little more than the share that is moved would stay in one arm and be lost from the other."""
+    study = Study(name="s", arms=(Arm(name="new", share=0.5), Arm(name="old", share=0.5)), limits=Limits(tails=0.005))
+    metric = metric_named("rank_selected", study)
+    arms = {}
+    for name, others in (("new", 75), ("old", 48)):
+        counts = ValueCounts.summed([0, 10], [10_000 - others, others])
+        sums = ClientSums(10_000, 10_000, 10.0 * others, 100.0 * others, 10.0 * others, 10_000)
+        metrics = {metric.name: MetricTally(counts, counts, sums, counts)}
+        arms[name] = ArmTally(10_000, 10_000, 10_000, 10_000, metrics, {420_000: 10_000}, {420_000: 10_000})
+    trimmed = StudyTally(arms, duplicates=0, mixed=0).winsorised(0.005)
+    plan = Plan(metrics=(metric,), pairs=(("new", "old"),), interim=True, planned=10_000)
+    (found,) = reach_verdict(study, plan, trimmed).comparisons
+    assert found.clients.means == (0.075, 0.0)
+    assert found.sequence is not None
+    assert found.sequence.value == pytest.approx(0.027)
+    assert found.finding == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller", "others", "is_decided"),
+    [
+        (200, 200, 50, True),
+        (199, 199, 50, False),
+        (200, 200, 49, False),
+        (1800, 200, 50, False),
+        (16200, 1800, 50, True),
+    ],
+)
+def test_a_metric_without_bounds_needs_clients_by_the_sizes_and_the_spread_of_its_arms(
+    larger: int, smaller: int, others: int, is_decided: bool
+) -> None:
+    a, b = yes_no(larger, larger // 2), yes_no(smaller, others)
+    for first, second in ((a, b), (b, a)):
+        assert math.isfinite(confidence_sequence(first, second).low) == is_decided

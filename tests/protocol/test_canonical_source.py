@@ -58,6 +58,7 @@ def test_comments_docstrings_annotations_and_formatting_do_not_count() -> None:
         ("TYPE_CHECKING", "CHECKING"),
         ('"Docstring."', "yield"),
         ("def step", "async def step"),
+        ("# a comment", "rate: float"),
     ],
 )
 def test_what_runs_counts(old: str, new: str) -> None:

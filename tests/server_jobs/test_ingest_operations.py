@@ -17,10 +17,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import requests
 
 from fedping import __version__
 from fedping.main import main
+from fedping.server_jobs.ingest import flushing
 from fedping.server_jobs.ingest.edge import health, operations
 from fedping.server_jobs.listening import is_addressed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
@@ -237,20 +237,47 @@ def test_the_command_flushes_a_running_ingest_and_says_what_keeps_it_from_that(
         ("127.0.0.1:8082", 1, "isn't an address"),
         ("http://", 1, "isn't an address"),
         ("file:///etc/passwd", 1, "isn't an address"),
+        ("http://[::1", 1, "isn't an address"),
     ):
         assert main(["landing", "flush", url]) == code, url
         assert says in capsys.readouterr().err
 
 
-def test_a_flush_that_takes_longer_than_it_may_can_be_repeated(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("answer", "code", "says"),
+    [
+        (b"HTTP/1.1 504 x\r\nContent-Length: 2\r\n\r\n{}", 75, "within 1 s"),
+        (b"HTTP/1.1 503 x\r\nContent-Length: 2\r\n\r\n{}", 75, "Run the command again"),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 5\r\n\r\nhello", 1, "as ingest does"),
+        (b'HTTP/1.1 200 x\r\nContent-Length: 17\r\n\r\n{"flushed":false}', 1, "as ingest does"),
+        (b"HTTP/1.1 307 x\r\nLocation: /\r\nContent-Length: 2\r\n\r\n{}", 1, "as ingest does"),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 99\r\n\r\n{", 75, "doesn't answer"),
+    ],
+)
+def test_only_an_answer_that_all_has_landed_is_believed(
+    answer: bytes, code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for status, says in ((504, "within 3 s"), (503, "Run the command again")):
-        answer = requests.Response()
-        answer.status_code = status
-        monkeypatch.setattr(requests, "post", lambda *_, answer=answer, **__: answer)
-        assert main(["landing", "flush", "--timeout", "3"]) == 75
-        assert says in capsys.readouterr().err
+    """The last one is begun and never ends."""
+    monkeypatch.setattr(flushing, "_PATIENCE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            connection.recv(65_536)
+            connection.sendall(answer)
+            over.wait(60)
+            connection.close()
+
+        over = threading.Event()
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            assert main(["landing", "flush", url, "--timeout", "1"]) == code
+        finally:
+            over.set()
+            serving.join()
+    assert says in capsys.readouterr().err
 
 
 def test_more_flushes_than_may_wait_are_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
