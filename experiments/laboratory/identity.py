@@ -80,7 +80,7 @@ def begun_in(out: Path) -> Experiment | None:
     """Return the experiment of a folder; None if there is none, or it can no longer be read."""
     try:
         return msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"), type=Experiment)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -203,6 +203,15 @@ def test_results_of_another_version_of_fedping_are_not_taken_for_ours(
         run(folder)
 
 
+def test_a_folder_whose_note_is_damaged_within_a_text_is_refused_and_may_be_replaced(folder: Path) -> None:
+    before = run(folder)
+    note = folder / "out" / "experiment.json"
+    note.write_bytes(note.read_bytes().replace(b'"mine"', b'"mi\xffe"', 1))
+    with pytest.raises(OtherRun, match="add --replace"):
+        run(folder)
+    assert run(folder, replace=True) == before
+
+
 def test_what_is_not_touched_by_a_change_stays_and_the_rest_is_run_anew(folder: Path) -> None:
     two = [{"name": "one"}, {"name": "two", "training": {"algorithm": "local", "epochs": 1, "rate": 0.1}}]
     run(folder, variants=two)
