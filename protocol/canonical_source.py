@@ -133,7 +133,8 @@ class _WhatRuns(ast.NodeTransformer):
         if self._annotations or self._all_annotations:
             return self.generic_visit(node)
         if node.value is None and isinstance(node.target, ast.Name):  # in a function it makes the name a local one
-            return self.generic_visit(ast.Assign(targets=[node.target])) if self._in_function else None
+            node.annotation = ast.Constant(None)
+            return node if self._in_function else None
         if node.value is None:
             return self.generic_visit(ast.Expr(node.target))
         return self.generic_visit(ast.Assign(targets=[node.target], value=node.value))

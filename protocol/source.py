@@ -10,11 +10,12 @@ import ast
 import hashlib
 import inspect
 import linecache
+import pkgutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -94,15 +95,17 @@ def digest_of_value(value: Any, *, as_written: bool = False) -> str:
 def own_modules(module: str) -> dict[str, str]:
     """Return SHA-256 digests (hexadecimal) of what runs of a module and of all that it imports, by module name.
 
-    Imports within functions count, and those of imported modules. Packages of Python itself, installed packages and
-    fedping are left out, as is a script or a notebook that imports, whose other contents may change.
+    The modules are read, not imported. Imports within functions count, and those of imported modules. Packages of
+    Python itself, installed packages and fedping are left out, as is a script or a notebook that imports, whose other
+    contents may change.
     """
     found: dict[str, str] = {}
-    left = [module]
+    left, seen, is_own = [module], set[str](), cache(_is_own)
     while left:
         name = left.pop()
-        if name in found or not _is_own(name.partition(".")[0]):
+        if name in seen or not is_own(name.partition(".")[0]):
             continue
+        seen.add(name)
         source = _file_of(name)
         if source is None:
             continue
@@ -138,10 +141,31 @@ def _is_own(package: str) -> bool:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
+    """Return where a module would be imported from; None if nowhere. Packages that hold it are not imported."""
+    package = module.rpartition(".")[0]
     try:
-        return find_spec(module)
+        if not package or package in sys.modules or module in sys.modules:
+            return find_spec(module)
+        within = _spec_of(package)
+        return _spec_in(module, within.submodule_search_locations or ()) if within is not None else None
     except Exception:  # an import that fails shows where it is used
         return None
+
+
+def _spec_in(module: str, folders: Iterable[str]) -> ModuleSpec | None:
+    """Return where a module is in the folders of its package; one without a file may be in several of them."""
+    portions: list[str] = []
+    for folder in folders:
+        finder = pkgutil.get_importer(folder)
+        spec = finder.find_spec(module) if finder is not None else None
+        if spec is not None and spec.loader is not None:
+            return spec
+        portions += (spec.submodule_search_locations or ()) if spec is not None else ()
+    if not portions:
+        return None
+    bare = ModuleSpec(module, None, is_package=True)
+    bare.submodule_search_locations = portions
+    return bare
 
 
 def _file_of(module: str) -> Path | None:

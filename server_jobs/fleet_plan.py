@@ -291,7 +291,7 @@ def read_costs(path: Path) -> dict[str, UnitCosts]:
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=list[UnitCosts])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidSettings(
             f"{path} has no unit costs ({why}); make it with 'python -m benchmarks.unit_costs --json'"

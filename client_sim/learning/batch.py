@@ -43,12 +43,17 @@ class TroubleOfClient(FedpingError):
 
 
 @contextmanager
-def naming(clients: Clients) -> Iterator[None]:
-    """Say of a :class:`TroubleOfClient` which client of the fleet it is; ``clients`` are those of the batch."""
+def naming(clients: Clients | None) -> Iterator[None]:
+    """Say of a :class:`TroubleOfClient` which client of the fleet it is.
+
+    Args:
+        clients: those of the batch, shape (k,); None if its only client stands for several, whose examples are pooled.
+    """
     try:
         yield
     except TroubleOfClient as trouble:
-        raise FedpingError(f"{trouble.what} for client {clients[trouble.at]}; {trouble.remedy}") from trouble
+        whose = "the pooled examples of the clients" if clients is None else f"client {clients[trouble.at]}"
+        raise FedpingError(f"{trouble.what} for {whose}; {trouble.remedy}") from trouble
 
 
 NO_EXAMPLE = -1

@@ -220,5 +220,5 @@ def _as_csv(known: KnownLine) -> str:
 def _body(kind: type[T]) -> T:
     try:
         return msgspec.json.decode(request.get_data(), type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"the body is not what this address takes: {error}") from error

@@ -256,5 +256,5 @@ def _last_round(file: Path) -> int:
     try:
         whole = last_lines(file, _TAIL)[:-1]
         return max((int(row[0]) for row in msgspec.json.decode(whole[-1])), default=0)
-    except (msgspec.DecodeError, TypeError, KeyError, IndexError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError, IndexError):
         return 0

@@ -94,7 +94,7 @@ def _runs(out: Path) -> tuple[str, list[Run]]:
         said = msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"))
         units = read_units(out) or []
         runs = [_run(out, unit.name, unit.folder, said["variants"]) for unit in units]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise FedpingError(
             f"{out} holds no experiment of the laboratory; give the folder of a 'fedping simulate' or 'sweep'"
         ) from error

@@ -34,29 +34,48 @@ _OF_ALL = ("metrics.parquet", "summary.json", "report.html")
 """The files of a folder that are made from all runs."""
 
 
-def made_of(experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+class OwnModules(dict[str, dict[str, str]]):
+    """The results of :func:`own_modules` by module; each is computed once, when it is first needed."""
+
+    def __missing__(self, module: str) -> dict[str, str]:
+        self[module] = own_modules(module)
+        return self[module]
+
+
+def made_of(
+    experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({}), modules: OwnModules | None = None
+) -> dict[str, str]:
     """Return what an experiment's results depend on besides its settings: by name, a digest or the version.
 
     Args:
         experiment: the experiment.
         noted: what a folder has noted; if it has the digest that earlier versions of fedping made of the same code,
             that one is returned.
+        modules: what is known of the user's own modules; more is added.
 
     Raises:
         InvalidSettings: a model's code cannot be imported.
     """
     parts = {"version of fedping": __version__}
+    modules = OwnModules() if modules is None else modules
     for setup in experiment.variants.values():
         for name in sorted(_parts_of(setup) - parts.keys()):
             parts[name] = _digest(name, setup)
             if name in noted and noted[name] == _digest(name, setup, as_written=True):
                 parts[name] = noted[name]
-        parts |= _modules_of(setup)
+        parts |= _modules_of(setup, modules)
     return parts
 
 
-def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) -> None:
-    """Remove from a folder the runs whose settings, code or data have changed, and what was made from all runs."""
+def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], modules: OwnModules) -> None:
+    """Remove from a folder the runs whose settings, code or data have changed, and what was made from all runs.
+
+    Args:
+        experiment: the experiment as it is now.
+        out: the folder.
+        now: the result of :func:`made_of`.
+        modules: what it was given, and has added to.
+    """
     before = begun_in(out)
     noted = noted_of(out)
     changed = {name for name, digest in now.items() if noted.get(name, digest) != digest}
@@ -65,7 +84,7 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str]) ->
         unit.folder(out).path
         for unit in units_of(experiment)
         if known.get(unit.folder(out).path) == _identity(unit)
-        and not changed & {"version of fedping", *_parts_of(unit.setup), *_modules_of(unit.setup)}
+        and not changed & {"version of fedping", *_parts_of(unit.setup), *_modules_of(unit.setup, modules)}
     }
     for path in [*out.glob("runs/*/*"), *out.glob("baselines/*/*")]:
         if path not in kept:
@@ -80,7 +99,7 @@ def begun_in(out: Path) -> Experiment | None:
     """Return the experiment of a folder; None if there is none, or it can no longer be read."""
     try:
         return msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"), type=Experiment)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -94,11 +113,11 @@ def _parts_of(setup: Setup) -> set[str]:
     return found | {f"code of {text}" for text in named_in_modules(setup.model).values() if ":" in text}
 
 
-def _modules_of(setup: Setup) -> dict[str, str]:
+def _modules_of(setup: Setup, modules: OwnModules) -> dict[str, str]:
     """Return digests of the user's own modules: those of models and extensions, and all that these import."""
     homes = {text.partition(":")[0] for text in named_in_modules(setup.model).values() if ":" in text}
     homes |= {extension.make.__module__ for extension in _extensions_of(setup)}
-    return {f"module {name}": digest for home in sorted(homes) for name, digest in own_modules(home).items()}
+    return {f"module {name}": digest for home in sorted(homes) for name, digest in modules[home].items()}
 
 
 def _extensions_of(setup: Setup) -> Iterator[Extension]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from fedping.experiments.laboratory.identity import begun_in, forget_changed, made_of
+from fedping.experiments.laboratory.identity import OwnModules, begun_in, forget_changed, made_of
 from fedping.experiments.laboratory.on_spark import check_can_be_spread, run_units_on_spark
 from fedping.experiments.laboratory.pool import Progress, Watch, run_units
 from fedping.experiments.laboratory.preparing import check_model
@@ -55,13 +55,14 @@ def run_experiment(
     experiment = with_recorded_code(with_noise(experiment), begun_in(out))
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
-    said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment, noted_of(out))
+    modules = OwnModules()
+    said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment, noted_of(out), modules)
     try:
         claim(out, said, parts)
     except OtherRun as error:
         if not replace:
             raise OtherRun(f"{error}, or add --replace to run what has changed anew in this folder") from error
-        forget_changed(experiment, out, parts)
+        forget_changed(experiment, out, parts, modules)
         take_over(out, said, parts)
     _forget_binned_auc(units, out, replace)
     write_units(out, [unit.note for unit in units])

@@ -1,5 +1,6 @@
 """The mixture of the shared model with a client's own: its gradients, what is sent, and what stays."""
 
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from fedping.client_sim.learning import Examples, algorithm_for, cohort_updates, learner_for, model_spec
 from fedping.client_sim.learning.algorithm import Personalizes, State
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.model import predictions_and_scores
 from fedping.client_sim.learning.models.mixture import Mixture, mixture_of
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import InvalidSettings
@@ -69,6 +71,43 @@ def test_the_gradients_are_those_of_the_loss(kind: str, offset: float) -> None:
         differences = (mixture.losses(up, batch) - mixture.losses(down, batch)) / 2e-5
         np.testing.assert_allclose(found[:, place], differences, atol=1e-6)
     assert not found[-1].any()
+
+
+@pytest.mark.parametrize("name", ["logistic-regression", "network"])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_its_log_odds_are_those_of_the_mixed_probability_where_that_rounds_to_one(name: str, scale: float) -> None:
+    """By the definition, in 500 decimal digits."""
+    settings = {"features": 3} if name == "logistic-regression" else {"features": 3, "classes": 2, "hidden": 4}
+    mixture, batch = Mixture(learner_for(model_spec(name, settings))), examples(2)
+    weights = scale * np.random.default_rng(4).normal(size=(3, len(mixture.weight_names)))
+    weights[:, -4:] /= scale
+    predictions, odds = predictions_and_scores(mixture, weights, batch)
+    np.testing.assert_array_equal(predictions, mixture.predict(weights, batch))
+    parts = mixture.parts(weights)
+    of_experts = [predictions_and_scores(mixture.model, each, batch)[1] for each in (parts.shared, parts.private)]
+    gate = np.einsum("kd,knd->kn", parts.gate[:, :-1], batch.x) + parts.gate[:, -1:]
+    assert odds is not None
+    with localcontext(prec=500):
+        sigmoid = np.vectorize(lambda score: 1 / (1 + (-Decimal(score)).exp()), otypes=[object])
+        log_odds = np.vectorize(lambda share: float((share / (1 - share)).ln()))
+        share = sigmoid(gate)
+        expected = log_odds(share * sigmoid(of_experts[0]) + (1 - share) * sigmoid(of_experts[1]))
+    np.testing.assert_allclose(odds, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_its_log_odds_are_those_of_either_expert_where_both_agree() -> None:
+    """To the bit, so that examples with equal scores stay tied whatever the gate."""
+    mixture, batch = Mixture(learner("two classes")), examples(2)
+    same, gate = np.array([3.0, -2.0, 0.5, 0.1]), np.array([0.3, -0.7, 0.2, 0.9])
+    odds = predictions_and_scores(mixture, np.concatenate([same, same, gate]), batch)[1]
+    np.testing.assert_array_equal(odds, predictions_and_scores(mixture.model, same, batch)[1])
+
+
+@pytest.mark.parametrize("kind", ["regression", "five classes"])
+def test_it_has_no_log_odds_where_its_experts_have_none(kind: str) -> None:
+    mixture = Mixture(learner(kind))
+    weights = np.zeros(len(mixture.weight_names))
+    assert predictions_and_scores(mixture, weights, examples(KINDS[kind][2]))[1] is None
 
 
 def test_one_example_by_hand() -> None:

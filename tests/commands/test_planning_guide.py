@@ -152,7 +152,7 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
     assert said["ingest"]["machines"] == 2
     assert main(given) == 2
     assert "there are no costs of 'firefox-2018'; there are those of round numbers" in capsys.readouterr().err
-    for wrong in (b"[]", b"{}", b'[{"name": "x"}]'):
+    for wrong in (b"[]", b"{}", b'[{"name": "x"}]', b'[{"name": "\xff"}]'):
         file.write_bytes(wrong)
         assert main(given) == 2
         assert "has no unit costs" in capsys.readouterr().err

@@ -267,3 +267,10 @@ def test_a_held_version_is_not_released_into_an_older_copy_of_the_store(
 def test_what_is_no_decision_is_refused(client: FlaskClient, store: ModelStore) -> None:
     assert "'choice' must be release or discard" in client.get(f"{LINE}/held.json?choice=keep").get_json()["error"]
     assert "is held any more" in client.get(f"{LINE}/held.json?choice=release").get_json()["error"]
+
+
+def test_a_decision_in_bytes_that_are_no_text_is_refused(client: FlaskClient, store: ModelStore) -> None:
+    headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/"), "Content-Type": "application/json"}
+    answer = client.post(f"{LINE}/held", data=b'{"choice": "release", "seen": "\xff"}', headers=headers)
+    assert answer.status_code == 400
+    assert "not what this address takes" in answer.get_json()["error"]

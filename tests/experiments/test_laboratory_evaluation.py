@@ -133,7 +133,7 @@ def test_a_model_is_judged_by_its_scores_where_its_probabilities_round_to_one_ha
 
 
 def test_wrapped_models_are_judged_by_the_scores_of_what_they_predict_with() -> None:
-    """Of parts, additional arrays and bounds; what mixes two models has probabilities alone."""
+    """Of parts, additional arrays, bounds, and a mixture of two models."""
     random = np.random.default_rng(5)
     y = random.integers(0, 2, 200)
     x = random.integers(-9, 9, (200, 4)) + y[:, None] * 2.0
@@ -142,16 +142,17 @@ def test_wrapped_models_are_judged_by_the_scores_of_what_they_predict_with() -> 
     truth = reference.roc_auc_score(y, x @ weights[:4] + weights[4])
     extra = ModelAndMore(model, (array("more", (2,)),))
     part = Part(model, frozenset({"coefficients"}), weights[4:])
+    network, gate = Network(features=4, classes=2, hidden=()), np.array([0.1, -0.2, 0.3, 0.0, 0.5])
+    of_network = np.column_stack([np.zeros(5), weights]).ravel()
     wrapped: list[tuple[Any, np.ndarray]] = [
         (extra, np.append(weights, [1.0, 2.0])),
         (part, weights[:4]),
         (Around(model), weights),
+        (Mixture(model), np.concatenate([weights, weights, gate])),
+        (Mixture(network), np.concatenate([of_network, of_network, gate])),
     ]
     for each, own in wrapped:
         assert evaluate(each, Classification(2), own, data).total["auc"] == pytest.approx(truth, abs=1e-12)
-    gate = np.zeros(5)
-    found = evaluate(Mixture(model), Classification(2), np.concatenate([weights / 1e3, weights / 1e3, gate]), data)
-    assert found.total["auc"] == pytest.approx(truth, abs=1e-12)
 
 
 @given(st.integers(0, 10_000))

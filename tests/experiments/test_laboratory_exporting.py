@@ -152,5 +152,8 @@ def test_the_command_says_where_they_are_and_what_it_needs(
     assert capsys.readouterr().out.count("3 runs are in ") == 2
     assert main(["export", str(out)]) == 2
     assert "give --tensorboard or --mlflow" in capsys.readouterr().err
-    with pytest.raises(FedpingError, match="holds no experiment of the laboratory"):
-        write_mlflow(tmp_path, tmp_path / "none")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "experiment.json").write_bytes(b'{"name": "mi\xffe"}')
+    for folder in (tmp_path, tmp_path / "damaged"):
+        with pytest.raises(FedpingError, match="holds no experiment of the laboratory"):
+            write_mlflow(folder, tmp_path / "none")

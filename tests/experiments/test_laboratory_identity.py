@@ -169,6 +169,40 @@ def test_modules_of_packages_are_found_however_they_are_imported(folder: Path) -
         sys.modules.pop(name)
 
 
+def test_modules_are_found_without_running_the_packages_that_hold_them(folder: Path) -> None:
+    """Of an import within a function the package runs when the function does, if ever."""
+    inner = folder / "my_lazy" / "inner"
+    inner.mkdir(parents=True)
+    (folder / "my_lazy" / "__init__.py").write_text("raise SystemError('it runs')\n")
+    (inner / "part.py").write_text("PART = 1\n")
+    (folder / "my_bare" / "inner").mkdir(parents=True)
+    (folder / "my_bare" / "inner" / "part.py").write_text("PART = 2\n")
+    imports = "from my_lazy.inner.part import PART; import my_bare.inner.part; from my_lazy import gone"
+    write(folder, "my_loss.py", f"def loss():\n    {imports}\n")
+    before = set(sys.modules)
+    assert own_modules("my_loss").keys() == {"my_loss", "my_lazy", "my_lazy.inner.part", "my_bare.inner.part"}
+    assert not {name for name in set(sys.modules) - before if name.startswith("my_")}
+
+
+def test_the_modules_of_a_model_are_read_once_however_many_runs_use_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(module: str) -> dict[str, str]:
+        read.append(module)
+        return own_modules(module)
+
+    monkeypatch.setattr(identity, "own_modules", counted)
+    variants = [{"name": name} for name in ("one", "two", "three")]
+    run(folder, variants=variants, seeds=2)
+    assert read == ["my_loss"]
+    write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace('"all": 1.0', '"all": 0.5'))
+    read.clear()
+    run(folder, replace=True, variants=variants, seeds=2)
+    assert read == ["my_loss"]
+
+
 def test_after_an_edit_of_the_data_the_old_table_does_not_come_back(folder: Path) -> None:
     before = run(folder)
     write(folder, "rows.csv", (folder / "rows.csv").read_text() + "\n1,2,3")
@@ -201,6 +235,15 @@ def test_results_of_another_version_of_fedping_are_not_taken_for_ours(
     monkeypatch.setattr(identity, "__version__", "99.0")
     with pytest.raises(OtherRun, match=r"made with another version of fedping \(it was .* and is 99.0\)"):
         run(folder)
+
+
+def test_a_folder_whose_note_is_damaged_within_a_text_is_refused_and_may_be_replaced(folder: Path) -> None:
+    before = run(folder)
+    note = folder / "out" / "experiment.json"
+    note.write_bytes(note.read_bytes().replace(b'"mine"', b'"mi\xffe"', 1))
+    with pytest.raises(OtherRun, match="add --replace"):
+        run(folder)
+    assert run(folder, replace=True) == before
 
 
 def test_what_is_not_touched_by_a_change_stays_and_the_rest_is_run_anew(folder: Path) -> None:
@@ -267,7 +310,7 @@ def test_what_an_earlier_fedping_noted_of_the_text_of_a_loss_is_the_same_code(
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(identity, "digest_of_value", partial(digest_of_value, as_written=True))
-        earlier.setattr(identity, "_modules_of", lambda _: {})
+        earlier.setattr(identity, "own_modules", lambda _: {})
         before = run(folder)
     began = times(folder)
     assert run(folder) == before

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 from scipy import optimize
 from sklearn.cluster import KMeans
 
+from fedping.client_sim.learning.models.own_loss import own_loss
 from fedping.experiments.laboratory import pool
+from fedping.experiments.laboratory.baselines.run import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.pool import threads_for
 from fedping.experiments.laboratory.preparing import Problem, prepare
-from fedping.experiments.laboratory.results import Outcome, Summary
+from fedping.experiments.laboratory.results import MetricLog, Outcome, Summary
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_from_toml
 from fedping.experiments.laboratory.units import Unit, units_of
@@ -110,6 +113,27 @@ def test_the_centralised_baseline_is_the_minimum_and_the_local_one_each_clients_
     accuracy = {name: outcome.final["test"]["accuracy"] for name, outcome in outcomes.items()}
     assert accuracy["centralised"] > 0.9 > accuracy["start"]  # type: ignore[operator]
     np.testing.assert_array_equal(np.load(tmp_path / "baselines/start/seed-1/best.npy"), 0)
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("name", "whose"), [("local", "for client 3; look for"), ("centralised", "for the pooled examples of the clients;")]
+)
+def test_a_baseline_names_the_client_whose_loss_is_no_number(name: Any, whose: str, part: str) -> None:
+    """By its number in the fleet; a central learner has pooled the examples, and they are no client's."""
+    setup = only_setup(small(data__validation=0.3, early_stopping={"patience": 5}))
+    problem = prepare(setup, 1, None)
+
+    def loss(weights: Any, x: Any, y: Any) -> Any:
+        return np.nan if np.max(x) > 1e5 else ((x @ weights[:-1] - y) ** 2).mean()
+
+    data: Any = getattr(problem, part)
+    x = data.x.copy()
+    x[data.client_of == 3] = 1e6
+    model = own_loss(loss, np.zeros(31), epsilon=1e-4)
+    spoilt: Any = {"model": model, part: replace(data, x=x)}
+    with pytest.raises(FedpingError, match=f"returned nan {whose}"):
+        run_baseline(name, setup, replace(problem, **spoilt), MetricLog("", 1, None))
 
 
 def test_a_baseline_keeps_the_version_that_is_best_on_validation_examples_if_runs_stop_early(tmp_path: Path) -> None:

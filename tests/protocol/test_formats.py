@@ -192,6 +192,8 @@ def test_what_ingest_notes(tmp_path: Path) -> None:
     later = failing(tmp_path / "failing")
     assert later is not None
     assert "has format 99" in later.why
+    (tmp_path / "failing").write_bytes(b'{"since": "\xff"}')
+    assert failing(tmp_path / "failing") is None
     log = RejectionLog(tmp_path / "logs", "one")
     log.add("study", Rejection("unknown_arm", "x"))
     log.flush()

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, counts, shares
-from fedping.client_sim.learning.model import Mixes, Model, has_precision, mixes, precision
+from fedping.client_sim.learning.model import (
+    Mixes,
+    Model,
+    has_precision,
+    mixes,
+    precision,
+    predictions_and_scores,
+)
 from fedping.client_sim.learning.models.classes import classes_of
 from fedping.protocol.errors import InvalidSettings
 
@@ -103,6 +110,15 @@ class Mixture:
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
         """See :meth:`Model.predict`."""
         return self.mixed(self.parts(weights), batch).prediction
+
+    def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
+        """See :class:`fedping.client_sim.learning.model.GivesScores`."""
+        parts = self.parts(weights)
+        gate = _scores(parts.gate, batch)
+        of_shared, shared = predictions_and_scores(self.model, parts.shared, batch)
+        of_private, private = predictions_and_scores(self.model, parts.private, batch)
+        found = Mixed(_sigmoid(gate), of_shared, of_private).prediction
+        return found, None if shared is None or private is None else _log_odds(gate, shared, private)
 
     def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
         """See :meth:`Model.losses`."""
@@ -201,6 +217,27 @@ def _scores(gate: Floats, batch: Examples) -> FloatArray:
 def _sigmoid(scores: FloatArray) -> FloatArray:
     small = np.exp(-np.abs(scores))
     return np.asarray(np.where(scores >= 0, 1.0, small) / (1.0 + small))
+
+
+def _log_odds(gate: FloatArray, shared: FloatArray, private: FloatArray) -> FloatArray:
+    """Return the log-odds of class 1 by the mixed probability, from those by either expert; all of shape (k, n).
+
+    Where both agree they are theirs, to the bit. ``gate`` has the log-odds of the shared expert's share.
+    """
+    found = _log_mixed(gate, shared, private) - _log_mixed(gate, -shared, -private)
+    return np.where(shared == private, shared, found)
+
+
+def _log_mixed(gate: FloatArray, shared: FloatArray, private: FloatArray) -> FloatArray:
+    """Return log(a σ(shared) + (1 - a) σ(private)) with a = σ(gate), which does not underflow."""
+    found: FloatArray = np.logaddexp(
+        _log_sigmoid(gate) + _log_sigmoid(shared), _log_sigmoid(-gate) + _log_sigmoid(private)
+    )
+    return found
+
+
+def _log_sigmoid(scores: FloatArray) -> FloatArray:
+    return np.asarray(-np.logaddexp(0.0, -scores))
 
 
 def wide(of_examples: Any, like: FloatArray) -> Any:

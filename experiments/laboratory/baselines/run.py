@@ -14,12 +14,13 @@ each client; without it they keep the last, whether or not there are validation 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from fedping.client_sim.learning import ClientData, Model
-from fedping.client_sim.learning.batch import Clients, FloatArray, Floats
+from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, naming
 from fedping.client_sim.learning.model import KnowsStarts, MovesItself, losses_and_gradients
 from fedping.experiments.laboratory.baselines.minimise import LossAndGradient, LossesOf, Rows, minimise
 from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate
@@ -44,7 +45,9 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
     weights, iterations = start, 0
     if name == "centralised":
         clients = problem.learners if len(problem.newcomers) else None
-        weights, iterations = _learned(setup, problem, problem.train.pooled(clients), problem.validation.pooled())
+        weights, iterations = _learned(
+            setup, problem, problem.train.pooled(clients), problem.validation.pooled(), pooled=True
+        )
         weights = weights[0]
     elif name == "local":
         weights, iterations = _learned(setup, problem, problem.train, problem.validation)
@@ -61,7 +64,7 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
 
 
 def _learned(
-    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any]
+    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], *, pooled: bool = False
 ) -> tuple[FloatArray, int]:
     """Return the weights that each client learns alone, shape (clients, m), and the largest number of iterations."""
     m = problem.spec.m
@@ -71,17 +74,22 @@ def _learned(
     for block in blocks(train.sizes):
         for low in range(0, len(block), most_clients):
             clients = block[low : low + most_clients]
-            weights[clients], count = _learned_by(setup, problem, train, validation, clients)
+            weights[clients], count = _learned_by(setup, problem, train, validation, clients, pooled)
             iterations = max(iterations, count)
     return weights, iterations
 
 
 def _learned_by(
-    setup: Setup, problem: Problem, train: ClientData[Any], validation: ClientData[Any], clients: Clients
+    setup: Setup,
+    problem: Problem,
+    train: ClientData[Any],
+    validation: ClientData[Any],
+    clients: Clients,
+    pooled: bool,
 ) -> tuple[FloatArray, int]:
     model = problem.model
     start = np.tile(problem.spec.start_array, (len(clients), 1))
-    judge = _Judge(model, validation, clients, start, stops_early=setup.early_stopping is not None)
+    judge = _Judge(model, validation, clients, pooled, start, stops_early=setup.early_stopping is not None)
     most = setup.evaluation.baseline_iterations
     if isinstance(model, MovesItself):
         batch = train.batch(clients)
@@ -89,21 +97,32 @@ def _learned_by(
         if isinstance(model, KnowsStarts):
             starts = model.starts(batch, problem.start_keys(clients), STARTS)
         ends = [_moved(model, each, batch, most, judge) for each in starts]
-        best = np.array([problem.model.losses(weights, batch) for weights, _ in ends]).argmin(axis=0)
+        with _naming(clients, pooled):
+            best = np.array([problem.model.losses(weights, batch) for weights, _ in ends]).argmin(axis=0)
         last = np.array([ends[place][0][row] for row, place in enumerate(best)])
         iterations = max(count for _, count in ends)
     else:
-        found = minimise(_losses_of(model, train, clients), start, most=most, on_iteration=judge)
+        found = minimise(_losses_of(model, train, clients, pooled), start, most=most, on_iteration=judge)
         last, iterations = found.weights, found.iterations
     return np.where(judge.judged[:, None], judge.best, last), iterations
 
 
-def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients) -> LossesOf:
+def _naming(clients: Clients, pooled: bool) -> AbstractContextManager[None]:
+    return naming(None if pooled else clients)
+
+
+def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients, pooled: bool) -> LossesOf:
     """Return the losses and gradients of some clients, in double precision whatever the model's precision."""
 
     def of(rows: Rows) -> LossAndGradient:
-        batch = train.batch(clients[rows])
-        return lambda weights: _in_double(losses_and_gradients(model, weights, batch))
+        some = clients[rows]
+        batch = train.batch(some)
+
+        def at(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+            with _naming(some, pooled):
+                return _in_double(losses_and_gradients(model, weights, batch))
+
+        return at
 
     return of
 
@@ -115,12 +134,19 @@ class _Judge:
     """
 
     def __init__(
-        self, model: Model[Any], validation: ClientData[Any], clients: Clients, start: FloatArray, *, stops_early: bool
+        self,
+        model: Model[Any],
+        validation: ClientData[Any],
+        clients: Clients,
+        pooled: bool,
+        start: FloatArray,
+        *,
+        stops_early: bool,
     ) -> None:
         # Of synthetic users only the first have validation examples at all.
         self.judged = np.isin(clients, np.flatnonzero(validation.sizes)) & stops_early
         self.best, self._lowest = start.copy(), np.full(len(clients), np.inf)
-        self._model, self._validation, self._clients = model, validation, clients
+        self._model, self._validation, self._clients, self._pooled = model, validation, clients, pooled
         self._rows = np.arange(len(clients))
         self._batch = validation.batch(clients)
         self(start, self._rows)
@@ -131,7 +157,8 @@ class _Judge:
             return
         if len(rows) < len(self._rows):
             self._rows, self._batch = rows, self._validation.batch(self._clients[rows])
-        losses = self._model.losses(weights, self._batch)
+        with _naming(self._clients[rows], self._pooled):
+            losses = self._model.losses(weights, self._batch)
         lower = self.judged[rows] & (losses < self._lowest[rows])
         self.best[rows[lower]], self._lowest[rows[lower]] = weights[lower], losses[lower]
 

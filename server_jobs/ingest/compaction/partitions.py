@@ -112,7 +112,7 @@ def _segments_named(file: Place) -> list[str]:
     try:
         metadata = open_landed(file).footer.metadata or {}
         return msgspec.json.decode(metadata.get(SEGMENTS_KEY, b"[]"), type=list[str])
-    except (UnreadableFile, msgspec.MsgspecError, OSError):
+    except (UnreadableFile, msgspec.MsgspecError, UnicodeDecodeError, OSError):
         return []  # A foreign or damaged file: not one of ours, and the round will report it.
 
 

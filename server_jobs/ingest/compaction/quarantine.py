@@ -153,5 +153,5 @@ def failing(path: Path) -> Failing | None:
         return msgspec.json.decode(without_format(path.read_bytes(), f"the note {path}"), type=Failing)
     except NewerFormat as error:
         return Failing("a time that is not known", 0, str(error))
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
