@@ -337,7 +337,7 @@ def test_what_does_not_land_is_told() -> None:
     assert told(Scene(ingest=replace(waiting, waiting_since=NOW - 30))) == []
     assert told(Scene(ingest=replace(waiting, period=3_600.0))) == [], "it was asked to land them every hour"
     assert told(Scene(files=("a.parquet", "b.parquet"))) == [("landing", "problem")]
-    assert only(Scene(troubles=("store/2.json cannot be read",))) == "Store/2.json cannot be read."
+    assert only(Scene(troubles=("store/2.json cannot be read",))) == "store/2.json cannot be read."
 
 
 def test_a_pause_and_an_end_are_no_problem_but_what_is_lost_meanwhile_is() -> None:
@@ -367,7 +367,7 @@ def test_of_several_lines_what_concerns_all_is_told_once() -> None:
     other = Scene(ingest=dead, counts={"used": 600, "stale": 250}).health
     both = together(Declared(), [("a", one), ("b", other)])
     assert [(f.name, f.sentence.startswith("Line b: ")) for f in both.findings] == [("ingest", False), ("stale", True)]
-    assert unreadable("study.json is damaged").findings[0].sentence == "Study.json is damaged."
+    assert unreadable("study.json is damaged").findings[0].sentence == "study.json is damaged."
 
 
 def test_the_interval_is_that_of_rounds() -> None:
