@@ -155,15 +155,14 @@ def schedule(
     try:
         with ended_by_signals() as ending, ExitStack() as running:
             store = open_store(store_path)
+            chosen = [(one, lines_of(store, one.name, one.lines)) for one in planned]
             with ExitStack() as noted:
-                for one in planned:
-                    names = lines_of(store, one.name, one.lines)
+                for one, names in chosen:
                     noted.enter_context(noting_before_attempts(store, landing, one.name, names))
                 store.check_publishing()
                 engine = running.enter_context(engine_named(engine_name, master))
             prepared = []
-            for one in planned:
-                names = lines_of(store, one.name, one.lines)
+            for one, names in chosen:
                 with noting_before_attempts(store, landing, one.name, names):
                     if wait is not None:
                         check_wait(store.study(one.name), names)

@@ -419,3 +419,9 @@ def test_a_schedule_that_cannot_start_for_its_settings_leaves_that_for_the_healt
     failing = attempts(tmp_path).failing
     assert failing is not None
     assert why in failing.why
+
+
+def test_a_plan_that_names_no_study_is_no_failed_round_of_another(tmp_path: Path, store: ModelStore) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    assert briefly(tmp_path, "--plan", str(tmp_path / "plan.toml")) != 0
+    assert attempts(tmp_path) == Attempt()
