@@ -42,8 +42,13 @@ class UnfitTable(InvalidSettings, ValueError):
 
 
 def as_sentence(text: str) -> str:
-    """Return words with a capital letter in front and a stop at the end; errors have neither."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text[-1:] in '.!?' else '.'}"
+    """Return words with a capital letter in front and a stop at the end; errors have neither.
+
+    A path, file or setting in front stays as it is, for with a capital letter it is another.
+    """
+    first = text.partition(" ")[0].rstrip(".,:;!?")
+    begun = text if any(mark in first for mark in "/._") else text[:1].upper() + text[1:]
+    return f"{begun}{'' if text[-1:] in '.!?' else '.'}"
 
 
 def as_raised(error: BaseException) -> str:

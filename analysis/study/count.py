@@ -102,8 +102,9 @@ def count_study(
         centres = centres_of(metrics, values)
         with reading.checked():
             sums = _sums(clients, centres).toArrow()
+            left_out = _left_out(every, study)
         tally = gathered(names, metrics, values, sums, centres, first_values=first_values)
-        tally = replace(tally, left_out=_left_out(every, study))
+        tally = replace(tally, left_out=left_out)
         tails = 0.0 if study.limits is None else study.limits.tails
         tally = tally.winsorised(tails)
         if not parts:
@@ -230,10 +231,9 @@ class _Reading:
             for file in local:
                 open_pings(file, self._document, columns).verify(list(columns))
             self._verified.append((local, list(columns)))
-            # Or Spark would list more than 32 files by a job with a task for each.
-            self._session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", str(2**31 - 1))
             reader = self._session.read.schema(schema).option("parquet.page.verify-checksum.enabled", "true")
-            return reader.parquet(*(_GLOB.sub(r"\\\g<0>", str(file)) for file in local))
+            with _listed_here(self._session):
+                return reader.parquet(*(_GLOB.sub(r"\\\g<0>", str(file)) for file in local))
         tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
         named = self._session.createDataFrame([(str(file),) for file in files], "file string").repartition(tasks)
         return named.mapInArrow(_reads(list(columns), self._document.name, self._errors.add), schema)
@@ -256,6 +256,21 @@ class _Reading:
             raise
         if errors := sorted(self._errors.value, key=lambda each: each[0].split("/")):
             raise errors[0][1]
+
+
+@contextmanager
+def _listed_here(session: SparkSession) -> Iterator[None]:
+    """Have Spark list many files here inside, and not by a job with a task for each; the session's setting returns."""
+    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    before = session.conf.get(setting, None)
+    session.conf.set(setting, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(setting)
+        else:
+            session.conf.set(setting, before)
 
 
 def _reads(

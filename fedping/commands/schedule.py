@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -152,35 +153,35 @@ def schedule(
             raise click.UsageError("--for and --until both say when to end; leave one of them out")
         until = parse_until(ends_at, clock.now())
     try:
-        with ended_by_signals() as ending:
+        with ended_by_signals() as ending, ExitStack() as running:
             store = open_store(store_path)
+            chosen = [(one, lines_of(store, one.name, one.lines)) for one in planned]
             with ExitStack() as noted:
-                for one in planned:
-                    names = lines_of(store, one.name, one.lines)
+                for one, names in chosen:
                     noted.enter_context(noting_before_attempts(store, landing, one.name, names))
                 store.check_publishing()
+                engine = running.enter_context(engine_named(engine_name, master))
             prepared = []
-            for one in planned:
-                names = lines_of(store, one.name, one.lines)
-                if wait is not None:
-                    check_wait(store.study(one.name), names)
-                key = Path(one.privacy_key) if one.privacy_key else privacy_key
-                given = private_settings(store, one.name, store_path, landing, key, keep, one.helpers)
+            for one, names in chosen:
+                with noting_before_attempts(store, landing, one.name, names):
+                    if wait is not None:
+                        check_wait(store.study(one.name), names)
+                    key = Path(one.privacy_key) if one.privacy_key else privacy_key
+                    given = private_settings(store, one.name, store_path, landing, key, keep, one.helpers)
                 prepared.append((one, names, given))
-            with engine_named(engine_name, master) as engine:
 
-                def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
-                    def run() -> None:
-                        try:
-                            _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit, wait)
-                        finally:
-                            write_metrics(store, landing, metrics_file)
+            def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
+                def run() -> None:
+                    try:
+                        _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit, wait)
+                    finally:
+                        write_metrics(store, landing, metrics_file)
 
-                    return Job(run, one.next_after, one.name if plan is not None else "")
+                return Job(run, one.next_after, one.name if plan is not None else "")
 
-                if ends_at is not None:
-                    on_the_clock(f"no round begins from {full_utc(until)} on")
-                run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
+            if ends_at is not None:
+                on_the_clock(f"no round begins from {full_utc(until)} on")
+            run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
     except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
         tell("stopped", "info")
 
@@ -198,34 +199,34 @@ def _run_all(
     wait: Wait | None = None,
 ) -> None:
     """Run a round of each line within the time limit; report what fails and go on. None while the study rests."""
-    try:
-        if rests := resting(store, landing, study, given.keep):
-            tell(rests, "info", study=study)
-            show_resting(store, study, lines, as_json)
-            return
-        wait_for_clients(store, landing, study, lines, wait)
-    except FedpingError as error:
-        tell(f"no round of {study}: {error}", study=study)
-        return
-    try:
-        with ending.within(limit, subject(study, lines)):
-            for line in lines:
-                _run_one(store, landing, study, line, engine, given, as_json)
-    except OutOfTime as error:
-        tell(str(error), study=study)
+    with _reported(engine, study):
+        with noting_before_attempts(store, landing, study, lines):
+            if rests := resting(store, landing, study, given.keep):
+                tell(rests, "info", study=study)
+                show_resting(store, study, lines, as_json)
+                return
+            wait_for_clients(store, landing, study, lines, wait)
+        try:
+            with ending.within(limit, subject(study, lines)):
+                for line in lines:
+                    with _reported(engine, study, line):
+                        show(run_line(store, landing, study, line, engine, given), as_json)
+        except OutOfTime as error:
+            tell(str(error), study=study)
 
 
-def _run_one(
-    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, given: PrivateSettings, as_json: bool
-) -> None:
-    """Run a round of a line; report why not, if it fails, in a new Spark session if Spark may be why."""
+@contextmanager
+def _reported(engine: Engine, study: str, line: str = "") -> Iterator[None]:
+    """Report why what is inside made no round of a line, or of a study; in a new Spark session if Spark may be why."""
+    of = f"{study}/{line}" if line else study
+    about: dict[str, Any] = {"study": study} | ({"line": line} if line else {})
     try:
-        show(run_line(store, landing, study, line, engine, given), as_json)
+        yield
     except ApplicationGone:
         raise
     except FedpingError as error:
-        tell(f"no round of {study}/{line}: {error}", study=study, line=line)
+        tell(f"no round of {of}: {error}", **about)
     except Exception:
-        said = f"the round of {study}/{line} failed; the next one begins with a new Spark session"
-        tell(said, study=study, line=line, trace=traceback.format_exc().rstrip())
+        said = f"the round of {of} failed; the next one begins with a new Spark session"
+        tell(said, trace=traceback.format_exc().rstrip(), **about)
         engine.close()

@@ -553,6 +553,7 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
             "rounds",
             f"Version {newest.iteration} {trouble}, so its age is not known: set the clocks of all machines by NTP.",
         )
+        return
     age = facts.now - milliseconds_of(newest.created) / 1000
     if every is None or age <= max(LATE * every, LATE_AT_LEAST) + facts.line.longest:
         return

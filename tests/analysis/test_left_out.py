@@ -9,20 +9,21 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from fedping.analysis.study import count_study
+from fedping.analysis.study import count, count_study
 from fedping.analysis.study.metrics import METRICS
 from fedping.analysis.verdict import Asked, Verdict, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.words import left_out_sentence
 from fedping.protocol.analysed import Segment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Arm, Piece, Study
 from tests.support.landed import ids_column, landed_table, random_ids
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -70,6 +71,36 @@ def test_forty_pings_of_ids_that_cannot_be_enrolled_do_not_make_a_verdict(spark:
     assert (sum(arm.clients for arm in verdict.tally.arms.values()), verdict.tally.mixed) == (HONEST, 0)
     said = "40 of 440 landed pings were left out: 40 named an arm that their client's id does not belong to."
     assert as_document(verdict)["left_out"] == {"sentence": said, "pings": {"not_enrolled": 40}}
+
+
+def test_a_file_that_fails_while_what_was_left_out_is_counted_is_named(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been counted may be evicted from memory, and is then read again."""
+    file = write_landed(partition(tmp_path, STUDY.name, None, -1), landed_table(500, 3), 1)
+    left_out = count._left_out
+
+    def read_again(every: "DataFrame", study: Study) -> dict[str, int]:
+        spark.catalog.clearCache()
+        file.write_bytes(file.read_bytes()[:2000])
+        return left_out(every, study)
+
+    monkeypatch.setattr(count, "_left_out", read_again)
+    with pytest.raises(FedpingError, match=rf"{file.name} is not a whole Parquet file"):
+        count_study(spark, tmp_path, STUDY, ())
+
+
+def test_counting_leaves_the_settings_of_the_session_as_they_are(spark: "SparkSession", landing: Path) -> None:
+    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    unset = spark.conf.get(setting, None)
+    count_study(spark, landing, STUDY, ())
+    assert spark.conf.get(setting, None) == unset
+    spark.conf.set(setting, "7")
+    try:
+        count_study(spark, landing, STUDY, ())
+        assert spark.conf.get(setting) == "7"
+    finally:
+        spark.conf.unset(setting)
 
 
 def test_a_stranger_who_borrows_an_id_does_not_take_its_owner_out(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -414,3 +415,31 @@ def test_rounds_that_fail_are_a_warning_and_after_three_a_problem(
     for _, _, said in health_of(tmp_path):
         assert "X broke." in said
     assert ("X broke" in (check_of(tmp_path) or "")) is (expected == "problem")
+
+
+def test_the_heartbeat_asks_the_store_of_rounds_only_where_they_fail(
+    tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket answers each request in tens of milliseconds, and the heartbeat looks at every line of all studies."""
+    land(tmp_path / "landing", crowd(120))
+    places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
+    seen = open_store(places.store)
+    watched = Watched(settings=places, store=seen, catalogue=Catalogue(seen))
+    asked: list[str] = []
+
+    def noting(ask: Callable[[str], object]) -> Callable[[str], object]:
+        return lambda key: (asked.append(key), ask(key))[1]
+
+    for name in ("read", "sight", "names"):
+        monkeypatch.setattr(seen.blobs, name, noting(getattr(seen.blobs, name)))
+    for outcome in ("published", "crashed"):
+        keep(tmp_path, outcome)
+        asked.clear()
+        assert CHECKS["rounds"](watched) is None
+        assert asked == [], outcome
+    attempt = noted(tmp_path)
+    for _ in range(2):
+        attempt = attempt.followed_by("crashed", "2126-01-01T00:00:00.000+00:00", 1.5)
+    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+    assert "The last 3 rounds failed" in (CHECKS["rounds"](watched) or "")
+    assert asked

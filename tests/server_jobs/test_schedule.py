@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.server_jobs.attempt import last_attempt
+from fedping.server_jobs.attempt import Attempt, last_attempt
 from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.round import awaiting
 from fedping.server_jobs.schedule import (
     DAY,
     Job,
@@ -380,3 +381,47 @@ def test_a_schedule_that_cannot_start_for_the_store_leaves_that_for_the_health(
     failing = last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").failing
     assert failing is not None
     assert failing.part == "store"
+
+
+def attempts(tmp_path: Path) -> Attempt:
+    return last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main")
+
+
+def briefly(tmp_path: Path, *arguments: str) -> int:
+    places = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
+    return main(["schedule", *arguments, *places, "--now", "--for", "1s", "--engine", "numpy"])
+
+
+@pytest.mark.parametrize("breaks", ["a file", "the folder"])
+def test_a_wait_for_clients_that_fails_is_noted_as_a_round_that_failed(
+    tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    land(tmp_path / "landing", crowd(3)).write_bytes(b"damaged")
+    if breaks == "the folder":
+
+        def listed(place: Path) -> list[Path]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+
+        monkeypatch.setattr(awaiting, "landed_files", listed)
+    assert briefly(tmp_path, "study", "--every", "2s", "--wait-for", "3", "--wait-at-most", "1s") == 0
+    failing = attempts(tmp_path).failing
+    assert failing is not None
+    assert failing.part == "landing"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"), [(("--helper", "https://helper.example"), "--helper"), (("--master", "local"), "--master")]
+)
+def test_a_schedule_that_cannot_start_for_its_settings_leaves_that_for_the_health(
+    tmp_path: Path, store: ModelStore, given: tuple[str, str], why: str
+) -> None:
+    assert briefly(tmp_path, "study", "--every", "2s", *given) == 2
+    failing = attempts(tmp_path).failing
+    assert failing is not None
+    assert why in failing.why
+
+
+def test_a_plan_that_names_no_study_is_no_failed_round_of_another(tmp_path: Path, store: ModelStore) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    assert briefly(tmp_path, "--plan", str(tmp_path / "plan.toml")) != 0
+    assert attempts(tmp_path) == Attempt()

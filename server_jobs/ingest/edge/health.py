@@ -124,14 +124,14 @@ def _requests_trouble(watched: Watched) -> str | None:
 
 def _rounds_trouble(watched: Watched) -> str | None:
     """Say that the rounds of a running study's line fail, once that is a problem of its health."""
+    store, landing = watched.store, watched.settings.landing
     for study, line in _lines(watched):
-        if watched.store.declared(study).state != "running":
+        attempt = last_attempt(landing, store.where, study, line)
+        # A bucket takes its time for each look, so the store is asked only where the note alone would be a problem.
+        if attempt.failing is None or not attempt.failing.is_problem or store.declared(study).state != "running":
             continue
-        attempt = last_attempt(watched.settings.landing, watched.store.where, study, line)
-        newest = watched.store.newest(study, line)
-        created = watched.store.outcome(study, line, newest).created if attempt.failing is not None else ""
-        failing = attempt.failing_since(created)
-        if failing is not None and failing.is_problem:
+        newest = store.outcome(study, line, store.newest(study, line))
+        if (failing := attempt.failing_since(newest.created)) is not None:
             return f"line '{line}' of study '{study}': {failures_in_words(failing)}"
     return None
 
