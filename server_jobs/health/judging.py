@@ -607,9 +607,12 @@ def _refused(facts: Facts) -> Iterator[Finding]:
     own = facts.ingest.recent.get(facts.study, Recently())
     stray = facts.ingest.recent.get("", Recently())
     accepted = sum(each.window.accepted for each in facts.ingest.recent.values())
-    yield from _many_refused(facts, own.window, own.newest, f"pings and requests of study {facts.study}")
+    if facts.discreet:
+        yield from _refused_alone(own.window, f"of study {facts.study}")
+        yield from _refused_alone(stray.window, "for no study that is here")
+        return
+    yield from _many_refused(own.window, own.newest, f"pings and requests of study {facts.study}")
     yield from _many_refused(
-        facts,
         replace(stray.window, accepted=accepted),
         Came(),
         "pings for no study that is here and accepted pings of all",
@@ -617,7 +620,27 @@ def _refused(facts: Facts) -> Iterator[Finding]:
     yield from _postponed(facts, own.window)
 
 
-def _many_refused(facts: Facts, window: Came, newest: Came, which: str) -> Iterator[Finding]:
+def _refused_alone(window: Came, which: str) -> Iterator[Finding]:
+    """Judge refusals by nothing but their number, for what is accepted could be computed from a share.
+
+    Anyone can have requests refused, one at a time, until a share is reached. Of the newest refusals nothing is judged:
+    how many there are depends on what was accepted after them.
+    """
+    postponed = Counter({reason: n for reason, n in window.rejected.items() if reason in POSTPONED})
+    for came, said in (
+        (_refusals(window), f"Ingest has refused pings or requests {which}"),
+        (postponed, f"Ingest has asked clients to send pings {which} again later"),
+    ):
+        if came.total() >= FEWEST:
+            reason, _ = max(came.items(), key=lambda one: (one[1], one[0]))
+            yield _warning(
+                "refused",
+                f"{said} at least {FEWEST} times in the last {WINDOW_MINUTES} minutes, mostly as '{reason}'. See "
+                "'Refused by ingest' on the study's Live page.",
+            )
+
+
+def _many_refused(window: Came, newest: Came, which: str) -> Iterator[Finding]:
     """Judge the window and, as many in a row are a problem before they are many of the window, the newest."""
     told = f"of the last {WINDOW_MINUTES} minutes"
     refused, total = _refusals(window).total(), _refusals(window).total() + window.accepted
@@ -628,17 +651,12 @@ def _many_refused(facts: Facts, window: Came, newest: Came, which: str) -> Itera
         return
     reason, most = max(_refusals(window).items(), key=lambda one: (one[1], one[0]))
     severe = refused > MOST_REFUSED * total
-    said = (
-        f"more than {_percent(MOST_REFUSED if severe else MANY_REFUSED, 1)} of the {which} {told}, most of them as "
-        f"'{reason}'"
-        if facts.discreet
-        else f"{refused:,} of the {total:,} {which} {told} ({_percent(refused, total)}), "
-        f"{'all' if most == refused else f'{most:,}'} of them as '{reason}'"
-    )
     yield Finding(
         name="refused",
         severity="problem" if severe else "warning",
-        sentence=f"Ingest has refused {said}. See 'Refused by ingest' on the study's Live page.",
+        sentence=f"Ingest has refused {refused:,} of the {total:,} {which} {told} ({_percent(refused, total)}), "
+        f"{'all' if most == refused else f'{most:,}'} of them as '{reason}'. See 'Refused by ingest' on the study's "
+        "Live page.",
     )
 
 

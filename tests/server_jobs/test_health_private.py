@@ -95,7 +95,7 @@ def test_clients_are_new_with_every_version_for_their_ids_are() -> None:
         ),
         Ingest(
             state="running",
-            recent={"s": Recently(newest=Came(accepted=4711, rejected={"not_json": 4711}))},
+            recent={"s": Recently(window=Came(accepted=4711, rejected={"busy": 4711}))},
         ),
         Ingest(state="running", requests=dict.fromkeys(FIELDS, 4711)),
     ],
@@ -104,6 +104,22 @@ def test_no_sentence_says_how_many_pings_have_come(ingest: Ingest) -> None:
     findings = judged(facts(ingest=ingest)).findings
     assert findings
     assert not any("4,711" in one.sentence or "9,422" in one.sentence for one in findings)
+
+
+@pytest.mark.parametrize("reason", ["not_json", "busy"])
+@pytest.mark.parametrize("study", ["s", ""])
+def test_no_finding_about_refusals_depends_on_how_many_pings_were_accepted(reason: str, study: str) -> None:
+    told = []
+    for refused in (0, 1, 10, 30, 49, 50, 51, 100, 500, 10_000):
+        seen = set()
+        for accepted in (0, 1, 20, 49, 50, 150, 900, 10_000):
+            came = Came(accepted=accepted, rejected={reason: refused})
+            newest = Came(accepted=min(accepted, 100), rejected={reason: min(refused, max(0, 100 - accepted))})
+            recent = {study: Recently(window=came, newest=newest), "t": Recently(window=Came(accepted=accepted))}
+            seen.add(judged(facts(ingest=Ingest(state="running", recent=recent))).findings)
+        assert len(seen) == 1, refused
+        told.append(len(seen.pop()))
+    assert told == ([0] * 5 + [1] * 5)
 
 
 def test_the_error_of_a_ratio_is_that_of_simulated_noise() -> None:
