@@ -342,7 +342,7 @@ def _places(
         if (same := _same_value(value, known)) and not typed:
             texts = [f"'{text}'" for text in same]
             raise FedpingError(
-                f"row {row} of the column '{name}' is '{value}', and {' and '.join(texts)} "
+                f"row {row} of the column '{name}' has another spelling of {' and '.join(texts)}, which "
                 f"{'was' if len(same) == 1 else 'were'} agreed on{among}; names are compared as texts, so write "
                 f"{' or '.join(texts)} if it is that"
             )

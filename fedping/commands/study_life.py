@@ -109,10 +109,10 @@ def change(
 ) -> None:
     """Change the settings of a stored study to those of its edited TOML FILE, as far as they may change while it runs.
 
-    These may: of each line 'guard', 'length', 'early_stopping', 'limits' and 'min_clients' of 'pipeline'; of the study
-    'limits', 'metrics', 'segments', 'unwanted_updates', 'tickets' and 'shards'; the arms' shares, and new arms. Whoever
-    is in an arm stays in it, or leaves the study if it gets smaller; who joins one was in none. Whatever else differs
-    is refused, and nothing of a private study may change.
+    These may: of each line 'guard', 'length', 'early_stopping', 'limits', 'participation', and 'min_clients' and
+    'most_votes' of 'pipeline'; of the study 'limits', 'metrics', 'segments', 'unwanted_updates', 'tickets' and
+    'shards'; the arms' shares, and new arms. Clients stay in their arm, or leave the study if the arm gets smaller;
+    those that join an arm were in none. All other differences are refused, and nothing of a private study may change.
 
     The next rounds have the new settings, and ingest within seconds. Versions from before are computed again with the
     settings that held then. The study's history says what has changed, who did it and why. Safe to repeat.

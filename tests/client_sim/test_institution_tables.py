@@ -363,14 +363,26 @@ def test_categories_are_the_texts_that_were_agreed_on(tmp_path: Path, cells: tup
 @pytest.mark.parametrize(
     ("agreed", "cells", "shown"),
     [
-        (("7", "x"), ("7", "007"), "row 2 of the column 'code' is '007', and '7' was agreed on"),
-        (("007", "7"), ("07", "7"), "row 1 of the column 'code' is '07', and '007' and '7' were agreed on"),
-        (("1", "2"), ("1", "1.0"), "row 2 of the column 'code' is '1.0', and '1' was agreed on"),
-        (("250", "250.1"), ("250.0", "250.1"), "row 1 of the column 'code' is '250.0', and '250' was agreed on"),
-        (("true", "false"), ("true", "True"), "row 2 of the column 'code' is 'True', and 'true' was agreed on"),
+        (("7", "x"), ("7", "007"), "row 2 of the column 'code' has another spelling of '7', which was"),
+        (
+            ("007", "7"),
+            ("07", "7"),
+            "row 1 of the column 'code' has another spelling of '007' and '7', which were",
+        ),
+        (("1", "2"), ("1", "1.0"), "row 2 of the column 'code' has another spelling of '1', which was"),
+        (
+            ("250", "250.1"),
+            ("250.0", "250.1"),
+            "row 1 of the column 'code' has another spelling of '250', which was",
+        ),
+        (
+            ("true", "false"),
+            ("true", "True"),
+            "row 2 of the column 'code' has another spelling of 'true', which was",
+        ),
     ],
 )
-def test_a_text_that_was_not_agreed_on_is_shown_with_the_one_of_its_value(
+def test_another_spelling_of_what_was_agreed_on_is_refused_and_no_cell_is_quoted(
     tmp_path: Path, agreed: tuple[str, str], cells: tuple[str, str], shown: str
 ) -> None:
     path = csv(tmp_path, f"code,y\n{cells[0]},0\n{cells[1]},1\n")
@@ -404,10 +416,10 @@ def test_a_code_is_no_other_one_also_where_it_is_the_only_one(
     tmp_path: Path, agreed: tuple[str, str], cell: str
 ) -> None:
     """Only whole numbers and booleans are saved otherwise; here not all that was agreed on is one."""
-    with pytest.raises(FedpingError, match=f"row 1 of the column 'code' is '{cell}', and "):
+    with pytest.raises(FedpingError, match="row 1 of the column 'code' has another spelling of "):
         read_examples(csv(tmp_path, f"code,y\n{cell},0\n{cell},1\n"), None, of_categories(*agreed), TWO)
     classes = AgreedColumns(label="y", classes=agreed, features=(Feature(name="a"), Feature(name="b")))
-    with pytest.raises(FedpingError, match=f"row 1 of the column 'y' is '{cell}'"):
+    with pytest.raises(FedpingError, match="row 1 of the column 'y' has another spelling of "):
         read_examples(csv(tmp_path, f"a,b,y\n1,2,{cell}\n1,2,{cell}\n"), None, classes, TWO)
 
 
