@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.landing import SHARDS
+from fedping.protocol.limits import check_new_limits
 from fedping.protocol.place import Place, place_of
 from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
 from fedping.wording import parameters_in_place_of_options
@@ -68,11 +70,13 @@ def ready(
         on_noise: called before noise is derived, which may take seconds.
 
     Raises:
-        InvalidSettings: clients could not take part in it, or a shard has no room for what an aggregation keeps.
+        InvalidSettings: clients could not take part in it, a shard has no room for what an aggregation keeps, or its
+            limits have all losses count alike.
     """
     from fedping.client_sim.learning.checking import check_study
 
     told = check_study(study, own_models)
+    _check_limits(study, store)
     study = _with_noise(study, store, on_noise)
     _check_room(study)
     return study, told
@@ -90,6 +94,23 @@ def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
     bare = replace(stored, pieces=())
     ways = (with_recorded_code(replace(each, pieces=()), bare) for each in (study, *as_once_new(written)))
     return stored if any(each == bare for each in ways) else study
+
+
+def _check_limits(study: Study, store: Place | None) -> None:
+    """Raise :class:`InvalidSettings` if all losses would count alike, unless the study is stored with such limits."""
+    if study.limits is None:
+        return
+    try:
+        check_new_limits(study.name, study.limits)
+    except InvalidSettings:
+        if store is None:
+            raise
+        from fedping.model_store.store import open_store
+
+        there = open_store(store, create=True)
+        stored = there.study(study.name).limits if study.name in there.studies() else None
+        if stored is None or (stored.loss, stored.clip_loss) != (study.limits.loss, study.limits.clip_loss):
+            raise
 
 
 def _check_room(study: Study) -> None:

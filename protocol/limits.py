@@ -125,6 +125,21 @@ def check_limits(study: str, document: DocumentType, limits: Limits) -> None:
         )
 
 
+def check_new_limits(study: str, limits: Limits) -> None:
+    """Raise :class:`InvalidSettings` if every loss that is taken counts as the same number.
+
+    It is no rule of :class:`Limits`, since stored studies may have such.
+    """
+    if limits.clip_loss is None:
+        return
+    (low, high), (least, most) = limits.loss or (-math.inf, math.inf), limits.clip_loss
+    if min(high, most) <= max(low, least):
+        raise InvalidSettings(
+            f"the limits of study '{study}' have every loss that is taken count as {min(max(low, least), most):g}; "
+            "widen 'clip_loss' or 'loss' until they share a range"
+        )
+
+
 MOST_LOSS = 1e6
 """What a loss counts as at most: in 2018, one ping in fifteen had a larger one, all of long histories."""
 

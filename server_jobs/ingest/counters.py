@@ -166,6 +166,17 @@ class StudyCounters:
             self._recents.add(study, reason, amount)
             self._changed = True
 
+    def take_batch(self, study: str, accepted: int, rejected: Mapping[str, int]) -> None:
+        """Count the pings of a batch that are on disk, and its refused lines by reason."""
+        came = {"": accepted, **rejected} if accepted else rejected
+        if not came:
+            return
+        with self._lock:
+            self._accepted[study] += accepted
+            self._rejected[study].update(rejected)
+            self._recents.add_batch(study, came)
+            self._changed = True
+
     def reject_stray(self, reason: str, amount: int) -> None:
         """Count refused requests that are for no study of the store."""
         with self._lock:

@@ -85,6 +85,13 @@ class Recents:
 
     def add(self, study: str, reason: str, amount: int) -> None:
         """Count pings of a study as accepted (without a reason) or refused; ``study`` is empty for no study."""
+        self.add_batch(study, {reason: amount})
+
+    def add_batch(self, study: str, amounts: Mapping[str, int]) -> None:
+        """Count pings and refusals that came together, by reason as :meth:`add` has it.
+
+        They are in one block: in two, those counted last would be the newest, though they came among the others.
+        """
         now = self._clock()
         if study not in self._of:
             self._of[study] = deque(maxlen=WINDOW_MINUTES + 1), deque(maxlen=NEWEST // BLOCK + 1)
@@ -93,8 +100,9 @@ class Recents:
             minutes.append(_Block(now))
         if not newest or newest[-1].total >= BLOCK:
             newest.append(_Block(now))
-        minutes[-1].add(reason, amount)
-        newest[-1].add(reason, amount)
+        for reason, amount in amounts.items():
+            minutes[-1].add(reason, amount)
+            newest[-1].add(reason, amount)
 
     def encoded(self) -> bytes:
         """Return all of it for :func:`recently`."""

@@ -65,6 +65,46 @@ def test_a_study_made_from_python_is_that_of_the_command(tmp_path: Path) -> None
         fedping.create_study(replace(made, limits=Limits()), tmp_path / "python")
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ("loss = [0, 10]\nclip_loss = [20, 30]", "count as 20"),
+        ("loss = [20, 30]\nclip_loss = [0, 10]", "count as 10"),
+        ("loss = [0, 10]\nclip_loss = [10, 30]", "count as 10"),
+        ("clip_loss = [5, 5]", "count as 5"),
+        ("loss = [0, 10]\nclip_loss = [9, 30]", None),
+        ("loss = [0, 10]", None),
+    ],
+)
+def test_a_new_study_whose_losses_would_all_count_alike_is_refused(
+    limits: str, told: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = (EXPERIMENTS / "firefox.toml").read_text()
+    file, store = tmp_path / "study.toml", tmp_path / "store"
+    file.write_text(f"{original}\n[limits]\n{limits}\n")
+    assert main(["study", "check", str(file)]) == (0 if told is None else 2)
+    assert told is None or told in capsys.readouterr().err
+    if told is None:
+        assert fedping.create_study(file, store).limits is not None
+        return
+    with pytest.raises(fedping.InvalidSettings, match=told):
+        fedping.create_study(file, store)
+    fedping.create_study(EXPERIMENTS / "firefox.toml", store)
+    assert main(["study", "change", str(file), "--store", str(store)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_stored_study_whose_losses_all_count_alike_stays_as_it_is(tmp_path: Path) -> None:
+    file, store = tmp_path / "study.toml", open_store(tmp_path / "store", create=True)
+    original = (EXPERIMENTS / "firefox.toml").read_text()
+    file.write_text(f"{original}\n[limits]\nloss = [0, 10]\nclip_loss = [20, 30]\n")
+    made = study_from_toml(file, new=True)
+    store.create_study(made, first_versions(made, created="2026-01-01T00:00:00.000+00:00", code_version="test"))
+    at = ["--store", str(tmp_path / "store")]
+    assert fedping.create_study(file, tmp_path / "store") == store.study(made.name) == made
+    assert main(["study", "create", str(file), *at]) == main(["study", "change", str(file), *at]) == 0
+
+
 def test_a_study_of_before_the_safe_choices_stays_as_it_is(tmp_path: Path) -> None:
     written = study_from_toml(EXPERIMENTS / "firefox.toml")
     store = open_store(tmp_path, create=True)

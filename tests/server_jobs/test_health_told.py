@@ -1,6 +1,7 @@
 """A study's health as everybody is told of it: a killed ingest, /metrics, a webhook; and what a declared state does."""
 
 import json
+import random
 import threading
 import time
 import urllib.request
@@ -26,6 +27,8 @@ from fedping.server_jobs.health.looking import StudyWatch, ingest_of
 from fedping.server_jobs.health.watching import watch_studies
 from fedping.server_jobs.health.webhook import Webhook, poster
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
+from fedping.server_jobs.ingest.edge import submit
+from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest
@@ -92,6 +95,39 @@ def test_metrics_tell_each_study_by_the_names_of_findings_and_nothing_else(tmp_p
     assert 'fedping_study_lines_over{study="study"} 1.0' in ingest.operator.get("/metrics").get_data(as_text=True)
     (tmp_path / "store" / "study" / "study.json").write_text("{")
     assert ingest.operator.get("/metrics").status_code == 200
+
+
+def test_a_few_bad_lines_among_the_good_ones_of_a_batch_are_no_finding(tmp_path: Path) -> None:
+    ingest = ingest_app(tmp_path)
+    lines = [*(json.dumps({"documentId": str(uuid.uuid4()), **ping_json()}) for _ in range(2_000)), *["x"] * 60]
+    random.Random(0).shuffle(lines)
+    assert ingest.post(PATH, "\n".join(lines).encode()).json["accepted"] == 2_000
+    ingest.services.flush()
+    assert dict(of_studies(ingest.settings.counters)) == {
+        "study": OfStudy(accepted=2_000, rejected={"not_json": 60}),
+    }
+    _, health = StudyWatch(ingest.settings).all(ingest_of(ingest.settings))["study"]
+    assert not any(one.name == "refused" for one in health.findings)
+
+
+def test_of_a_batch_that_fails_the_pings_on_disk_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest = ingest_app(tmp_path)
+    monkeypatch.setattr(submit, "PART", 1)
+    append = Journal.append
+    stored: list[int] = []
+
+    def full_after_one(self: Journal, lines: bytes, rows: int) -> None:
+        if stored:
+            raise NotStored("no space left", full=True)
+        append(self, lines, rows)
+        stored.append(rows)
+
+    monkeypatch.setattr(Journal, "append", full_after_one)
+    line = json.dumps({"documentId": str(uuid.uuid4()), **ping_json()})
+    assert ingest.post(PATH, "\n".join([line] * 2_000).encode()).status_code == 507
+    ingest.services.flush()
+    assert stored
+    assert of_studies(ingest.settings.counters)["study"].accepted == sum(stored)
 
 
 def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def test_a_large_batch_hides_no_refusals_after_it(tmp_path: Path) -> None:
     assert recently(tmp_path, now[0])["s"].newest == Came(accepted=40, rejected={"not_json": 60})
 
 
+def test_of_a_batch_the_newest_have_the_share_that_was_refused(tmp_path: Path) -> None:
+    recents = Recents(lambda: NOW)
+    recents.add_batch("s", {"": 5_000, "not_json": 500})
+    (tmp_path / f"a{SUFFIX}").write_bytes(recents.encoded())
+    found = recently(tmp_path, NOW)["s"]
+    assert found.window == Came(accepted=5_000, rejected={"not_json": 500})
+    assert found.newest == Came(accepted=91, rejected={"not_json": 9})
+
+
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_sixty_refusals_after_thousands_of_pings_are_most_of_the_newest(tmp_path: Path, processes: int) -> None:
     now = [NOW]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedping.model_store import ModelStore
@@ -56,6 +57,12 @@ class Services(Watched):
             self.of_studies.reject(study, reason, amount)
         elif reason != PAGE:  # which anybody may ask for in vain, as often as he likes
             self.of_studies.reject_stray(reason, amount)
+
+    def count_batch(self, study: str, accepted: int, rejected: Mapping[str, int]) -> None:
+        """Count the pings of a batch that are on disk, and its refused lines by reason."""
+        for reason, amount in rejected.items():
+            self.counters.add(f"rejected.{reason}", amount)
+        self.of_studies.take_batch(study, accepted, rejected)
 
     def flush(self) -> None:
         """Write what is kept in memory for the operator."""

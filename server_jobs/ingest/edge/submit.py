@@ -9,7 +9,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -188,7 +188,9 @@ class Submit:
             body = unpacked(unpack, body, request.unpacking, self._services.memory, cost, held)
             if request.document_id is None:
                 return self._take_batch(request, body)
-            self._store(request.rules, _encoded_ping(request, request.document_id, body), 1)
+            rules = request.rules
+            self._services.journals.of(rules.document).append(_encoded_ping(request, request.document_id, body), 1)
+            self._services.of_studies.accept(rules.study.name, 1)
             return ACCEPTED_ONE
 
     def _take_batch(self, request: _Request, body: bytes) -> Answer:
@@ -198,34 +200,34 @@ class Submit:
             raise Rejection("too_many_lines", f"a batch of this study may have {most} lines; send it in parts")
         if request.take_more is not None:
             request.take_more(lines + (not body.endswith(b"\n")))
-        refused = Refused()
-        accepted = self._store_batch(rules, body, parts, refused)
+        refused, accepted = Refused(), 0
+        rejected: Mapping[str, int] = {}
+        try:
+            for rows in self._store_batch(rules, body, parts, refused):
+                accepted += rows
+            rejected = refused.counts
+        finally:  # what is on disk counts, also if the rest could not be stored; the client sends the batch again
+            self._services.count_batch(rules.study.name, accepted, rejected)
         self._services.counters.add("batches", 1)
-        for reason, count in refused.counts.items():
-            self._services.count_refused(rules.study.name, reason, count)
         for rejection in refused.kept:
             self._services.rejections.add(rules.study.name, rejection)
         self._services.rejections.leave_out(len(refused.told) - len(refused.kept))
         return batch_answer(accepted, refused.told)
 
-    def _store_batch(self, rules: StudyRules, body: bytes, parts: list[Slice], refused: Refused) -> int:
-        """Return how many pings of a batch are on disk. They are decoded and written in parts."""
-        accepted = rows = size = 0
+    def _store_batch(self, rules: StudyRules, body: bytes, parts: list[Slice], refused: Refused) -> Iterator[int]:
+        """Decode and write a batch in parts; yield how many pings each has, when they are on disk."""
+        rows = size = 0
         gathered: list[bytes] = []
         for encoded, count in encoded_batch(rules, body, parts, _now_ms(), refused, self._ping_limit):
             gathered.append(encoded)
             rows, size = rows + count, size + len(encoded)
             if size >= PART:
-                self._store(rules, b"".join(gathered), rows)
-                accepted += rows
+                self._services.journals.of(rules.document).append(b"".join(gathered), rows)
+                yield rows
                 gathered, rows, size = [], 0, 0
         if rows:
-            self._store(rules, b"".join(gathered), rows)
-        return accepted + rows
-
-    def _store(self, rules: StudyRules, lines: bytes, rows: int) -> None:
-        self._services.journals.of(rules.document).append(lines, rows)
-        self._services.of_studies.accept(rules.study.name, rows)
+            self._services.journals.of(rules.document).append(b"".join(gathered), rows)
+            yield rows
 
     def _refuse(self, environ: Environ, rejection: Rejection) -> Answer:
         path = environ.get("PATH_INFO", PREFIX)
