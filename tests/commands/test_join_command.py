@@ -144,6 +144,66 @@ def test_a_table_of_one_row_is_refused(server: FaultyServer, join: Typed, tmp_pa
     assert server.attempts == []
 
 
+def few_rows(join: Typed, folder: Path, *, benign: int, malignant: int, class_weights: str = "") -> None:
+    """Have a table of so many rows of each class, and columns with weights of the classes."""
+    everybodys = [path.read_text().splitlines(keepends=True) for path in tables(folder)]
+    names, lines = everybodys[0][0], [line for table in everybodys for line in table[1:]]
+    of = {name: [line for line in lines if line.endswith(f",{name}\n")] for name in ("benign", "malignant")}
+    table, columns = folder / "few.csv", folder / "weighed.toml"
+    table.write_text("".join([names, *of["benign"][:benign], *of["malignant"][:malignant]]))
+    columns.write_text(class_weights + Path(join.rows[3]).read_text())
+    join.rows = ["--data", str(table), "--columns", str(columns)]
+
+
+@pytest.mark.parametrize(
+    ("malignant", "weights", "says"),
+    [
+        (1, "class_weights = [1.0, 0.0]\n", "would reveal that row"),
+        (1, "class_weights = [1.0, 1e-9]\n", "of the weight of all rows"),
+        (0, "class_weights = [1.0, 0.0]\n", "would reveal that row"),
+        (2, "class_weights = [1.0, 0.0]\n", None),
+        (1, "class_weights = [4.5, 0.5625]\n", None),
+    ],
+)
+def test_a_row_that_alone_counts_is_refused(
+    join: Typed, tmp_path: Path, malignant: int, weights: str, says: str | None
+) -> None:
+    few_rows(join, tmp_path, benign=8, malignant=malignant, class_weights=weights)
+    with faulty_server(tumours(training=OneGradient())) as server:
+        said = join.once(server.url, code=0 if says is None else 2)[1]
+        assert says is None or says in said
+        assert len(server.attempts) == (says is None)
+
+
+@pytest.mark.parametrize(
+    ("training", "refused"),
+    [
+        (LocalSteps(epochs=1, batch=8, rate=0.1), True),
+        (LocalSteps(steps=3, batch=8, rate=0.1), True),
+        (LocalSteps(steps=2, batch=8, rate=0.1), False),
+        (LocalSteps(epochs=1, batch=15, rate=0.1), False),
+        (LocalSteps(epochs=1, batch=17, rate=0.1), False),
+        (OneGradient(batch=8), False),
+    ],
+)
+def test_a_last_batch_of_one_row_is_refused(join: Typed, tmp_path: Path, training: Training, refused: bool) -> None:
+    few_rows(join, tmp_path, benign=13, malignant=4)
+    with faulty_server(tumours(training=training)) as server:
+        assert ("the last batch of an epoch has 1 row" in join.once(server.url, code=2 * refused)[1]) is refused
+        assert len(server.attempts) == (not refused)
+
+
+def test_a_training_that_divides_two_rows_is_refused(join: Typed, tmp_path: Path) -> None:
+    """In a personal arm a client learns from the rows that it does not hold out: of two, from one."""
+    arms = (Arm(name="hospitals", share=1.0, line="main", applies=True, submits=True, personal=True),)
+    study = tumours(training=LocalSteps(epochs=1, rate=0.1, personal=FineTune(steps=1, rate=0.1)), arms=arms)
+    for rows, refused in ((2, True), (3, False)):
+        few_rows(join, tmp_path, benign=rows - 1, malignant=1)
+        with faulty_server(study) as server:
+            join.once(server.url, code=2 * refused)
+            assert len(server.attempts) == (not refused)
+
+
 @pytest.mark.parametrize("training", [LocalSteps(epochs=1, rate=1.0), OneGradient()])
 @pytest.mark.parametrize(("apart", "code"), [("9,9", 1), ("1.1,1", 0)])
 def test_clusters_of_one_row_are_refused(
