@@ -44,7 +44,7 @@ from fedping.client_sim.joining.examples import (
     guarding_rows,
     numbers_a_row,
 )
-from fedping.client_sim.joining.folder import Asked, Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.joining.folder import UNANSWERED, Asked, Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
 from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.checking import check_training
@@ -517,9 +517,13 @@ class Institution:
         return min(max(0.0, ping.not_before - time.time()), longest)
 
     async def post(self, ping: Waiting) -> Outcome:
-        """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again."""
+        """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again.
+
+        The ping is in the log first: a server may have read it that never answers.
+        """
         before = self._outbox.counts.copy()
         if not self._outbox.undelivered:
+            self.folder.begin(_line(ping, UNANSWERED))
             self._outbox.add([Letter(ping.document_id, bytes(ping.body))])
         await self._outbox.deliver()
         counts = self._outbox.counts
@@ -535,25 +539,29 @@ class Institution:
         One that is refused never counts, so that its version may have another: from a table that was corrected, or
         with a ticket. It is logged all the same, because the server has read it.
         """
-        says, progress = told(ping), self.folder.progress
-        taken = outcome.delivery is Delivery.ACCEPTED
-        sent = Sent(
-            time=utc_now(),
-            version=ping.version,
-            document_id=ping.document_id,
-            examples=says.examples,
-            loss=says.loss,
-            bytes=says.bytes,
-            sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
-            outcome=outcome.delivery.value,
-            reason=outcome.reason,
-            numbers=says.numbers,
-            norm=says.norm,
-            encoding=says.encoding,
-        )
-        if taken:
+        progress = self.folder.progress
+        if outcome.delivery is Delivery.ACCEPTED:
             progress = replace(progress, version=ping.version, sent=progress.sent + 1)
-        self.folder.settle(progress, sent)
+        self.folder.settle(progress, _line(ping, outcome.delivery.value, outcome.reason))
+
+
+def _line(ping: Waiting, outcome: str, reason: str = "") -> Sent:
+    """Return the line of the log about a ping."""
+    says = told(ping)
+    return Sent(
+        time=utc_now(),
+        version=ping.version,
+        document_id=ping.document_id,
+        examples=says.examples,
+        loss=says.loss,
+        bytes=says.bytes,
+        sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
+        outcome=outcome,
+        reason=reason,
+        numbers=says.numbers,
+        norm=says.norm,
+        encoding=says.encoding,
+    )
 
 
 class _Held:

@@ -280,7 +280,7 @@ def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, joi
     pings = [json.loads(attempt.body) for attempt in server.attempts]
     assert [ping["payload"]["model_version"] for ping in pings] == [0, 1]
     assert pings[0]["clientId"] == pings[1]["clientId"]
-    told = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    told = [line for line in logged_by(join) if line["outcome"] == "accepted"]
     assert [(line["version"], line["document_id"]) for line in told] == [
         (number, str(attempt.document_id)) for number, attempt in enumerate(server.attempts)
     ]
@@ -291,6 +291,30 @@ def test_a_ping_whose_answer_is_lost_is_posted_again_with_the_same_bytes(server:
     join.once(server.url)
     assert len(server.attempts) == 2
     assert len(server.bodies()) == 1
+
+
+def logged_by(join: Typed) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+
+
+def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, join: Typed) -> None:
+    """Also one that is read and not answered, posted by several commands: it has one line until it is answered."""
+    before_each: list[list[str]] = []
+
+    def reads(name: str, attempt: int) -> Answer:
+        before_each.append([line["outcome"] for line in logged_by(join)])
+        return refusal(503)
+
+    server.plan = reads
+    for _ in range(2):
+        join.once(server.url, "--for", "3s", code=75)
+    assert len(before_each) >= 2
+    assert all(outcomes == ["unanswered"] for outcomes in before_each)
+    (line,) = logged_by(join)
+    assert line["sha256"] == hashlib.sha256(server.attempts[0].body).hexdigest()
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url)
+    assert [line["outcome"] for line in logged_by(join)] == ["unanswered", "accepted"]
 
 
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
@@ -368,13 +392,15 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     server.publish(1)
     join.once(server.url, code=1)
     assert "; 1 ping taken so far, up to version 0\n" in join(server.url, "--show")[1]
-    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    logged = logged_by(join)
     assert [(line["version"], line["outcome"]) for line in logged] == [
+        (0, "unanswered"),
         (0, "rejected"),
         (0, "accepted"),
+        (1, "unanswered"),
         (1, "rejected"),
     ]
-    assert [line["reason"] for line in logged][1:] == ["", "400 the update is too long"]
+    assert [line["reason"] for line in logged][2:] == ["", "", "400 the update is too long"]
     assert all(line["numbers"] == 31 and line["norm"] > 0 and line["loss"] > 0 for line in logged)
 
 
@@ -385,7 +411,7 @@ def test_every_ping_of_a_version_whose_weights_change_is_logged(server: FaultySe
         weights = [start] * 31
         server.files[LATEST] = msgspec.json.encode(replace(document(server.study, "main", 0), model=weights))
         join.once(server.url, code=1)
-    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    logged = [line for line in logged_by(join) if line["outcome"] == "rejected"]
     assert [line["sha256"] for line in logged] == [
         hashlib.sha256(attempt.body).hexdigest() for attempt in server.attempts
     ]
@@ -396,11 +422,11 @@ def test_a_log_of_an_earlier_version_goes_on(server: FaultyServer, join: Typed) 
     join.once(server.url)
     log = join.state / "sent.ndjson"
     older = {"time", "version", "document_id", "examples", "loss", "bytes", "sha256"}
-    line = {name: value for name, value in json.loads(log.read_text()).items() if name in older}
+    line = {name: value for name, value in logged_by(join)[-1].items() if name in older}
     log.write_text(json.dumps(line) + "\n")
     server.publish(1)
     assert "1 ping taken so far" in join.once(server.url)[1]
-    assert [json.loads(line)["version"] for line in log.read_text().splitlines()] == [0, 1]
+    assert [line["version"] for line in logged_by(join)] == [0, 1, 1]
 
 
 def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was_refused(
