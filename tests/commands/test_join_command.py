@@ -354,16 +354,24 @@ def test_time_is_kept_while_an_answer_is_slow(
     fallback.start()
     try:
         assert "time is over" in join.once(server.url, "--for", "1s", code=75)[1]
+        assert "time is over" in join(server.url, "--yes", "--for", "1s", code=75)[1]
         assert not over.is_set()
     finally:
         fallback.cancel()
     assert server.attempts == []
 
 
-def test_without_rounds_a_service_whose_time_is_over_ends_well(join: Typed) -> None:
+def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: Typed) -> None:
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
-        join(server.url, "--yes", "--for", "2s")
+        assert "no ping was taken" in join(server.url, "--yes", "--for", "2s", code=75)[1]
         assert server.attempts == []
+
+
+def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultyServer, join: Typed) -> None:
+    """Once a ping was taken; it goes on to look for a version until then."""
+    join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
+    assert len(server.attempts) == 1
+    assert "no ping was taken" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
 
 
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
