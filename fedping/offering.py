@@ -9,6 +9,7 @@ import msgspec
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_path import local_path
+from fedping.protocol.own_login import login_in_address
 from fedping.protocol.sharing.offer import Offer
 
 MOST_BYTES = 256 * 1024
@@ -55,6 +56,7 @@ def _asked(url: str) -> bytes:
             stream=True,
             allow_redirects=False,
             headers={"Accept-Encoding": "identity"},
+            auth=login_in_address,
         ) as answer:
             for chunk in answer.iter_content(4096):
                 data += chunk

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
 import aiohttp
@@ -178,12 +179,13 @@ class HttpTransport:
     async def _got(self, url: str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
         """Fetch an address, or what it is redirected to as far as that may be followed."""
         if self._settings.redirects == "anywhere":
-            async with self._open().get(url, headers=headers) as response:
+            async with self._open().get(url, headers=headers, proxy=self._proxy(url)) as response:
                 yield response
             return
         asked = url
         for _ in range(MOST_REDIRECTS + 1):
-            async with self._open().get(asked, headers=headers, allow_redirects=False) as response:
+            proxy = self._proxy(asked)
+            async with self._open().get(asked, headers=headers, allow_redirects=False, proxy=proxy) as response:
                 if response.status not in _REDIRECTS or "Location" not in response.headers:
                     yield response
                     return
@@ -217,7 +219,10 @@ class HttpTransport:
         if compress and len(body) > WORTH_COMPRESSING:
             body, headers = gzip.compress(body, LEVEL, mtime=0), headers | _GZIP
         try:
-            async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:
+            proxy = self._proxy(url)
+            async with self._open().post(
+                url, data=body, headers=headers, allow_redirects=False, proxy=proxy
+            ) as response:
                 answer = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
             return Outcome(Delivery.RETRY, _in_words(error), posted_bytes=len(body)), b""
@@ -230,6 +235,18 @@ class HttpTransport:
             await self._session.close()
             self._session = None
 
+    def _proxy(self, url: str) -> str | None:
+        """Return the proxy that the environment names for an address, if it is to be used and is one of http.
+
+        aiohttp's own ``trust_env`` sends the login that ``~/.netrc`` has for the server too, which links the pings of
+        a client as a cookie does.
+        """
+        parts = urlsplit(url)
+        if not self._settings.proxies or proxy_bypass(parts.netloc.rpartition("@")[2]):
+            return None
+        proxy = getproxies().get(parts.scheme)
+        return proxy if proxy is not None and proxy.startswith("http://") else None
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -241,7 +258,6 @@ class HttpTransport:
                     sock_read=self._settings.request_timeout,
                 ),
                 headers={"User-Agent": self._settings.user_agent},
-                trust_env=self._settings.proxies,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session

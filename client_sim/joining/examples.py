@@ -44,6 +44,9 @@ OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_m
 FEWEST_ROWS = 2
 """Of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
+MOST_OF_ONE_ROW = 0.9
+"""The share of the weight of all rows that one may have: with more, the update is about that of the row alone."""
+
 _TRUTH = ("false", "true")
 _SAVED_TRUTH = ("False", "True", "FALSE", "TRUE")
 _WHOLE = re.compile("0|-?[1-9][0-9]*")
@@ -81,10 +84,15 @@ class OwnTable:
 
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
         """See :meth:`Source.of`; there is one client."""
-        found = of_one(self.rows)
+        return replace(of_one(self.rows), weight=self.weight)
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        """How much each row counts, shape (N,)."""
         if self.class_weights is None or not self.rows.target.is_class:
-            return found
-        return replace(found, weight=np.array(self.class_weights)[self.rows.y])
+            return np.ones(len(self.rows))
+        found: NDArray[np.float64] = np.array(self.class_weights)[self.rows.y]
+        return found
 
 
 def _whole(model: Model[Any]) -> Model[Any]:

@@ -4,7 +4,8 @@ identity.key     the seed of its id and of all that it draws, made once; nobody 
 joined.json      which study and model the folder is of, and what the study asked for when that was agreed to
 progress.json    the newest version of which a ping was taken; what a private line was given; what was held out
 waiting.json     a ping that is about to be posted, or was, and nobody has answered
-sent.ndjson      what has left this machine: a line for each ping that was taken or refused, without its update
+sent.ndjson      what has left this machine: a line for each ping before it is posted, and one when it is taken or
+                 refused, without its update
 clients.sqlite   what the training leaves with its clients, where it does
 held-out/        such a folder of the client that tells how versions do on rows that are held out, where any are
 
@@ -40,6 +41,9 @@ from fedping.protocol.study import Arm
 from fedping.protocol.training import Training
 
 SEED_BYTES = 16
+
+UNANSWERED = "unanswered"
+"""The outcome of a ping that is about to be posted for the first time."""
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -105,17 +109,18 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A line about a ping that was answered; one of a private line tells neither loss nor examples.
+    """A line about a ping that is posted or was answered; one of a private line tells neither loss nor examples.
 
     Attributes:
-        time: when it was answered.
+        time: when it was answered, or is posted for the first time.
         version: that it was made from.
         document_id: of the ping.
         examples: number of rows.
         loss: of the version on these rows.
         bytes: length of the ping.
         sha256: of these bytes.
-        outcome: "accepted" or "rejected"; lines of earlier versions of fedping are of accepted pings.
+        outcome: "accepted", "rejected", or "unanswered" before the first post; lines without it, of earlier versions of
+            fedping, are of accepted pings.
         reason: why it was refused, as the server says.
         numbers: of the update; 0 if it has none, or it is encoded.
         norm: of the update; None if it has none, or it is encoded.
@@ -178,6 +183,10 @@ class StateFolder:
         progress = self.progress
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
+    def begin(self, sent: Sent) -> None:
+        """Note on disk that the waiting ping is about to be posted, unless the last line is about it."""
+        self._tell(sent)
+
     def settle(self, progress: Progress, sent: Sent) -> None:
         """Note that the waiting ping was answered, and how far the institution has come by that."""
         self._tell(sent)
@@ -222,13 +231,16 @@ class StateFolder:
         if told and not told.endswith(b"\n"):  # of one that was killed while it wrote
             told = told[: told.rfind(b"\n") + 1]
             os.truncate(path, len(told))
-        if _is_of_same(sent, told[told[:-1].rfind(b"\n") + 1 :]):  # of one that was killed before the ping was dropped
+        if _tells(told[told[:-1].rfind(b"\n") + 1 :], sent):  # of one that was killed before the ping was dropped
             return
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(handle)
+        with _told(self.path):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(handle)
+            if not told:
+                sync_folder(self.path)
 
     def _read(self, name: str, kind: type[_T]) -> _T | None:
         path = self.path / name
@@ -255,13 +267,14 @@ class StateFolder:
             sync_folder(self.path)
 
 
-def _is_of_same(sent: Sent, line: bytes) -> bool:
-    """Return whether a line of the log is of the same ping with the same answer."""
+def _tells(line: bytes, sent: Sent) -> bool:
+    """Return whether a line of the log is of the same ping, with the same answer if that has one."""
     try:
         other = msgspec.json.decode(line, type=Sent)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
-    return (other.document_id, other.sha256, other.outcome) == (sent.document_id, sent.sha256, sent.outcome)
+    same = (other.document_id, other.sha256) == (sent.document_id, sent.sha256)
+    return same and sent.outcome in (UNANSWERED, other.outcome)
 
 
 def any_seed() -> int:

@@ -27,7 +27,7 @@ from fedping.client_sim.data.example_data import of_one
 from fedping.client_sim.data.table import Table
 from fedping.client_sim.fleet.fetching import Fetcher, Shelf
 from fedping.client_sim.fleet.fleet import states_in
-from fedping.client_sim.fleet.learning_round import LearningRound
+from fedping.client_sim.fleet.learning_round import HELD_OUT, LearningRound
 from fedping.client_sim.fleet.outbox import Letter, Outbox
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
@@ -36,11 +36,19 @@ from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Tran
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
 from fedping.client_sim.joining.checking import CheckedTransport
 from fedping.client_sim.joining.evaluating import confusion
-from fedping.client_sim.joining.examples import FEWEST_ROWS, OF_TABLES, OwnTable, guarding_rows, numbers_a_row
-from fedping.client_sim.joining.folder import Asked, Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.joining.examples import (
+    FEWEST_ROWS,
+    MOST_OF_ONE_ROW,
+    OF_TABLES,
+    OwnTable,
+    guarding_rows,
+    numbers_a_row,
+)
+from fedping.client_sim.joining.folder import UNANSWERED, Asked, Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
 from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.checking import check_training
+from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import learner_for
 from fedping.client_sim.learning.states import ClientStates, StatesOf
@@ -49,6 +57,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.personalization import Reconstruct
 from fedping.protocol.ping import Ping
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.training import LocalSteps, Training
@@ -176,24 +185,58 @@ REVEALS = (
 """What an institution has to know before it sends anything."""
 
 
-def check_rows(training: Training, rows: int, trains: bool) -> None:
-    """Raise :class:`InvalidSettings` if what is sent would be of a single row.
+def check_rows(member: Membership, weight: NDArray[np.float64]) -> None:
+    """Raise :class:`InvalidSettings` if what is sent would be of a single row, or of little else.
 
     Args:
-        training: of the line.
-        rows: of the table, or those that are held out.
-        trains: whether an update is sent.
+        member: where the institution falls in the study.
+        weight: how much each row of the table counts, or each that is held out, shape (N,); those of weight 0 are left
+            out of the training.
     """
+    training, trains = member.line.training, member.arm.submits
+    counted = int(np.count_nonzero(weight))
+    rows = _learned(member, counted) if trains else counted
     if rows < FEWEST_ROWS:
+        of = f"{rows:,} row" + (f" (of {len(weight):,} rows, {counted:,} counted)" if rows != len(weight) else "")
         raise InvalidSettings(
-            f"what is sent of {rows:,} row would reveal that row; join with more rows, or hold another share out"
+            f"what is sent of {of} would reveal that row; join with more rows, leave out a class weight of 0, or hold "
+            "another share out"
+        )
+    share = float(weight.max() / weight.sum())
+    if share > MOST_OF_ONE_ROW:
+        raise InvalidSettings(
+            f"one row has {share:.1%} of the weight of all rows, so that what is sent would reveal that row; join with "
+            "more rows of its class, or leave class_weights out"
         )
     batch = getattr(training, "batch", None)  # an extension's training has none
-    if trains and batch is not None and batch < FEWEST_ROWS:
+    if not trains or batch is None:
+        return
+    if batch < FEWEST_ROWS:
         raise InvalidSettings(
             "the study trains on batches of 1 row, and 'fedping join' refuses that, because such an update reveals the "
             "row; ask its operator for a larger 'batch'"
         )
+    if isinstance(training, LocalSteps) and _ends_with_one_row(training, rows):
+        raise InvalidSettings(
+            f"the study trains on batches of {batch:,} rows, and of {rows:,} rows the last batch of an epoch has 1 "
+            "row, whose update reveals the row; join with one row more or less"
+        )
+
+
+def _learned(member: Membership, rows: int) -> int:
+    """Return how many of so many rows an update is computed from."""
+    personal = getattr(member.line.training, "personal", None)
+    shares = [HELD_OUT] if member.arm.personal else []
+    shares += [personal.support] if isinstance(personal, Reconstruct) else []
+    for share in shares:
+        rows -= int(share_of(np.array([rows]), share)[0])
+    return rows
+
+
+def _ends_with_one_row(training: LocalSteps, rows: int) -> bool:
+    """Return whether the training takes a step on the last batch of an epoch, and that has a single row."""
+    batch = training.batch or rows
+    return rows > batch and rows % batch == 1 and steps_of(training, np.array([rows]))[0] > rows // batch
 
 
 def check_work(training: Training, rows: int, model: Model[Any], weights: int) -> None:
@@ -320,7 +363,8 @@ class Institution:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         check_work(member.line.training, len(rows), member.model, member.line.spec.m)
-        check_rows(member.line.training, len(rows), member.arm.submits)
+        source = OwnTable(rows, class_weights)
+        check_rows(member, source.weight)
         self._joined = Joined(
             study=study.name, line=member.line.name, spec_digest=member.line.spec.digest, asked=asked_of(member)
         )
@@ -351,7 +395,7 @@ class Institution:
             self._roster,
             shelf,
             {member.line.name: member.model},
-            lambda spec, model: OwnTable(rows, class_weights),
+            lambda spec, model: source,
             FleetSettings(clients=1, seed=folder.seed, ticket_of=None if ticket is None else lambda client_id: ticket),
             {member.arm.name: self._states},
             private=self._private,
@@ -473,9 +517,13 @@ class Institution:
         return min(max(0.0, ping.not_before - time.time()), longest)
 
     async def post(self, ping: Waiting) -> Outcome:
-        """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again."""
+        """Try for a while to have a kept ping taken; the answer is for good, unless it is to try again.
+
+        The ping is in the log first: a server may have read it that never answers.
+        """
         before = self._outbox.counts.copy()
         if not self._outbox.undelivered:
+            self.folder.begin(_line(ping, UNANSWERED))
             self._outbox.add([Letter(ping.document_id, bytes(ping.body))])
         await self._outbox.deliver()
         counts = self._outbox.counts
@@ -491,25 +539,29 @@ class Institution:
         One that is refused never counts, so that its version may have another: from a table that was corrected, or
         with a ticket. It is logged all the same, because the server has read it.
         """
-        says, progress = told(ping), self.folder.progress
-        taken = outcome.delivery is Delivery.ACCEPTED
-        sent = Sent(
-            time=utc_now(),
-            version=ping.version,
-            document_id=ping.document_id,
-            examples=says.examples,
-            loss=says.loss,
-            bytes=says.bytes,
-            sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
-            outcome=outcome.delivery.value,
-            reason=outcome.reason,
-            numbers=says.numbers,
-            norm=says.norm,
-            encoding=says.encoding,
-        )
-        if taken:
+        progress = self.folder.progress
+        if outcome.delivery is Delivery.ACCEPTED:
             progress = replace(progress, version=ping.version, sent=progress.sent + 1)
-        self.folder.settle(progress, sent)
+        self.folder.settle(progress, _line(ping, outcome.delivery.value, outcome.reason))
+
+
+def _line(ping: Waiting, outcome: str, reason: str = "") -> Sent:
+    """Return the line of the log about a ping."""
+    says = told(ping)
+    return Sent(
+        time=utc_now(),
+        version=ping.version,
+        document_id=ping.document_id,
+        examples=says.examples,
+        loss=says.loss,
+        bytes=says.bytes,
+        sha256=hashlib.sha256(bytes(ping.body)).hexdigest(),
+        outcome=outcome,
+        reason=reason,
+        numbers=says.numbers,
+        norm=says.norm,
+        encoding=says.encoding,
+    )
 
 
 class _Held:

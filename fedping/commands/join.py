@@ -498,7 +498,7 @@ class _TakingPart:
         from fedping.client_sim.fleet.waiting import Backoff
 
         self._runner, self._institutions, self._pace, self._ask = runner, institutions, pace, ask
-        self._as_json, self._done, self._failures, self._quiet = as_json, 0, 0, 0
+        self._as_json, self._done, self._taken, self._failures, self._quiet = as_json, 0, 0, 0, 0
         self._said = ""
         self._backoff = Backoff(first=pace.every, longest=max(pace.every, LONGEST_WAIT))
         self._random = Random(institutions[-1].folder.seed)
@@ -599,6 +599,7 @@ class _TakingPart:
             with suppress(_TimeOver):
                 self._pace.awaited(self._runner, institution.study_as_it_was())  # it may have ended, which is no fault
             raise _refusal(institution, ping, outcome)
+        self._taken += 1
         return True
 
     def _report(self, ping: Waiting, outcome: Outcome) -> None:
@@ -647,6 +648,8 @@ class _TakingPart:
             raise OutOfTime(
                 f"time is over after {self._done} of {self._pace.rounds} rounds; run the same command to go on"
             )
+        if not self._taken:
+            raise OutOfTime("time is over, and no ping was taken; run the same command to go on")
         raise _Over(0)
 
 

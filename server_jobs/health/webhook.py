@@ -19,6 +19,7 @@ import requests
 
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.own_login import login_in_address
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.judging import Health, Verdict
 
@@ -75,6 +76,7 @@ def poster(url: str) -> Post:
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
                 allow_redirects=False,
                 stream=True,
+                auth=login_in_address,
             ) as answer:
                 return None if 200 <= answer.status_code < 300 else f"HTTP {answer.status_code}"
         except (requests.RequestException, OSError) as error:  # whose text has the address, which may be a secret

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import DecodeError, ValidationError, json
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.own_login import login_in_address
 from fedping.protocol.sharing.exchange import Refusal, Refused, digest_of_signed
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class HttpHelper:
             "timeout": (CONNECT_SECONDS, max(1.0, until - time.monotonic())),
             "stream": True,
             "allow_redirects": False,
+            "auth": login_in_address,
         }
 
     def _body(self, got: requests.Response, most: int, until: float) -> bytes:

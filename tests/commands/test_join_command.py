@@ -144,6 +144,66 @@ def test_a_table_of_one_row_is_refused(server: FaultyServer, join: Typed, tmp_pa
     assert server.attempts == []
 
 
+def few_rows(join: Typed, folder: Path, *, benign: int, malignant: int, class_weights: str = "") -> None:
+    """Have a table of so many rows of each class, and columns with weights of the classes."""
+    everybodys = [path.read_text().splitlines(keepends=True) for path in tables(folder)]
+    names, lines = everybodys[0][0], [line for table in everybodys for line in table[1:]]
+    of = {name: [line for line in lines if line.endswith(f",{name}\n")] for name in ("benign", "malignant")}
+    table, columns = folder / "few.csv", folder / "weighed.toml"
+    table.write_text("".join([names, *of["benign"][:benign], *of["malignant"][:malignant]]))
+    columns.write_text(class_weights + Path(join.rows[3]).read_text())
+    join.rows = ["--data", str(table), "--columns", str(columns)]
+
+
+@pytest.mark.parametrize(
+    ("malignant", "weights", "says"),
+    [
+        (1, "class_weights = [1.0, 0.0]\n", "would reveal that row"),
+        (1, "class_weights = [1.0, 1e-9]\n", "of the weight of all rows"),
+        (0, "class_weights = [1.0, 0.0]\n", "would reveal that row"),
+        (2, "class_weights = [1.0, 0.0]\n", None),
+        (1, "class_weights = [4.5, 0.5625]\n", None),
+    ],
+)
+def test_a_row_that_alone_counts_is_refused(
+    join: Typed, tmp_path: Path, malignant: int, weights: str, says: str | None
+) -> None:
+    few_rows(join, tmp_path, benign=8, malignant=malignant, class_weights=weights)
+    with faulty_server(tumours(training=OneGradient())) as server:
+        said = join.once(server.url, code=0 if says is None else 2)[1]
+        assert says is None or says in said
+        assert len(server.attempts) == (says is None)
+
+
+@pytest.mark.parametrize(
+    ("training", "refused"),
+    [
+        (LocalSteps(epochs=1, batch=8, rate=0.1), True),
+        (LocalSteps(steps=3, batch=8, rate=0.1), True),
+        (LocalSteps(steps=2, batch=8, rate=0.1), False),
+        (LocalSteps(epochs=1, batch=15, rate=0.1), False),
+        (LocalSteps(epochs=1, batch=17, rate=0.1), False),
+        (OneGradient(batch=8), False),
+    ],
+)
+def test_a_last_batch_of_one_row_is_refused(join: Typed, tmp_path: Path, training: Training, refused: bool) -> None:
+    few_rows(join, tmp_path, benign=13, malignant=4)
+    with faulty_server(tumours(training=training)) as server:
+        assert ("the last batch of an epoch has 1 row" in join.once(server.url, code=2 * refused)[1]) is refused
+        assert len(server.attempts) == (not refused)
+
+
+def test_a_training_that_divides_two_rows_is_refused(join: Typed, tmp_path: Path) -> None:
+    """In a personal arm a client learns from the rows that it does not hold out: of two, from one."""
+    arms = (Arm(name="hospitals", share=1.0, line="main", applies=True, submits=True, personal=True),)
+    study = tumours(training=LocalSteps(epochs=1, rate=0.1, personal=FineTune(steps=1, rate=0.1)), arms=arms)
+    for rows, refused in ((2, True), (3, False)):
+        few_rows(join, tmp_path, benign=rows - 1, malignant=1)
+        with faulty_server(study) as server:
+            join.once(server.url, code=2 * refused)
+            assert len(server.attempts) == (not refused)
+
+
 @pytest.mark.parametrize("training", [LocalSteps(epochs=1, rate=1.0), OneGradient()])
 @pytest.mark.parametrize(("apart", "code"), [("9,9", 1), ("1.1,1", 0)])
 def test_clusters_of_one_row_are_refused(
@@ -220,7 +280,7 @@ def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, joi
     pings = [json.loads(attempt.body) for attempt in server.attempts]
     assert [ping["payload"]["model_version"] for ping in pings] == [0, 1]
     assert pings[0]["clientId"] == pings[1]["clientId"]
-    told = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    told = [line for line in logged_by(join) if line["outcome"] == "accepted"]
     assert [(line["version"], line["document_id"]) for line in told] == [
         (number, str(attempt.document_id)) for number, attempt in enumerate(server.attempts)
     ]
@@ -231,6 +291,30 @@ def test_a_ping_whose_answer_is_lost_is_posted_again_with_the_same_bytes(server:
     join.once(server.url)
     assert len(server.attempts) == 2
     assert len(server.bodies()) == 1
+
+
+def logged_by(join: Typed) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+
+
+def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, join: Typed) -> None:
+    """Also one that is read and not answered, posted by several commands: it has one line until it is answered."""
+    before_each: list[list[str]] = []
+
+    def reads(name: str, attempt: int) -> Answer:
+        before_each.append([line["outcome"] for line in logged_by(join)])
+        return refusal(503)
+
+    server.plan = reads
+    for _ in range(2):
+        join.once(server.url, "--for", "3s", code=75)
+    assert len(before_each) >= 2
+    assert all(outcomes == ["unanswered"] for outcomes in before_each)
+    (line,) = logged_by(join)
+    assert line["sha256"] == hashlib.sha256(server.attempts[0].body).hexdigest()
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url)
+    assert [line["outcome"] for line in logged_by(join)] == ["unanswered", "accepted"]
 
 
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
@@ -270,16 +354,24 @@ def test_time_is_kept_while_an_answer_is_slow(
     fallback.start()
     try:
         assert "time is over" in join.once(server.url, "--for", "1s", code=75)[1]
+        assert "time is over" in join(server.url, "--yes", "--for", "1s", code=75)[1]
         assert not over.is_set()
     finally:
         fallback.cancel()
     assert server.attempts == []
 
 
-def test_without_rounds_a_service_whose_time_is_over_ends_well(join: Typed) -> None:
+def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: Typed) -> None:
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
-        join(server.url, "--yes", "--for", "2s")
+        assert "no ping was taken" in join(server.url, "--yes", "--for", "2s", code=75)[1]
         assert server.attempts == []
+
+
+def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultyServer, join: Typed) -> None:
+    """Once a ping was taken; it goes on to look for a version until then."""
+    join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
+    assert len(server.attempts) == 1
+    assert "no ping was taken" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
 
 
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
@@ -308,13 +400,15 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     server.publish(1)
     join.once(server.url, code=1)
     assert "; 1 ping taken so far, up to version 0\n" in join(server.url, "--show")[1]
-    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    logged = logged_by(join)
     assert [(line["version"], line["outcome"]) for line in logged] == [
+        (0, "unanswered"),
         (0, "rejected"),
         (0, "accepted"),
+        (1, "unanswered"),
         (1, "rejected"),
     ]
-    assert [line["reason"] for line in logged][1:] == ["", "400 the update is too long"]
+    assert [line["reason"] for line in logged][2:] == ["", "", "400 the update is too long"]
     assert all(line["numbers"] == 31 and line["norm"] > 0 and line["loss"] > 0 for line in logged)
 
 
@@ -325,7 +419,7 @@ def test_every_ping_of_a_version_whose_weights_change_is_logged(server: FaultySe
         weights = [start] * 31
         server.files[LATEST] = msgspec.json.encode(replace(document(server.study, "main", 0), model=weights))
         join.once(server.url, code=1)
-    logged = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    logged = [line for line in logged_by(join) if line["outcome"] == "rejected"]
     assert [line["sha256"] for line in logged] == [
         hashlib.sha256(attempt.body).hexdigest() for attempt in server.attempts
     ]
@@ -336,11 +430,11 @@ def test_a_log_of_an_earlier_version_goes_on(server: FaultyServer, join: Typed) 
     join.once(server.url)
     log = join.state / "sent.ndjson"
     older = {"time", "version", "document_id", "examples", "loss", "bytes", "sha256"}
-    line = {name: value for name, value in json.loads(log.read_text()).items() if name in older}
+    line = {name: value for name, value in logged_by(join)[-1].items() if name in older}
     log.write_text(json.dumps(line) + "\n")
     server.publish(1)
     assert "1 ping taken so far" in join.once(server.url)[1]
-    assert [json.loads(line)["version"] for line in log.read_text().splitlines()] == [0, 1]
+    assert [line["version"] for line in logged_by(join)] == [0, 1, 1]
 
 
 def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was_refused(

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import threading
@@ -81,6 +82,10 @@ def proxy(port: int) -> Iterator[Between]:
         thread.join()
 
 
+def _outcomes(state: Path) -> list[str]:
+    return [json.loads(line)["outcome"] for line in (state / "sent.ndjson").read_text().splitlines()]
+
+
 def test_killed_before_and_after_its_ping_landed_it_counts_once(tmp_path: Path) -> None:
     store, landing = tmp_path / "store", tmp_path / "landing"
     store_with(store, tumours(min_clients=1))
@@ -100,7 +105,7 @@ def test_killed_before_and_after_its_ping_landed_it_counts_once(tmp_path: Path) 
             lineage = open_store(store).version(STUDY, "main", version + 1).lineage
             assert lineage is not None
             assert (lineage.counts["used"], lineage.arms["hospitals"].examples) == (1, 190)
-    assert len((tmp_path / "state" / "sent.ndjson").read_text().splitlines()) == 2
+    assert _outcomes(tmp_path / "state") == ["unanswered", "accepted"] * 2
 
 
 KILLS = [(True, 0), (False, 1), (False, 0), (True, 1)][: few_or_all(2, 4)]
@@ -129,4 +134,4 @@ def test_killed_at_either_of_its_two_pings_each_counts_once(tmp_path: Path) -> N
             assert (lineage.counts["used"], lineage.counts["duplicate"]) == (1, 0)
             assert {name: arm.pings for name, arm in lineage.arms.items()} == {"hospitals": 1, "held-out": 1}
     for folder in (tmp_path / "state", tmp_path / "state" / "held-out"):
-        assert len((folder / "sent.ndjson").read_text().splitlines()) == len(KILLS)
+        assert _outcomes(folder) == ["unanswered", "accepted"] * len(KILLS)

@@ -60,13 +60,17 @@ def read(folder: Path) -> dict[str, Any]:
                 "told": [untimed(json.loads(line)) for line in out.splitlines()],
                 "pings": posted(server),
                 "bytes": {key: digest(body) for key, body in server.bodies.items()},
-                "sent": [
-                    untimed(json.loads(line)) for line in (folder / name / "sent.ndjson").read_text().splitlines()
-                ],
+                "sent": [untimed(line) for line in answered(folder / name / "sent.ndjson")],
                 "progress": json.loads((folder / name / "progress.json").read_bytes()),
                 "files": sorted(files(folder / name)),
             }
     return found
+
+
+def answered(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log of pings that have an answer: earlier programs wrote no others."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in lines if line.get("outcome") != "unanswered"]
 
 
 def posted(server: Server) -> dict[str, Any]:
