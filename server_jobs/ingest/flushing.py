@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
+from fedping.protocol.own_login import login_in_address
 from fedping.server_jobs.ending import OutOfTime
 
 _MOST_BYTES = 65_536
@@ -54,14 +55,13 @@ def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
 
     def ask() -> None:
         try:
-            # An auth of our own, or requests would send a login that ~/.netrc has for the host.
             with requests.post(
                 url,
                 params={"timeout": seconds},
                 timeout=seconds + _PATIENCE,
                 allow_redirects=False,
                 stream=True,
-                auth=lambda request: request,
+                auth=login_in_address,
             ) as answer:
                 body = answer.raw.read(_MOST_BYTES)
             try:
