@@ -113,6 +113,7 @@ def test_nothing_is_left_but_what_was_released(done: Path) -> None:
     assert not [name for name in left if name.endswith((".parquet", ".npy"))]
     assert {name for name in left if not name.startswith(("store/", "landing/.published/"))} == {
         "experiment.json",
+        "environment.json",
         "summary.json",
     }
     store = open_store(done / "out/store")

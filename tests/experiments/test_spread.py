@@ -2,11 +2,9 @@
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
@@ -127,23 +125,7 @@ def test_executors_leave_the_same_bytes_as_one_process(tmp_path: Path, spark, mo
 
 
 @pytest.mark.spark
-@pytest.mark.long
 def test_a_run_that_was_spread_goes_on_in_one_process(tmp_path: Path, spark) -> None:
-    check_a_spread_run_goes_on(tmp_path, spark)
-
-
-def test_a_run_whose_blocks_were_spread_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, with blocks that come in another order as executors have them, and no Spark."""
-
-    def backwards(_: object, work: Callable[[int], T], count: int, *_more: object) -> Iterator[tuple[int, T]]:
-        for number in reversed(range(count)):
-            yield number, pickle.loads(pickle.dumps(work(number)))
-
-    monkeypatch.setattr("fedping.server_jobs.spark.spreading.spread", backwards)
-    check_a_spread_run_goes_on(tmp_path, None)
-
-
-def check_a_spread_run_goes_on(tmp_path: Path, spark: object) -> None:
     file = experiment_file(tmp_path, clients=300, iterations=1, ticks=6)
     simulate(*experiment_from_toml(file), tmp_path / "here")
     engine = SparkEngine(lambda: nullcontext(spark))

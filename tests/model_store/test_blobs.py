@@ -93,7 +93,7 @@ def test_a_file_system_without_hard_links_is_told_before_anything_is_made(tmp_pa
 
 @pytest.mark.usefixtures("no_links")
 def test_a_study_cannot_be_created_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = Path(__file__).parents[2] / "experiments" / "firefox_2018.toml"
+    file = Path(__file__).parents[2] / "experiments" / "firefox.toml"
     assert main(["study", "create", str(file), "--store", str(tmp_path / "store")]) == 1
     told = capsys.readouterr().err
     assert "has no hard links" in told
