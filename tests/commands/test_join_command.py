@@ -846,7 +846,7 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
 
 def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: Typed) -> None:
     join.once(server.url)
-    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "3s")
+    out, said = join(server.url, "--yes", "--every", "0.1s", "--for", "3s", code=75)
     assert out == ""
     assert said.count("fedping: waiting for a version after 0\n") == 1
 
