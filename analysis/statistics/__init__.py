@@ -16,6 +16,7 @@ from fedping.analysis.statistics.looks import (
     decides,
     deciding_level,
     fewest_clients,
+    fewest_others,
     holm,
 )
 from fedping.analysis.statistics.means import (
@@ -53,6 +54,7 @@ __all__ = [
     "decides",
     "deciding_level",
     "fewest_clients",
+    "fewest_others",
     "hodges_lehmann",
     "holm",
     "mann_whitney",

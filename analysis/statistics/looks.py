@@ -77,8 +77,12 @@ def fewest_clients(a: ValueCounts, b: ValueCounts) -> int:
 
 def decides(a: ValueCounts, b: ValueCounts) -> bool:
     """Return whether there are enough clients for :func:`confidence_sequence` to decide anything."""
-    others = min(arm.n - int(arm.counts.max()) for arm in (a, b))
-    return min(a.n, b.n) >= fewest_clients(a, b) and others >= FEWEST_OTHERS
+    return min(a.n, b.n) >= fewest_clients(a, b) and fewest_others(a, b) >= FEWEST_OTHERS
+
+
+def fewest_others(a: ValueCounts, b: ValueCounts) -> int:
+    """Return the clients that differ from the most common value, in the arm that has fewer of them."""
+    return min(arm.n - int(arm.counts.max()) for arm in (a, b))
 
 
 LEAST_LEVEL = 1e-12

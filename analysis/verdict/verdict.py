@@ -22,6 +22,7 @@ from fedping.analysis.statistics import (
     decides,
     deciding_level,
     fewest_clients,
+    fewest_others,
     hodges_lehmann,
     holm,
     mann_whitney,
@@ -203,10 +204,10 @@ def _too_few(metric: Metric, a: MetricTally, b: MetricTally) -> str | None:
     if metric.bounds is not None or decides(*firsts):
         return None
     fewest = min(arm.n for arm in firsts)
-    others = min(arm.n - int(arm.counts.max()) for arm in firsts)
     return (
         f"No interim verdict on {metric.title} below {fewest_clients(*firsts):,} clients in each arm (the smaller has "
-        f"{fewest:,}), {FEWEST_OTHERS} of which differ from the most common value (in an arm, {others:,} do): "
+        f"{fewest:,}), {FEWEST_OTHERS} of which differ from the most common value "
+        f"(in an arm, {fewest_others(*firsts):,} do): "
         "without known bounds of its values, the interval holds for many clients only"
     )
 

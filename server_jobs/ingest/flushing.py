@@ -68,9 +68,7 @@ def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
                 found.append((answer.status_code, json.loads(body)))
             except ValueError:
                 found.append((answer.status_code, None))
-        except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema):
-            found.append(_no_address(operations))
-        except ValueError:  # of an address that is none to urllib
+        except ValueError:  # of an address that is none; those of requests are such errors, too
             found.append(_no_address(operations))
         except Exception:  # of requests, urllib3 and the sockets below
             found.append(late)
