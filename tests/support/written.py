@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
+from fedping.experiments.environment import ENVIRONMENT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_file
 from fedping.experiments.laboratory.units import problem_digest
@@ -120,8 +121,8 @@ def write(folder: Path) -> None:
 
 
 def comparable(folder: Path) -> dict[str, bytes]:
-    """Return what was written, by path, without how long it took."""
-    found = contents(folder)
+    """Return what was written, by path, without how long it took and the record of which Python and NumPy wrote it."""
+    found = {name: data for name, data in contents(folder).items() if Path(name).name != ENVIRONMENT}
     for name, data in found.items():
         if name.endswith("run.json"):
             found[name] = msgspec.json.encode(msgspec.json.decode(data) | {"seconds": None})
