@@ -47,8 +47,8 @@ from fedping.server_jobs.round import Engine, run_round
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.clipping import first_bound
 from fedping.server_jobs.round.engine import NumpyEngine
+from fedping.server_jobs.round.plan import Rules, Work, rules_for
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import Rules, Work, rules_for
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 

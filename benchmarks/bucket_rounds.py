@@ -36,11 +36,11 @@ from rich.table import Table
 
 from benchmarks.aggregation import M, _driver_mb, aggregate, in_turns, landed, opened_folder, study_of
 from benchmarks.ingest import free_port
-from fedping.protocol.place import Place, place_of
+from fedping.protocol.location import Place, place_of
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed, work_on
+from fedping.server_jobs.round.plan import Work, rules_for
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import Work, rules_for
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 

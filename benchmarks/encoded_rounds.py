@@ -33,7 +33,7 @@ from benchmarks.encodings import LINKS, line_of
 from fedping.model_store.store import open_store
 from fedping.protocol.draws import bits
 from fedping.protocol.encodings.dense import dense_payloads
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.links import Upload
 from fedping.protocol.pipeline import GradientDescent, Pipeline

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, STUDY, make_store
 from tests.support.ingest_server import IngestServer, open_files

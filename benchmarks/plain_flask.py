@@ -10,7 +10,7 @@ from flask import Flask, Response, request
 
 from fedping.server_jobs.ingest.edge.answers import ACCEPTED_ONE
 from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.front import Front
+from fedping.server_jobs.ingest.edge.asgi import Front
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import document_id_in, record_of
 from fedping.server_jobs.ingest.journal.frames import encode_records

@@ -42,7 +42,7 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study, protected
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import NumpyEngine, run_round
-from fedping.server_jobs.round.asking import Helper
+from fedping.server_jobs.round.helper_client import Helper
 from fedping.server_jobs.round.private import PrivateRound
 
 M = 22

@@ -29,9 +29,9 @@ from granian.rsgi import ProtocolClosed
 
 from benchmarks.ingest import CONNECTIONS, make_store
 from benchmarks.ingest_pings import single_requests
-from fedping.server_jobs.ingest.edge import front as edge
+from fedping.server_jobs.ingest.edge import asgi as edge
 from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.front import Front, environ_of
+from fedping.server_jobs.ingest.edge.asgi import Front, environ_of
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.submit import answered
 from fedping.server_jobs.ingest.latencies import Stopwatch

@@ -27,7 +27,7 @@ from benchmarks.landing_data import Traffic, landed_tables
 from fedping.protocol.landing import SHARDS, groups_for, write_landed
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import Work
+from fedping.server_jobs.round.plan import Work
 
 COUNTS = (16, 64, 256)
 WAYS = (*((count, count) for count in COUNTS), (16, 64), (16, 256), (256, 16))

@@ -42,11 +42,11 @@ from rich.table import Table
 from benchmarks.encodings import fastest_in_turns
 from benchmarks.private_rounds import KEY, WHEN, M, Ratio, a_round, land, study_of
 from fedping.client_sim.privacy.sharing import Sharer
-from fedping.helper.answering import arms_answered
-from fedping.helper.copies import back_up, restore
+from fedping.helper.aggregate import arms_answered
+from fedping.helper.backup import back_up, restore
+from fedping.helper.enrol import join, keys_of
 from fedping.helper.folder import HelperFolder, make_helper
-from fedping.helper.joining import join, keys_of
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.protocol.privacy import METRICS, Shared, frame_of, vectors_of
 from fedping.protocol.proofs.prio3 import KEY_BYTES, NONCE_BYTES, RAND_BYTES, Side, prepare, shard, sizes, valid
 from fedping.protocol.sharing.exchange import AskedArm, Request
@@ -113,7 +113,7 @@ class TimedHelper:
     seconds: float = field(default=0.0)
 
     def answer(self, request: bytes, most: int) -> bytes:
-        """Return the helper's answer; see :class:`fedping.server_jobs.round.asking.Helper`."""
+        """Return the helper's answer; see :class:`fedping.server_jobs.round.helper_client.Helper`."""
         began = time.process_time()
         found = reply(self.folder, request, datetime.fromisoformat(WHEN)).data
         self.seconds += time.process_time() - began

@@ -42,14 +42,14 @@ from fedping.client_sim.fleet.model_pings import encoded_pings
 from fedping.experiments.ingest_process import ingest_process
 from fedping.model_store.store import open_store
 from fedping.protocol.draws import bits
-from fedping.protocol.landed import ModelPings
+from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.server_jobs.fleet_plan import UnitCosts
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import Work
+from fedping.server_jobs.round.plan import Work
 
 M = 1_000_000
 LINK = "steps 2"

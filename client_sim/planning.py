@@ -24,7 +24,7 @@ from fedping.client_sim.tradeoff import Spread, spread_of, times_variance
 from fedping.client_sim.upload import sent_updates
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landed import ModelPings
+from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.links import (
     Eden,
     Float32,

@@ -26,7 +26,7 @@ from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.numbers import with_minus
 from fedping.protocol.object_store import StorageAway
-from fedping.server_jobs.listening import stay_here
+from fedping.server_jobs.listener import stay_here
 
 PAGES = ("live", "results", "runs", "watching")
 """The folders with a ``views.py`` each."""

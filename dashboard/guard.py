@@ -20,7 +20,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.settings import LEAST_TOKEN, LOOPBACK, DashboardSettings
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.listening import SAFE_METHODS, asked_by_another_site
+from fedping.server_jobs.listener import SAFE_METHODS, asked_by_another_site
 
 PLOT_STYLE = """:where(.plot) {
   --plot-background: white;

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedping.dashboard.settings import DashboardSettings
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent
-from fedping.server_jobs.listening import CannotStart, check_port
+from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.listener import CannotStart, check_port
 
 if TYPE_CHECKING:
     from flask import Flask

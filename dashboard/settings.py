@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from fedping.dashboard.feeds import Streams
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TOKEN = 16

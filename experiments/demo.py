@@ -26,10 +26,10 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import is_landing
-from fedping.protocol.place import Bucket, Place, below
+from fedping.protocol.location import Bucket, Place, below
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.privacy.coins import make_key, read_key
+from fedping.server_jobs.privacy.sampling_key import make_key, read_key
 from fedping.server_jobs.round import Engine, engine_named, run_round
 
 STUDY = Path(__file__).with_name("demo.toml")

@@ -14,8 +14,8 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.local_optimizers import LocalRProp
+from fedping.protocol.location import Place
 from fedping.protocol.personalization import FineTune
-from fedping.protocol.place import Place
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step

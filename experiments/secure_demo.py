@@ -14,20 +14,20 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.experiments.helper_process import helper_process
+from fedping.helper.enrol import join, keys_of, pinned_line
 from fedping.helper.folder import HelperFolder
-from fedping.helper.joining import join, keys_of, pinned_line
 from fedping.model_store.store import ModelStore
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.columns import rows_of
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.location import Place
 from fedping.protocol.pipeline import RProp
-from fedping.protocol.place import Place
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
-from fedping.protocol.sharing.agreed import numbers_of
 from fedping.protocol.sharing.ring import WORDS, Elements, as_bytes
 from fedping.protocol.sharing.sealing import opener
 from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
+from fedping.protocol.sharing.terms import numbers_of
 from fedping.protocol.study import Line, Study, public_study
 from fedping.server_jobs.privacy.budget import with_noise
 from fedping.server_jobs.privacy.leader import leader_identity

@@ -18,7 +18,7 @@ import requests
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import VARIABLE
-from fedping.server_jobs.ingest.processes.bonds import bound
+from fedping.server_jobs.ingest.processes.process_lock import bound
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0

@@ -31,26 +31,26 @@ if TYPE_CHECKING:
         upload_link,
     )
     from fedping.extras import MissingPackage
+    from fedping.laboratory import Results, Round, compare, open_results, run
     from fedping.model_store.store import MissingVersion, StoreError
-    from fedping.protocol.ends import ClientEnd, ServerEnd
     from fedping.protocol.landed_file import UnreadableFile
-    from fedping.reading import Store, StoredVersion, open_store, read_pings
-    from fedping.running import Results, Round, compare, open_results, run
+    from fedping.protocol.link_ends import ClientEnd, ServerEnd
     from fedping.server_jobs.optimize.transformation import Transformation
     from fedping.server_jobs.round.accumulator import Finished, of_all
+    from fedping.stored import Store, StoredVersion, open_store, read_pings
 
 _HOME = {
-    "ClientEnd": "fedping.protocol.ends",
+    "ClientEnd": "fedping.protocol.link_ends",
     "Comparison": "fedping.experiments.laboratory.comparing",
     "Finished": "fedping.server_jobs.round.accumulator",
     "MissingPackage": "fedping.extras",
     "MissingVersion": "fedping.model_store.store",
-    "Results": "fedping.running",
-    "Round": "fedping.running",
-    "ServerEnd": "fedping.protocol.ends",
-    "Store": "fedping.reading",
+    "Results": "fedping.laboratory",
+    "Round": "fedping.laboratory",
+    "ServerEnd": "fedping.protocol.link_ends",
+    "Store": "fedping.stored",
     "StoreError": "fedping.model_store.store",
-    "StoredVersion": "fedping.reading",
+    "StoredVersion": "fedping.stored",
     "Table": "fedping.client_sim.data",
     "Target": "fedping.client_sim.data",
     "Transformation": "fedping.server_jobs.optimize.transformation",
@@ -58,19 +58,19 @@ _HOME = {
     "aggregation": "fedping.extending",
     "array": "fedping.client_sim.learning.models.arrays",
     "client_algorithm": "fedping.extending",
-    "compare": "fedping.running",
+    "compare": "fedping.laboratory",
     "create_study": "fedping.creating",
     "data_set": "fedping.extending",
     "local_steps": "fedping.client_sim.learning.mini_batches",
     "metric": "fedping.extending",
     "of_all": "fedping.server_jobs.round.accumulator",
-    "open_results": "fedping.running",
-    "open_store": "fedping.reading",
+    "open_results": "fedping.laboratory",
+    "open_store": "fedping.stored",
     "optimizer": "fedping.extending",
     "partition": "fedping.extending",
     "ranking_model": "fedping.extending",
-    "read_pings": "fedping.reading",
-    "run": "fedping.running",
+    "read_pings": "fedping.stored",
+    "run": "fedping.laboratory",
     "sampling": "fedping.extending",
     "table": "fedping.client_sim.data",
     "upload_link": "fedping.extending",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fedping.error_text import parameters_in_place_of_options
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import check_new_limits
-from fedping.protocol.place import Place, place_of
+from fedping.protocol.location import Place, place_of
 from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
-from fedping.wording import parameters_in_place_of_options
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore

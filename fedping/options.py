@@ -10,7 +10,7 @@ import click
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 
 class LocalPath(click.Path):
@@ -35,7 +35,7 @@ class AnyPlace(LocalPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the place."""
-        from fedping.protocol.place import place_of
+        from fedping.protocol.location import place_of
 
         try:
             place = place_of(value)

@@ -5,7 +5,7 @@ must not happen twice, an answer to a version and a document in an answer, are k
 answer the same, one writes.
 
 A folder that comes from a copy has forgotten what was answered since, and would answer it again, with other noise. So
-the records know the file that they were made in, and a copy has to be restored (`fedping.helper.copies`), which says
+the records know the file that they were made in, and a copy has to be restored (`fedping.helper.backup`), which says
 from which version on each line is answered.
 """
 

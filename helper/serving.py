@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import msgspec
 from granian.rsgi import ProtocolClosed
 
+from fedping.helper.enrol import current, keys_of
 from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.joining import current, keys_of
-from fedping.helper.replying import Reply, largest_request, reply
+from fedping.helper.requests import Reply, largest_request, reply
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import tell, tell_defect
@@ -406,7 +406,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
         FedpingError: the folder is none of a helper, or not in order; the address is taken.
     """
     from fedping.server_jobs.forking_server import http_server
-    from fedping.server_jobs.listening import check_port
+    from fedping.server_jobs.listener import check_port
 
     with open_folder(settings.folder).records():
         pass
@@ -426,7 +426,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
 
 
 def _started(settings: ServeSettings, parent: int) -> Service:
-    from fedping.server_jobs.ingest.processes.bonds import die_with_parent
+    from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
 
     die_with_parent(parent)
     return Service(settings)

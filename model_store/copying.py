@@ -19,10 +19,10 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from fedping.model_store.asked import is_whole_request
 from fedping.model_store.blobs import Blobs
 from fedping.model_store.chain import Chain, number_in
-from fedping.model_store.seal import is_whole
+from fedping.model_store.checksum import is_whole
+from fedping.model_store.helper_requests import is_whole_request
 from fedping.model_store.store import MissingVersion, ModelStore, StoreError
 from fedping.model_store.version import PublicPart
 from fedping.protocol.errors import FedpingError

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedping.model_store.blobs import Blobs
-from fedping.model_store.seal import is_whole, sealed, unsealed
+from fedping.model_store.checksum import is_whole, sealed, unsealed
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, with_format, without_format
 from fedping.protocol.study import Declared, Study

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedping.model_store.blobs import LARGEST_BLOB, Sight, is_key
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.location import Bucket, below
 from fedping.protocol.object_store import (
     BROKEN_ANSWERS,
     BROKEN_PUTS,
@@ -25,7 +26,6 @@ from fedping.protocol.object_store import (
     heeding,
     told,
 )
-from fedping.protocol.place import Bucket, below
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

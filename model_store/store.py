@@ -12,7 +12,7 @@
                                            or until a stage has shown enough; or what is to be published in its place
     <study>/<line>/held/<n>.heard.json     what the last round has heard of that stage; not the truth, but told
     <study>/<line>/asked/                  what the helper of a line of shares is asked for, and has answered
-                                           (:mod:`fedping.model_store.asked`)
+                                           (:mod:`fedping.model_store.helper_requests`)
     <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived from the above
     <study>/<line>/public/latest.json      the same of the head
     <study>/<line>/public/staged-<n>.json  the same of a held version that a share of the clients gets first
@@ -21,7 +21,7 @@ The head of a line is the newest version of an unbroken chain: each file is name
 study, line and model spec, and names its parent and the parent's digest. A version's file is created or not at all, so
 two publishers of one parent cannot both succeed. A number is followed by the next, unless a fence stands there, which
 says where the line goes on (:func:`fedping.model_store.rollback.continue_at`). All but the public files and the markers
-below ``fences`` are sealed (:mod:`fedping.model_store.seal`).
+below ``fences`` are sealed (:mod:`fedping.model_store.checksum`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from fedping.model_store.asked import AskedOf
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
+from fedping.model_store.checksum import is_whole, sealed, unsealed
+from fedping.model_store.helper_requests import AskedOf
 from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
-from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import (
     NEWEST_FORMAT,
     Fence,
@@ -58,11 +58,11 @@ from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
+from fedping.protocol.location import Bucket, Place
 from fedping.protocol.model import Staged, UnfitModel, document_trouble
-from fedping.protocol.place import Bucket, Place
-from fedping.protocol.sharing.agreed import agreed
 from fedping.protocol.sharing.offer import Offer, Terms
 from fedping.protocol.sharing.sealing import sealer
+from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.study import Declared, Line, Study
 
 _T = TypeVar("_T")
@@ -336,7 +336,7 @@ class ModelStore:
     ) -> int:
         """Give a study other settings, from its next rounds on; return the number of the entry of its history.
 
-        Nobody looks here whether they may change so: `fedping.protocol.changing` does.
+        Nobody looks here whether they may change so: `fedping.protocol.study_changes` does.
 
         Raises:
             HistoryConflict: there is a newer entry than ``after``; nothing was written.

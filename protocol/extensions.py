@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError, InvalidSettings, UnfitTable, as_raised
-from fedping.protocol.source import digest_as_written, source_digest
+from fedping.protocol.source_digest import digest_as_written, source_digest
 from fedping.protocol.weights import NAME_PATTERN
 
 GROUP = "fedping.extensions"
@@ -76,7 +76,7 @@ class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         name: under which it is registered.
         settings: its keywords, all of them, those with defaults too.
-        code: SHA-256 of its source (:func:`fedping.protocol.source.source_digest`).
+        code: SHA-256 of its source (:func:`fedping.protocol.source_digest.source_digest`).
 
     Raises:
         InvalidSettings: a setting is not finite, and so cannot be written down.

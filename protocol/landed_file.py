@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.location import Bucket, Place, is_address, place_of
 from fedping.protocol.object_store import heeding
-from fedping.protocol.place import Bucket, Place, is_address, place_of
 from fedping.protocol.storage import Bytes, NotAFile, Opened, ShortFile, storage_of
 
 if TYPE_CHECKING:

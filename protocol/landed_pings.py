@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, first_line, open_landed
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import format_of, refuse_newer
-from fedping.protocol.place import P, Place, above, below, name_of
+from fedping.protocol.location import P, Place, above, below, name_of
 from fedping.protocol.storage import Bytes, Opened, ShortFile, storage_of
 
 if TYPE_CHECKING:

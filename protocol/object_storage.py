@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.location import Bucket, Place
 from fedping.protocol.object_store import BROKEN_ANSWERS, BROKEN_PUTS, again, check_bucket, connection, heeding, told
-from fedping.protocol.place import Bucket, Place
 from fedping.protocol.storage import Bytes, ChangedMeanwhile, Opened, ShortFile
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
-from fedping.protocol.place import Bucket
+from fedping.protocol.location import Bucket
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

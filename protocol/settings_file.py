@@ -10,7 +10,7 @@ import msgspec
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import OddSettings, with_own
-from fedping.protocol.telling import told
+from fedping.protocol.validation_messages import told
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """What keeps landed pings: a folder of this machine, or a bucket; one small interface for both.
 
-A place is a file's or a folder's address (:mod:`fedping.protocol.place`). What is written is whole and durable when the
-call returns, or absent. When a file landed is read from its name, never from the time that its storage gives it.
+A place is a file's or a folder's address (:mod:`fedping.protocol.location`). What is written is whole and durable when
+the call returns, or absent. When a file landed is read from its name, never from the time that its storage gives it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
 from fedping.protocol.errors import TemporaryFailure
+from fedping.protocol.file_stamp import settled
 from fedping.protocol.folders import for_the_group, make_folder, sync_folder
-from fedping.protocol.place import Place
-from fedping.protocol.sight import settled
+from fedping.protocol.location import Place
 
 Bytes: TypeAlias = bytes | memoryview
 

@@ -13,22 +13,22 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
 
-from fedping.protocol.analysed import Segment, StudyMetric, check_analysed
 from fedping.protocol.digest import digest_of
 from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
 from fedping.protocol.limits import Limits, UpdateLimits, check_limits, completed
 from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
+from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
 from fedping.protocol.personalization import Vector
 from fedping.protocol.pipeline import ClipByQuantile, Mean, NoClip, Pipeline, Quorum, Recluster, RProp
 from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec, Name
+from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 from fedping.protocol.training import OneGradient, OwnTraining, Training
 from fedping.protocol.upload import check_links, receiving
 
@@ -86,8 +86,8 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``upload`` is what clients do to an update before they send it, link by link (`fedping.protocol.upload`);
     ``limits`` is how large an update may be. ``guard`` says when a version is held back instead of published; None
     never does.
-    ``length`` says when an iteration has lasted long enough for a round, and ``early_stopping`` when training is over
-    (`fedping.protocol.ending`); without them, every round takes what there is, for as long as rounds are run.
+    ``length`` says when an iteration has lasted long enough for a round, and ``early_stopping`` when training ends
+    (`fedping.protocol.stopping_settings`); without them, every round takes the pings there are, as long as rounds run.
     ``privacy`` makes it a private line (`fedping.protocol.privacy`), whose ``upload`` is the link of private vectors.
     ``participation`` is which share of the clients sends updates of a version, drawn anew for each by their ids
     (`fedping.protocol.enrolment.takes_part`): the others send nothing, and are not counted if they do.
@@ -246,7 +246,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``/submit/telemetry/`` and in the envelope of Firefox too, where no path names a study: a store has one such study a
     type. ``unwanted_updates`` says what becomes of the update in a ping of an arm that does not submit any: the ping is
     refused, or it is taken and the update left out. ``metrics`` are compared besides those of every study of the type,
-    and ``segments`` tell for whom (`fedping.protocol.analysed`); clients know of neither.
+    and ``segments`` tell for whom (`fedping.protocol.metrics`); clients know of neither.
 
     ``enrolment`` says who deals the arms. With ``hash`` the client's id does (`fedping.protocol.enrolment`), and a ping
     of another arm is refused, and not counted where it has landed all the same; with ``elsewhere`` somebody else does,
@@ -255,8 +255,8 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``limits`` bound what a ping may say of its client. With ``tickets`` required a ping is refused
     without the product's word for its client id (`fedping.protocol.tickets`).
 
-    ``pieces`` say where each arm lies once shares have changed while the study ran (`fedping.protocol.changing`), so
-    that whoever is in an arm stays in it. Without any, the arms lie side by side.
+    ``pieces`` say where each arm lies once shares have changed while the study ran
+    (`fedping.protocol.study_changes`), so that a client stays in its arm. Without any, the arms lie side by side.
 
     ``shards`` is into how many parts a round divides the clients, each of which one task works on at most
     (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage keeps it.

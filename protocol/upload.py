@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from fedping.protocol.ending import IterationBySigns
-from fedping.protocol.ends import (
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import Extension, ExtensionFailed, extension_of
+from fedping.protocol.link_ends import (
     ClientEnd,
     Decoded,
     Encode,
@@ -35,8 +36,6 @@ from fedping.protocol.ends import (
     Undo,
     UndoSum,
 )
-from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import Extension, ExtensionFailed, extension_of
 from fedping.protocol.links import (
     Dense,
     Eden,
@@ -58,6 +57,7 @@ from fedping.protocol.links import (
 )
 from fedping.protocol.local_optimizers import LocalAdam, LocalRMSProp, LocalRProp
 from fedping.protocol.pipeline import Krum, MeanOfSigns, Median, Recluster, TrimmedMean
+from fedping.protocol.stopping_settings import IterationBySigns
 from fedping.protocol.training import LocalSteps
 from fedping.protocol.update import DENSE, longest_payload
 

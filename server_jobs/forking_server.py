@@ -4,8 +4,8 @@ A fork copies one thread and the locks that all the others held, which nobody re
 from 3.12 on. granian starts a thread for each worker, to notice that it died, and so forks the second worker, and every
 worker that takes the place of a dead one, in a process with threads. Here one wait notices deaths and signals alike.
 
-The workers are forked, also where Python would start processes in another way (from 3.14 on), because they hold by it
-what this process holds: its locks (`fedping.server_jobs.ingest.processes.bonds.Lock`), and its bond to its parent.
+The workers are forked, also where Python would start processes in another way (from 3.14 on), because they inherit
+this process's locks (`fedping.server_jobs.ingest.processes.process_lock.Lock`) and its bond to its parent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
 from fedping.protocol import log
-from fedping.server_jobs.ending import how_it_ended
+from fedping.server_jobs.shutdown import how_it_ended
 
 HEADER_MILLISECONDS = 15_000
 """How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""

@@ -16,9 +16,9 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import files_by_iteration, landed_at, remove_landed, size_of
-from fedping.protocol.place import Place, key_in
+from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.giving_up import in_words
+from fedping.server_jobs.deletion import in_words
 from fedping.server_jobs.round.manifest import late_for
 
 SETTLED_MS = 3_600_000

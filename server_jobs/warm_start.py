@@ -13,7 +13,7 @@ from fedping.model_store.version import Ancestor, Version, WarmStart
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize.warm_start import Beginning, beginning
-from fedping.server_jobs.privacy.spent import spent_up_to
+from fedping.server_jobs.privacy.ledger import spent_up_to
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "notebooks.toml"
 """The example's settings; it is the study of `fedping demo`, with simulated user behaviour."""

@@ -11,7 +11,7 @@ from fedping.analysis.rounds.subsamples import SIZE, SubsampleQuality, subsample
 from fedping.analysis.rounds.traffic import RoundTraffic, round_traffic
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import id_bytes
-from fedping.protocol.place import Place, below
+from fedping.protocol.location import Place, below
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from fedping.analysis.curves import ArmCurve
 from fedping.analysis.rounds.inputs import arm_places, examples_of, round_pings, still_landed
 from fedping.model_store.store import ModelStore
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedping.analysis.rounds.inputs import still_landed
 from fedping.analysis.rounds.training import TrainingPings, training_pings
 from fedping.model_store.store import ModelStore
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 SIZE = 2_000
 """Pings in a subsample, as in the thesis."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedping.analysis.rounds.inputs import arm_places, examples_of, id_numbers, round_pings
 from fedping.model_store.version import Version
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 from fedping.protocol.upload import Receiving, receiving
 

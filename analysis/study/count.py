@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, parts_of
-from fedping.protocol.analysed import Segment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.enrolment import Dealt, dealt_by_hash
@@ -25,7 +24,8 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import printable
 from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import OLDER
-from fedping.protocol.place import Place, name_of
+from fedping.protocol.location import Place, name_of
+from fedping.protocol.metrics import Segment
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from fedping.protocol.analysed import StudyMetric
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import OLDER, check_landing, files_by_iteration, partition
-from fedping.protocol.place import P
+from fedping.protocol.location import P
+from fedping.protocol.metrics import StudyMetric
 from fedping.protocol.study import Study
 
 Direction = Literal["less", "more"]

@@ -43,12 +43,11 @@ from rich.table import Table
 
 from benchmarks.peers.environments import PEERS, python_of
 from fedping.client_sim.privacy.sharing import Sharer
-from fedping.helper.answering import Key, arms_answered
+from fedping.helper.aggregate import Key, arms_answered
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.ping import Ping, PrivatePayload
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import METRICS, Privacy, Shared, frame_of, vectors_of
-from fedping.protocol.sharing.agreed import terms_for
 from fedping.protocol.sharing.exchange import (
     Answer,
     AskedArm,
@@ -63,6 +62,7 @@ from fedping.protocol.sharing.ring import WORDS
 from fedping.protocol.sharing.sealing import new_private_key, public_key
 from fedping.protocol.sharing.shares import layout, words_of
 from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.terms import terms_for
 from fedping.protocol.spec import ModelSpec, Step
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_study
 from fedping.protocol.update import EncodedUpdate

@@ -40,9 +40,8 @@ class Table:
         features: the features' names, d of them.
         target: what y is.
         key: the natural key of each row, such as its user or country, shape (N,); None if unknown.
-        choice: for rows that are candidates of which one is chosen, the choice that each row belongs to, shape (N,); y
-            is then 1 for the chosen candidate, else 0 (:mod:`fedping.client_sim.data.choosing`). None where every row
-            is an example.
+        choice: the choice that each row is a candidate of, shape (N,); y is then 1 for the chosen candidate, else 0
+            (:mod:`fedping.client_sim.data.choice_sets`). None where every row is an example.
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a class has no name.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.data import Table, load, of_one
-from fedping.client_sim.data.choosing import candidates_of
+from fedping.client_sim.data.choice_sets import candidates_of
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, Examples, FloatArray
 from fedping.client_sim.learning.bounds import unbounded
 from fedping.client_sim.learning.choices import Choices
@@ -26,8 +26,8 @@ from fedping.client_sim.learning.models.matrix_factorization import MatrixFactor
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.page_ranking import PageRanking
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
-from fedping.client_sim.learning.parts import Part
 from fedping.client_sim.learning.searches import SearchData
+from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.population.sample import Population
 from fedping.protocol.draws import Keys, child_keys, normals, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings

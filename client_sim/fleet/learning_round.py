@@ -32,7 +32,7 @@ from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed import ModelPings
+from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of

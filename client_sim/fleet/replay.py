@@ -35,7 +35,7 @@ from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
-from fedping.protocol.place import Bucket, Place, key_in, name_of
+from fedping.protocol.location import Bucket, Place, key_in, name_of
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:

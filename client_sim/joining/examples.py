@@ -34,7 +34,7 @@ from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
-from fedping.client_sim.learning.parts import Part
+from fedping.client_sim.learning.submodel import Part
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 

@@ -34,7 +34,7 @@ from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
 from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.transport import ACCEPTED, Delivery, Outcome, Transport, TransportError
 from fedping.client_sim.fleet.waiting import Backoff, Sleep
-from fedping.client_sim.joining.checking import CheckedTransport
+from fedping.client_sim.joining.compatibility import CheckedTransport
 from fedping.client_sim.joining.evaluating import confusion
 from fedping.client_sim.joining.examples import (
     FEWEST_ROWS,
@@ -45,14 +45,13 @@ from fedping.client_sim.joining.examples import (
     numbers_a_row,
 )
 from fedping.client_sim.joining.folder import UNANSWERED, Asked, Joined, Sent, StateFolder, Waiting
-from fedping.client_sim.joining.secrecy import Contributions, OfThisMachine, drawn_delay
+from fedping.client_sim.joining.private import Contributions, OfThisMachine, drawn_delay
 from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import learner_for
 from fedping.client_sim.learning.states import ClientStates, StatesOf
-from fedping.protocol.changing import Change, differences
 from fedping.protocol.clock import utc_now
 from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.enrolment import takes_part
@@ -60,6 +59,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.personalization import Reconstruct
 from fedping.protocol.ping import Ping
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
+from fedping.protocol.study_changes import Change, differences
 from fedping.protocol.training import LocalSteps, Training
 from fedping.protocol.update import EncodedUpdate
 

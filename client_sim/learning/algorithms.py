@@ -12,8 +12,8 @@ from fedping.client_sim.learning.algorithm import Algorithm, ModelAndMore, Publi
 from fedping.client_sim.learning.descent import GradientAlgorithm, LocalAlgorithm
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.own_algorithm import own_algorithm
-from fedping.client_sim.learning.parts import shared_part
 from fedping.client_sim.learning.personal import personal_algorithm
+from fedping.client_sim.learning.submodel import shared_part
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Own
 from fedping.protocol.personalization import PartlyLocal, Reconstruct

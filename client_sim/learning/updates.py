@@ -28,8 +28,8 @@ from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, FloatArray, Floats, counts, naming
 from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.model import Model, Projected, Projection, Projections, has_precision, precision
-from fedping.client_sim.learning.parts import Part
 from fedping.client_sim.learning.states import Kept
+from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.local_optimizers import LocalDescent

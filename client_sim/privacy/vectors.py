@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.privacy.chance import Chance
+from fedping.client_sim.privacy.exact_random import Chance
 from fedping.protocol.privacy import (
     SIGN,
     Frame,

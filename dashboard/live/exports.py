@@ -10,7 +10,7 @@ from msgspec.structs import fields
 
 from fedping.dashboard.live.links import Described
 from fedping.dashboard.live.rows import Row
-from fedping.dashboard.live.shown import Shown
+from fedping.dashboard.live.weight_selection import Shown
 from fedping.model_store.version import Influence, Winsorised
 
 OF_AN_ARM = ("pings", "examples", "loss", "rank_selected")

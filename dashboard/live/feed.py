@@ -13,17 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.dashboard.feeds import Change
+from fedping.dashboard.live.cache import Paced
 from fedping.dashboard.live.history import KnownLine, LineHistory
 from fedping.dashboard.live.ingest import places
-from fedping.dashboard.live.now import Now, now_of
-from fedping.dashboard.live.paced import Paced
+from fedping.dashboard.live.status import Now, now_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.judging import Facts, Ingest
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.checks import Facts, Ingest
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.optimize.transformation import link_name
-from fedping.server_jobs.taking_part import Evaluation, Roll, evaluations, lists_clients, roll_of
+from fedping.server_jobs.participants import Evaluation, Roll, evaluations, lists_clients, roll_of
 
 EVALUATIONS = 20
 """Of the newest versions that a page shows."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedping.model_store import ModelStore, Version, open_store, store_at
 from fedping.model_store.blobs import Sight
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 
 @dataclass(frozen=True)

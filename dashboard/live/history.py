@@ -13,10 +13,10 @@ from typing import TypeVar
 from fedping.dashboard.live.files import LineFiles
 from fedping.dashboard.live.links import ShownLinks
 from fedping.dashboard.live.rows import Row, row_of
-from fedping.dashboard.live.shown import Shown, choose, chosen_at
+from fedping.dashboard.live.weight_selection import Shown, choose, chosen_at
 from fedping.model_store import StoreError, Version
 from fedping.model_store.blobs import Sight
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.study import Line
 
 T = TypeVar("T")

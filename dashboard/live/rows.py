@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.dashboard.live.links import ShownLinks
-from fedping.dashboard.live.shown import Shown
-from fedping.dashboard.live.signs import above_noise, stable_share, standard_errors
+from fedping.dashboard.live.sign_confidence import above_noise, stable_share, standard_errors
+from fedping.dashboard.live.weight_selection import Shown
 from fedping.model_store.version import ArmSummary, Influence, Version
 
 DIGITS = 6

@@ -12,14 +12,14 @@ from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_file, as_json
-from fedping.dashboard.live.deciding import Choice, decide, plan_for_held
+from fedping.dashboard.live.cache import Paced
 from fedping.dashboard.live.exports import rows_as_csv
 from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
+from fedping.dashboard.live.held_version import Choice, decide, plan_for_held
 from fedping.dashboard.live.history import KnownLine
 from fedping.dashboard.live.ingest import rejection_logs
 from fedping.dashboard.live.lineage import lineage_of
 from fedping.dashboard.live.overview import StudiesFeed, StudySummary, studies_in
-from fedping.dashboard.live.paced import Paced
 from fedping.dashboard.live.refused import WORDS, newest_refusals
 from fedping.dashboard.live.rolling_back import plan, roll_back
 from fedping.dashboard.settings import Services
@@ -28,8 +28,8 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.spec import Name
+from fedping.server_jobs.participants import lists_clients
 from fedping.server_jobs.privacy.card import Card, card_of
-from fedping.server_jobs.taking_part import lists_clients
 from fedping.server_jobs.warm_start import begun_with
 
 T = TypeVar("T", bound=Struct)

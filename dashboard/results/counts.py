@@ -27,15 +27,15 @@ import msgspec
 from fedping.analysis.verdict import Asked
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.jobs import Job, Queue, read_job
-from fedping.dashboard.results.asking import key_of, options_of
 from fedping.dashboard.results.landed import Folders, Landed
+from fedping.dashboard.results.question import key_of, options_of
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.experiments.run_process import ENDED, STDERR, STDOUT, Ended
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import without_format
-from fedping.protocol.place import Place, absolute
+from fedping.protocol.location import Place, absolute
 from fedping.protocol.study import Study
 
 ASKED, LANDED = "asked.json", "landed.json"

@@ -14,7 +14,7 @@ from fedping.analysis.study import Window
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import OLDER, changed, iterations, landed_files, partition
-from fedping.protocol.place import Place, above, below, key_in, name_of
+from fedping.protocol.location import Place, above, below, key_in, name_of
 from fedping.protocol.study import Study
 
 FILES_A_LOOK = 256

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fedping.dashboard.results.counts import Counts
-from fedping.protocol.place import place_of
+from fedping.protocol.location import place_of
 
 if __name__ == "__main__":
     folder, store, landing = sys.argv[1:]

@@ -15,10 +15,10 @@ from msgspec.structs import replace as with_fields
 
 from fedping.analysis.study import metrics_of
 from fedping.analysis.verdict import Asked, all_pairs
-from fedping.dashboard.results.asking import Subject, asked_by, fields_of, key_of, query_of, subject_of
 from fedping.dashboard.results.blocks import Block, blocks_of
 from fedping.dashboard.results.counts import Count, Counts
-from fedping.dashboard.results.outlook import outlook
+from fedping.dashboard.results.question import Subject, asked_by, fields_of, key_of, query_of, subject_of
+from fedping.dashboard.results.time_left import outlook
 from fedping.protocol.study import Study
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import Asked, default_metrics, plan_of
-from fedping.dashboard.results.asking import key_of
 from fedping.dashboard.results.counts import Count, Counts
+from fedping.dashboard.results.question import key_of
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Study

@@ -9,11 +9,11 @@ from fedping.analysis.private import PrivateResult, private_result
 from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
 from fedping.dashboard.answers import as_file, as_json
-from fedping.dashboard.results.asking import asked_by, given_fields, key_of, query_of
 from fedping.dashboard.results.counts import Count, Counts, UnknownCount
 from fedping.dashboard.results.feed import CountFeed, landed_since
 from fedping.dashboard.results.landed import Watch
 from fedping.dashboard.results.page import Page, page_of
+from fedping.dashboard.results.question import asked_by, given_fields, key_of, query_of
 from fedping.dashboard.results.tables import comparisons_csv, sizes_csv
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.model_store.store import StoreError, open_store

@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import wants_page
-from fedping.dashboard.runs.book import RunBook
 from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.posted import arms_of, input_of, settings
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
@@ -21,6 +20,7 @@ from fedping.dashboard.runs.form.values import Arm, Filled, filled_form, tables_
 from fedping.dashboard.runs.form.words import label
 from fedping.dashboard.runs.judging import Judged, Problem, judge_all
 from fedping.dashboard.runs.presets import Preset, preset, presets
+from fedping.dashboard.runs.registry import RunBook
 from fedping.dashboard.runs.run import UnknownRun
 from fedping.dashboard.runs.toml import toml_text
 from fedping.protocol.errors import FedpingError, InvalidSettings, as_sentence

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from fedping.dashboard.feeds import Change
-from fedping.dashboard.runs.book import RunBook
 from fedping.dashboard.runs.labels import labels_of
 from fedping.dashboard.runs.places import Place, places
+from fedping.dashboard.runs.registry import RunBook
 from fedping.dashboard.tail import last_lines
 from fedping.experiments.laboratory.report.page import columns_of
 from fedping.experiments.laboratory.results import Summary
@@ -25,9 +25,9 @@ from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.run_folder import NOTE, DamagedRun
 from fedping.experiments.simulate.progress import read_study_progress
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.file_stamp import settled
 from fedping.protocol.formats import NewerFormat, without_format
 from fedping.protocol.settings_file import tables_in
-from fedping.protocol.sight import settled
 
 _TAIL = 8192
 """Bytes at the end of a run's progress that are searched for its last round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedping.dashboard.runs.book import RunBook
+from fedping.dashboard.runs.registry import RunBook
 
 if __name__ == "__main__":
     folder, at_most, patience = sys.argv[1:]

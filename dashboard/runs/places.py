@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from fedping.dashboard.runs.book import RunBook
+from fedping.dashboard.runs.registry import RunBook
 from fedping.dashboard.runs.run import Run, UnknownRun
 from fedping.experiments.run_folder import NOTE, is_study
 

@@ -10,7 +10,7 @@ import msgspec
 
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.jobs import Job, read_job
-from fedping.protocol.sight import settled
+from fedping.protocol.file_stamp import settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 

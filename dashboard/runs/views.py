@@ -5,11 +5,11 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.runs.book import RunBook
 from fedping.dashboard.runs.describing import describing
 from fedping.dashboard.runs.labels import forget, label, labelled
 from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, looked_at, metric_columns, row
 from fedping.dashboard.runs.places import place
+from fedping.dashboard.runs.registry import RunBook
 from fedping.dashboard.settings import Services
 
 

@@ -16,7 +16,7 @@ from fedping.experiments.laboratory.comparing import Chosen, Comparison, compare
 from fedping.experiments.laboratory.report.page import columns_of
 from fedping.experiments.laboratory.results import Outcome, Summary, summarised
 from fedping.experiments.laboratory.results.paired import Band
-from fedping.experiments.laboratory.results.standing import Standing, standing
+from fedping.experiments.laboratory.results.ranking import Standing, standing
 from fedping.experiments.laboratory.results.summary import VariantSummary, variant_summary
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.run_folder import NOTE

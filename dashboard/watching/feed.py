@@ -12,9 +12,9 @@ from fedping.dashboard.feeds import Change
 from fedping.dashboard.runs.listing import told
 from fedping.dashboard.runs.places import Place, place
 from fedping.dashboard.tail import last_lines
-from fedping.dashboard.watching import position as positions
+from fedping.dashboard.watching import cursor as cursors
+from fedping.dashboard.watching.cursor import Known, Position
 from fedping.dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
-from fedping.dashboard.watching.position import Known, Position
 from fedping.dashboard.watching.units import Pace, Unit, seconds_left, units_in
 from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.results.paired import t_quantile
@@ -59,7 +59,7 @@ class RunFeed:
         """Return what is new after a position."""
         where = place(self.runs, self.id)
         units = units_in(where.out) if where.kind == "laboratory" else []
-        before = positions.read(position)
+        before = cursors.read(position)
         whole = before is None or len(before.runs) != len(units)
         known: Sequence[Known | None] = [None] * len(units) if before is None or whole else before.runs
         seen = [_look(unit, self.of, last) for unit, last in zip(units, known, strict=True)]
@@ -79,7 +79,7 @@ class RunFeed:
         if whole:
             data["names"] = [_name(unit) for unit in units]
             data["quantiles"] = quantiles(len({unit.note.seed for unit in units}))
-        return Change(positions.written(after), data)
+        return Change(cursors.written(after), data)
 
 
 def quantiles(most: int) -> list[float]:

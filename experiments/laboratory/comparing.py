@@ -13,7 +13,7 @@ from fedping.experiments.laboratory.evaluation import higher_is_better
 from fedping.experiments.laboratory.results import Outcome, RunFolder
 from fedping.experiments.laboratory.results.folder import BINNED
 from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, told_apart
-from fedping.experiments.laboratory.results.standing import NO_QUALITY
+from fedping.experiments.laboratory.results.ranking import NO_QUALITY
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
 

@@ -25,7 +25,7 @@ from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.on_executors import forget_locks, one_at_a_time
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.session_pool import LivingSession
 from fedping.server_jobs.spark.spreading import spread
 
 RUNS = Job("the runs", "those that are finished stay; run the same command again to go on")

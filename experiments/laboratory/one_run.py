@@ -14,11 +14,11 @@ from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.baselines.run import run_baseline
-from fedping.experiments.laboratory.before_merging import BeforeMerging
 from fedping.experiments.laboratory.cohort import Cohorts
+from fedping.experiments.laboratory.evaluate import by_client
+from fedping.experiments.laboratory.local_evaluation import BeforeMerging
 from fedping.experiments.laboratory.mapped_states import MappedStates
-from fedping.experiments.laboratory.measuring import by_client
-from fedping.experiments.laboratory.noting import of_problem
+from fedping.experiments.laboratory.notes import of_problem
 from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, Row, RunFolder

@@ -32,13 +32,13 @@ from fedping.client_sim.data import (
     standardising,
     without_constants,
 )
-from fedping.client_sim.data.choosing import Candidates, candidates_of
+from fedping.client_sim.data.choice_sets import Candidates, candidates_of
 from fedping.client_sim.data.seeds import generator, key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.model import precision
-from fedping.client_sim.learning.parts import Part
+from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.evaluation import Tally
 from fedping.experiments.laboratory.learning import known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup

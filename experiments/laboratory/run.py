@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from fedping.experiments.laboratory.identity import OwnModules, begun_in, forget_changed, made_of
 from fedping.experiments.laboratory.on_spark import check_can_be_spread, run_units_on_spark
 from fedping.experiments.laboratory.pool import Progress, Watch, run_units
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised, write_units
 from fedping.experiments.laboratory.results.folder import write_table
+from fedping.experiments.laboratory.run_identity import OwnModules, begun_in, forget_changed, made_of
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
@@ -23,7 +23,7 @@ from fedping.experiments.run_folder import OtherRun, claim, noted_of, take_over,
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
-from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.session_pool import LivingSession
 
 
 def run_experiment(

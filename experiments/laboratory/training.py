@@ -16,11 +16,9 @@ from msgspec import UNSET
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.environment import Environment, environment_here
-from fedping.experiments.laboratory import noting
+from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
-from fedping.experiments.laboratory.before_merging import BeforeMerging
-from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.measuring import (
+from fedping.experiments.laboratory.evaluate import (
     Measured,
     chosen_on,
     evaluated_after,
@@ -28,6 +26,8 @@ from fedping.experiments.laboratory.measuring import (
     measure,
     record,
 )
+from fedping.experiments.laboratory.evaluation import better
+from fedping.experiments.laboratory.local_evaluation import BeforeMerging
 from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.results import MetricLog, Outcome
@@ -175,9 +175,9 @@ def train(
     began, ended = done.start.get(judged_on(setup), {}), done.final.get(judged_on(setup), {})
     done.notes = (
         *done.notes,
-        *noting.of_rounds(setup, done.rounds, done.versions),
+        *notes.of_rounds(setup, done.rounds, done.versions),
         # Under attack nobody's rate is to blame.
-        *(() if attacker else noting.of_end(deciding_metric(setup, problem), began, ended)),
+        *(() if attacker else notes.of_end(deciding_metric(setup, problem), began, ended)),
     )
     return done
 

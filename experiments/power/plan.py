@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from fedping.client_sim.population.behaving import Activity
+from fedping.client_sim.population.behaviour import Activity
 from fedping.experiments.simulate.settings import Experiment, FixedLength
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Study

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedping.client_sim.fleet.interactions import Ranking
 from fedping.client_sim.models import model_for
-from fedping.client_sim.population.behaving import Seekers, Users, behave
+from fedping.client_sim.population.behaviour import Seekers, Users, behave
 from fedping.experiments.power.plan import TrainingPlan
 from fedping.experiments.simulate.settings import FixedLength
 from fedping.experiments.simulate.ticks import SEARCHES_AT_A_TIME

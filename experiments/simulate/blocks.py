@@ -29,7 +29,7 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.spark.failures import Job
 
 if TYPE_CHECKING:
-    from fedping.server_jobs.spark.living import LivingSession
+    from fedping.server_jobs.spark.session_pool import LivingSession
 
 SEARCHES_A_BLOCK = 2**16
 """How many searches a tick of a block has at most, about, in the busier phase: some 100 MB while they are made."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedping.experiments.privacy.noise import SeededNoise
 from fedping.experiments.simulate.settings import Experiment, in_minutes
-from fedping.model_store.held import discard, release
+from fedping.model_store.held_versions import discard, release
 from fedping.model_store.rollback import rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
@@ -19,7 +19,7 @@ from fedping.protocol.draws import FloatArray, bits, child_keys, root_key
 from fedping.protocol.errors import VersionHeld
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import rounds_left, spent
-from fedping.server_jobs.privacy.coins import KEY_BYTES
+from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
 from fedping.server_jobs.round import Engine, RoundResult, best_version, run_round, stop_if_over, validation_losses
 
 _COINS = 0xC014

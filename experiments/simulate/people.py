@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Attack, hostile_among
 from fedping.client_sim.models import model_for
-from fedping.client_sim.population.behaving import Activity, Users
+from fedping.client_sim.population.behaviour import Activity, Users
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.draws import Keys, bits, child_keys, root_key
 from fedping.protocol.enrolment import parts_of, position

@@ -12,17 +12,17 @@ from fedping.client_sim.attacks import Attack
 from fedping.client_sim.fleet.attackers import check_attack
 from fedping.client_sim.fleet.interactions import Gradient
 from fedping.client_sim.learning.registry import is_ranking_model
-from fedping.client_sim.population.behaving import ActivitySettings, UserSettings
-from fedping.protocol.ending import (
+from fedping.client_sim.population.behaviour import ActivitySettings, UserSettings
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.local_path import local_path
+from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.stopping_settings import (
     EarlyStop,
     IterationByClients,
     IterationBySigns,
     IterationByTime,
     IterationLength,
 )
-from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
-from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.study import Study, study_from_toml
 
 Ticks: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]

@@ -18,15 +18,15 @@ from fedping.client_sim.attacks import Plot
 from fedping.client_sim.fleet.attackers import last_known, lies_of
 from fedping.client_sim.fleet.interactions import Browsers, as_sent, by_arm_and_version
 from fedping.client_sim.fleet.pings import ADDON_VERSION
-from fedping.client_sim.population.behaving import Behaved, Seekers, behave
+from fedping.client_sim.population.behaviour import Behaved, Seekers, behave
 from fedping.client_sim.upload import projections
 from fedping.experiments.simulate.people import Anybody, uuid_bytes
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
-from fedping.protocol.landed import id_column, text_column
-from fedping.protocol.landed import landed_table as table_of
+from fedping.protocol.landed_table import id_column, text_column
+from fedping.protocol.landed_table import landed_table as table_of
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.study import Study, public_study
 from fedping.protocol.upload import sending
@@ -289,7 +289,7 @@ class TickMaker:
         Args:
             tick: its number.
             iteration: the study's iteration, with which users' wishes may drift.
-            means: how active each client is (:meth:`fedping.client_sim.population.behaving.Activity.means`), of some
+            means: how active each client is (:meth:`fedping.client_sim.population.behaviour.Activity.means`), of some
                 clients that follow each other; nobody else searches.
             models: those of each line, by name.
             first: the first of these clients.

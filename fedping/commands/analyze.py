@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.counting import ITERATION, TIMES, counting_session, milliseconds
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
+from fedping.spark_session import ITERATION, TIMES, counting_session, milliseconds
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedping.analysis.study import StudyTally
     from fedping.analysis.verdict import Plan, Verdict
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
     from fedping.protocol.study import Study
 
 
@@ -174,7 +174,7 @@ def _tell_private(store: ModelStore, study: Study, alpha: float, html: Path | No
 
     from fedping.analysis.private import in_words, private_result
     from fedping.analysis.statistics.looks import LEAST_LEVEL
-    from fedping.server_jobs.privacy.spent import SIMULATED
+    from fedping.server_jobs.privacy.ledger import SIMULATED
 
     context = click.get_current_context()
     about_pings = sorted(
@@ -210,7 +210,7 @@ def _private_report(store: ModelStore, study: Study, result: PrivateResult, path
     from fedping.analysis.private import line_rounds
     from fedping.analysis.report import Promised, write_private_page
     from fedping.server_jobs.privacy.card import card_of
-    from fedping.server_jobs.privacy.spent import spent_by
+    from fedping.server_jobs.privacy.ledger import spent_by
 
     promised = {
         line.name: Promised(card.guarantee, spent_by(store, study, line).sentence)

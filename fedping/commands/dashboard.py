@@ -12,7 +12,7 @@ from fedping.options import journal_of, journal_option, landing_option, log_form
 from fedping.protocol.log import say
 
 if TYPE_CHECKING:
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 
 @click.command()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fedping.experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
     from fedping.experiments.secure_demo import Seen
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
     from fedping.protocol.sharing.ring import Elements
 
 

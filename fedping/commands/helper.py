@@ -92,15 +92,15 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
     LINE can be left out where one line names this helper. What the settings promise clients is checked, and the terms
     are pinned: requests of this line are answered by them from then on. Safe to repeat: the offer is given again.
     """
-    from fedping.helper import joining
+    from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
     if not _IDENTITY.match(leader):
         raise InvalidSettings("--leader is no identity, which is 64 hexadecimal digits; ask the leader for its own")
     helper_ = open_folder(folder)
-    study = joining.read_public_study(file)
-    the_line = joining.line_of(study, line, helper_.identity)
-    offer, new = joining.join(helper_, study, the_line, leader)
+    study = enrol.read_public_study(file)
+    the_line = enrol.line_of(study, line, helper_.identity)
+    offer, new = enrol.join(helper_, study, the_line, leader)
     _give(helper_, offer, offer_file, "takes part in" if new else "takes part already in", as_json)
 
 
@@ -112,11 +112,11 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
 @json_option
 def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
     """Make a new key for a LINE of a STUDY, and offer it; shares for older keys are opened until these are retired."""
-    from fedping.helper import joining
+    from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
     helper_ = open_folder(folder)
-    _give(helper_, joining.rotate(helper_, study, line), offer_file, "has a new key for", as_json)
+    _give(helper_, enrol.rotate(helper_, study, line), offer_file, "has a new key for", as_json)
 
 
 @helper.command()
@@ -129,10 +129,10 @@ def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
 
     Do it when the leader has published the newer offer for so long that no client has the older ones any more.
     """
-    from fedping.helper import joining
+    from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
-    gone = [each.hex() for each in joining.retire(open_folder(folder), study, line)]
+    gone = [each.hex() for each in enrol.retire(open_folder(folder), study, line)]
     if as_json:
         click.echo(msgspec.json.encode({"study": study, "line": line, "retired": gone}).decode())
         return
@@ -145,8 +145,8 @@ def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
 @json_option
 def status(folder: Path, as_json: bool) -> None:
     """Show the lines that this helper takes part in, what it has answered, and whether its folder is in order."""
+    from fedping.helper.enrol import current
     from fedping.helper.folder import open_folder
-    from fedping.helper.joining import current
     from fedping.helper.serving import troubles
     from fedping.protocol.sharing.offer import terms_of
 
@@ -212,7 +212,7 @@ def _in_words(row: dict[str, object]) -> str:
 @json_option
 def backup(to: Path, folder: Path, as_json: bool) -> None:
     """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
-    from fedping.helper.copies import back_up
+    from fedping.helper.backup import back_up
     from fedping.helper.folder import open_folder
 
     helper_ = open_folder(folder)
@@ -240,7 +240,7 @@ def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> 
     The copy does not know what was answered after it was made, and no version may be answered twice. So name for each
     line the first version that certainly was not: one after the newest that the leader has published.
     """
-    from fedping.helper.copies import restore as restored
+    from fedping.helper.backup import restore as restored
 
     made = restored(copy, folder, dict(map(_fence, first)))
     if as_json:
@@ -269,7 +269,7 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     answer, for the leader.
     """
     from fedping.helper.folder import open_folder
-    from fedping.helper.replying import read_request, reply, write_answer
+    from fedping.helper.requests import read_request, reply, write_answer
     from fedping.protocol.sharing.exchange import Refused, digest_of_signed
 
     helper_, to = open_folder(folder), out or request.with_name(f"{request.name}.answer")

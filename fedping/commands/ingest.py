@@ -19,7 +19,7 @@ from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
     from fedping.server_jobs.ingest.processes.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
 

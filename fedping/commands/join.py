@@ -177,7 +177,7 @@ def join(
     from fedping.client_sim.fleet.transport import StudyEnded
     from fedping.client_sim.joining.evaluating import keep_share
     from fedping.client_sim.joining.institution import REVEALS
-    from fedping.server_jobs.ending import EndedBySignal, OutOfTime, ended_by_signals
+    from fedping.server_jobs.shutdown import EndedBySignal, OutOfTime, ended_by_signals
 
     pace = Pace(
         rounds=rounds,
@@ -259,7 +259,7 @@ def _warn_of_one_class(rows: Table) -> None:
 
 def _tell_promises(institution: Institution) -> None:
     """Say of a private line what is sent, and for whom its guarantee is."""
-    from fedping.client_sim.joining.secrecy import promises
+    from fedping.client_sim.joining.private import promises
 
     if institution.member.line.privacy is not None:
         for sentence in promises(institution.member.line):
@@ -640,7 +640,7 @@ class _TakingPart:
                 time.sleep(seconds)
 
     def _out_of_time(self) -> NoReturn:
-        from fedping.server_jobs.ending import OutOfTime
+        from fedping.server_jobs.shutdown import OutOfTime
 
         if any(institution.folder.waiting is not None for institution in self._institutions):
             raise OutOfTime("time is over, and the ping is not taken; run the same command to send it")

@@ -15,11 +15,11 @@ from fedping.commands.study_life import because_option, whoever
 from fedping.options import AnyPlace, journal_of, journal_option, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.place import below, key_in
+from fedping.protocol.location import below, key_in
 from fedping.terminal import status
 
 if TYPE_CHECKING:
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 
 @click.group()
@@ -85,7 +85,7 @@ def prune(
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.giving_up import alone
+    from fedping.server_jobs.deletion import alone
     from fedping.server_jobs.pruning import pruning, remove
 
     store = open_store(store_path)
@@ -149,8 +149,8 @@ def forget(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landed_file import UnreadableFile
-    from fedping.server_jobs.forgetting import Found, pings_of, remove, versions_of, waiting_in
-    from fedping.server_jobs.giving_up import alone, in_words
+    from fedping.server_jobs.deletion import alone, in_words
+    from fedping.server_jobs.erasure import Found, pings_of, remove, versions_of, waiting_in
 
     store = open_store(store_path)
     with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
@@ -283,7 +283,7 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.clock import time_at
-    from fedping.server_jobs.taking_part import roll_of
+    from fedping.server_jobs.participants import roll_of
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):
@@ -316,7 +316,7 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.taking_part import MOST_PINGS, evaluations
+    from fedping.server_jobs.participants import MOST_PINGS, evaluations
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):

@@ -18,15 +18,15 @@ from fedping.protocol import log
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings, VersionHeld
 from fedping.protocol.numbers import with_minus
-from fedping.server_jobs.ending import TemporaryFailure
+from fedping.server_jobs.shutdown import TemporaryFailure
 from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
-    from fedping.server_jobs.round.awaiting import Wait
+    from fedping.server_jobs.round.wait_for_clients import Wait
 
 engine_option = click.option(
     "--engine",
@@ -165,9 +165,9 @@ def round_(
     is first. The wait is no part of the time limit.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.schedule import parse_time_limit
+    from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
 
     if answer is not None and (line is None or helpers):
         raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
@@ -215,7 +215,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     Raises:
         InvalidSettings: that is no time, or too long.
     """
-    from fedping.server_jobs.round.awaiting import Wait
+    from fedping.server_jobs.round.wait_for_clients import Wait
     from fedping.server_jobs.schedule import DAY, parse_every
 
     if clients is None and at_most is None:
@@ -234,7 +234,7 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
     """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
     if wait is None:
         return
-    from fedping.server_jobs.round.awaiting import awaited, check_wait
+    from fedping.server_jobs.round.wait_for_clients import awaited, check_wait
 
     check_wait(store.study(study), lines)
     with status(f"{study}: waiting for clients") as tell:
@@ -254,7 +254,7 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
 
 def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:
     """Publish or discard the version of a line that is held back."""
-    from fedping.model_store.held import discard, release
+    from fedping.model_store.held_versions import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
 
     if line is None:
@@ -317,7 +317,7 @@ def private_settings(
     ways = ways_to_helpers(store.study(study), helpers, answer)
     if not store.study(study).is_private:
         return PrivateSettings()
-    from fedping.server_jobs.privacy.coins import read_key
+    from fedping.server_jobs.privacy.sampling_key import read_key
 
     if keep:
         log.tell(
@@ -406,7 +406,7 @@ def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | 
     Raises:
         StoreError: what is declared of it cannot be read.
     """
-    from fedping.server_jobs.health.judging import when
+    from fedping.server_jobs.health.checks import when
 
     declared = store.declared(study)
     if declared.state == "running":
@@ -473,8 +473,8 @@ def run_line(
 @contextmanager
 def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
     """Note beside the pings how the round inside ends."""
-    from fedping.server_jobs.attempt import keep_attempt, last_attempt
-    from fedping.server_jobs.ending import Ended, TimeIsUp
+    from fedping.server_jobs.round_status import keep_attempt, last_attempt
+    from fedping.server_jobs.shutdown import Ended, TimeIsUp
 
     outcome, update_bytes, began = "crashed", 0, time.monotonic()
     why: BaseException | None = None
@@ -504,7 +504,7 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
 @contextmanager
 def noting_before_attempts(store: ModelStore, landing: Place, study: str, lines: list[str]) -> Iterator[None]:
     """Note for every line that its round failed if what is inside fails before any line's round has been noted."""
-    from fedping.server_jobs.attempt import keep_attempt, last_attempt
+    from fedping.server_jobs.round_status import keep_attempt, last_attempt
 
     began = time.monotonic()
     before = {line: last_attempt(landing, store.where, study, line) for line in lines}
@@ -557,7 +557,7 @@ def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
     """Write the metrics of rounds where ``--metrics-file`` says; that it cannot be done is told, and rounds go on."""
     if path is None:
         return
-    from fedping.server_jobs.health.rounds import write_textfile
+    from fedping.server_jobs.health.round_metrics import write_textfile
 
     try:
         write_textfile(landing, store, path)

@@ -37,14 +37,14 @@ from fedping.commands.round import (
 from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import tell
-from fedping.server_jobs.ending import ApplicationGone, OutOfTime
+from fedping.server_jobs.shutdown import ApplicationGone, OutOfTime
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
-    from fedping.server_jobs.ending import Ending
+    from fedping.protocol.location import Place
     from fedping.server_jobs.round import Engine
-    from fedping.server_jobs.round.awaiting import Wait
+    from fedping.server_jobs.round.wait_for_clients import Wait
+    from fedping.server_jobs.shutdown import Ending
 
 
 @click.command()
@@ -123,11 +123,11 @@ def schedule(
     next, and each has a time limit.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.ending import ended_by_signals
     from fedping.server_jobs.round import engine_named
-    from fedping.server_jobs.round.awaiting import check_wait
+    from fedping.server_jobs.round.wait_for_clients import check_wait
     from fedping.server_jobs.schedule import Job, WallClock, full_utc, parse_every, parse_until, run_jobs
     from fedping.server_jobs.schedule_plan import Planned, read_plan
+    from fedping.server_jobs.shutdown import ended_by_signals
 
     if (study is None) == (plan is None):
         raise click.UsageError("give a STUDY, or --plan FILE")

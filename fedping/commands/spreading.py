@@ -48,8 +48,8 @@ def spark_for(engine_name: str, master: str | None, command: str) -> Iterator[Sp
             f"fedping {command} --engine spark needs the package pyspark, which is not installed; install it with: "
             'pip install "fedping[spark]", or leave --engine out'
         )
-    from fedping.server_jobs.ending import EndedBySignal, ended_by_signals
     from fedping.server_jobs.round import SparkEngine
+    from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
     from fedping.server_jobs.spark.session import spark_session
     from fedping.server_jobs.spark.settings import SparkSettings
     from fedping.server_jobs.spark.shipping import SIMULATING

@@ -16,7 +16,7 @@ from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
@@ -127,7 +127,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 
     'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
     """
-    from fedping.model_store.held import staged_in_words, still_missing
+    from fedping.model_store.held_versions import staged_in_words, still_missing
     from fedping.model_store.rollback import difference
     from fedping.model_store.store import open_store
 
@@ -308,7 +308,7 @@ def recompute(
     weights over, from the version that they are of. If that one is gone, they are taken as they are, which is said.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.privacy.coins import read_key
+    from fedping.server_jobs.privacy.sampling_key import read_key
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round import recompute as compute_again
 

@@ -28,7 +28,6 @@ from fedping.options import (
     store_option,
 )
 from fedping.protocol.clock import utc_now
-from fedping.protocol.ending import IterationByClients, IterationByTime
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
@@ -48,14 +47,15 @@ from fedping.protocol.pipeline import (
     Recluster,
     TrimmedMean,
 )
+from fedping.protocol.stopping_settings import IterationByClients, IterationByTime
 from fedping.protocol.study import Line, Study, study_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fedping.model_store import ModelStore
-    from fedping.protocol.place import Place
-    from fedping.server_jobs.health.looking import Judgement, StudyWatch
+    from fedping.protocol.location import Place
+    from fedping.server_jobs.health.snapshot import Judgement, StudyWatch
     from fedping.server_jobs.ingest.settings import IngestSettings
     from fedping.server_jobs.warm_start import Warm
 
@@ -191,8 +191,8 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
     sealed for the earlier one, until its operator retires that.
     """
     from fedping.model_store.store import open_store
-    from fedping.offering import read_offer
-    from fedping.protocol.sharing.agreed import agreed
+    from fedping.offer import read_offer
+    from fedping.protocol.sharing.terms import agreed
 
     store = open_store(store_path)
     of = store.study(name).line(line)
@@ -200,8 +200,8 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
         raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so no offer is for it")
     found = read_offer(offer, name, line)
     if privacy_key is not None:
-        from fedping.server_jobs.privacy.coins import read_key
         from fedping.server_jobs.privacy.leader import leader_identity
+        from fedping.server_jobs.privacy.sampling_key import read_key
 
         ours, theirs = leader_identity(read_key(privacy_key)), agreed(found, store.study(name), of).leader
         if ours != theirs:
@@ -242,7 +242,7 @@ def list_(store_path: Place) -> None:
 @json_option
 def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: Path | None, as_json: bool) -> int:
     """Show whether the studies NAMES (default: all) are well, as the dashboard does. Exits with 1 on a problem."""
-    from fedping.server_jobs.health.looking import ingest_of
+    from fedping.server_jobs.health.snapshot import ingest_of
 
     places = _places(store_path, landing, journal)
     found = _watch(places, names).all(ingest_of(places), names)
@@ -280,7 +280,7 @@ def watch(
     Reports are printed, and posted to the webhook as JSON; the first judgement of each study is reported too. A post
     that fails is reported on stderr, and retried.
     """
-    from fedping.server_jobs.health.watching import watch_studies
+    from fedping.server_jobs.health.monitor import watch_studies
     from fedping.server_jobs.health.webhook import Webhook, poster
     from fedping.server_jobs.schedule import WallClock, parse_every
     from fedping.terminal import stopped_by_signals
@@ -317,7 +317,7 @@ def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSe
 def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyWatch:
     """Return what looks at studies; raises :class:`StoreError` if there is no store, or it has no such study."""
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.health.looking import StudyWatch
+    from fedping.server_jobs.health.snapshot import StudyWatch
 
     store = open_store(places.store)
     for name in names:
@@ -419,7 +419,7 @@ def _of_shares(the_study: Study) -> list[Line]:
 
 def _offered(store: ModelStore, the_study: Study) -> Iterator[str]:
     """Yield in words which offers the lines of shares of a stored study have."""
-    from fedping.protocol.sharing.agreed import agreed
+    from fedping.protocol.sharing.terms import agreed
 
     for line in _of_shares(the_study):
         found = store.offer(the_study.name, line.name)

@@ -12,7 +12,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Study, study_from_toml
 
 if TYPE_CHECKING:
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 own_model_option = click.option(
     "--own-model",

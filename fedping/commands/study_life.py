@@ -18,7 +18,7 @@ from fedping.protocol.study import Declared, State, as_once_new, study_as_writte
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 _MOST_WORDS = 500
 
@@ -118,8 +118,8 @@ def change(
     settings that held then. The study's history says what has changed, who did it and why. Safe to repeat.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.changing import changes, check_change, dealt_on
     from fedping.protocol.extensions import with_recorded_code
+    from fedping.protocol.study_changes import changes, check_change, dealt_on
 
     store = open_store(store_path)
     wanted = checked(file, own_models, store_path)
@@ -179,7 +179,7 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
 
 
 def _described(entry: Entry) -> list[str]:
-    from fedping.server_jobs.health.judging import when
+    from fedping.server_jobs.health.checks import when
 
     who = f" by {entry.by}" if entry.by else ""
     why = f", because: {entry.because}" if entry.because else ""
@@ -188,7 +188,7 @@ def _described(entry: Entry) -> list[str]:
 
 def as_declared(store: ModelStore, name: str) -> list[str]:
     """Return in words what holds of a stored study beside its settings; nothing of one that has just run since ever."""
-    from fedping.server_jobs.health.judging import when
+    from fedping.server_jobs.health.checks import when
 
     declared, (entry, _) = store.declared(name), store.settings(name)
     told = []

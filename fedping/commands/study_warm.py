@@ -17,7 +17,7 @@ from fedping.protocol.study import Line, Study
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
     from fedping.server_jobs.warm_start import Warm
 
 _FROM = re.compile(r"(?:(?P<line>[^=/@]+)=)?(?P<study>[^=/@]+)/(?P<old>[^=/@]+)(?:@(?P<number>[0-9]{1,9}))?")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.columns import fixed_payloads, rows_of
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from fedping.protocol.encodings.blocks import BLOCK, Layout, padded, padded_size
 from fedping.protocol.encodings.packing import field_table, looked_up_between
 from fedping.protocol.encodings.rotation import block_keys, exact_hadamard, random_signs, rotated
 from fedping.protocol.encodings.seeds import payload_seeds
-from fedping.protocol.ends import ClientEnd, Decoded, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
 from fedping.protocol.links import Levels
 from fedping.protocol.weights import LARGEST
 

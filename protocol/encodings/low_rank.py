@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.encodings.columns import fixed_payloads, payload_column, rows_of
 from fedping.protocol.encodings.seeds import SEED_BYTES, payload_seeds, seed_bytes, seeds_of
-from fedping.protocol.ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
 from fedping.protocol.links import LowRank
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.weights import LARGEST

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.encodings.blocks import BLOCK
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.links import Rotation
 
 Real = TypeVar("Real", bound=np.floating[Any])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.columns import rows_of
-from fedping.protocol.ends import ClientEnd, Decoded, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
 from fedping.protocol.sharing.shares import Layout, layout

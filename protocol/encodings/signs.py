@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.encodings.columns import fixed_payloads, rows_of
 from fedping.protocol.encodings.sign import sign_bytes, sign_payloads, sign_trouble, sign_updates
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.links import Signs
 
 if TYPE_CHECKING:

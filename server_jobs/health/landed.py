@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
-from fedping.protocol.place import Place, name_of
+from fedping.protocol.location import Place, name_of
 
 
 class Landed(Struct, frozen=True, kw_only=True):

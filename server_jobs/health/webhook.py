@@ -21,7 +21,7 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.own_login import login_in_address
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.judging import Health, Verdict
+from fedping.server_jobs.health.checks import Health, Verdict
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 HANGS_SECONDS = 60.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.own_login import login_in_address
-from fedping.server_jobs.ending import OutOfTime
+from fedping.server_jobs.shutdown import OutOfTime
 
 _MOST_BYTES = 65_536
 """Of an answer; ingest's has some hundred."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 LOGGED = "fedping ingest: "
 """What stands before all that ingest logs as text."""

@@ -17,10 +17,10 @@ from fedping.protocol.landing import mark_landing
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period
-from fedping.server_jobs.ingest.processes.bonds import Lock
+from fedping.server_jobs.ingest.processes.process_lock import Lock
 from fedping.server_jobs.ingest.recent import MORE_DESCRIPTORS
 from fedping.server_jobs.ingest.settings import CONNECTIONS, LOGGED, IngestSettings
-from fedping.server_jobs.listening import CannotStart, check_port
+from fedping.server_jobs.listener import CannotStart, check_port
 
 INGEST_LOCK = ".ingest.lock"
 DESCRIPTORS = CONNECTIONS + 256

@@ -92,7 +92,7 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
     Raises:
         InvalidSettings: there is none, or it is not that of the line's earlier rounds.
     """
-    from fedping.server_jobs.privacy.coins import digest_of_key
+    from fedping.server_jobs.privacy.sampling_key import digest_of_key
 
     central = privacy.central
     if privacy.shared is None and (central is None or central.sampling == 1):

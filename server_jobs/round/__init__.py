@@ -6,13 +6,13 @@ other rooms may use is named here.
 """
 
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
-from fedping.server_jobs.round.asking import AnswerFile, Helper, HttpHelper
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
+from fedping.server_jobs.round.helper_client import AnswerFile, Helper, HttpHelper
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import delete_pings, exact_sums
+from fedping.server_jobs.round.private_release import PrivateArrayRound, released, sigma_of
 from fedping.server_jobs.round.private_sums import Sums
 from fedping.server_jobs.round.recompute import Recomputed, recompute
-from fedping.server_jobs.round.release import PrivateArrayRound, released, sigma_of
 from fedping.server_jobs.round.run import RoundResult, noting, run_round, with_lineage
 from fedping.server_jobs.round.shard import batch_rows
 from fedping.server_jobs.round.spark_engine import SparkEngine

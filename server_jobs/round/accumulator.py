@@ -15,10 +15,10 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeV
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.ends import Sparse
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import extension_of
 from fedping.protocol.landing import SHARDS
+from fedping.protocol.link_ends import Sparse
 from fedping.protocol.pipeline import (
     CenteredClip,
     GeometricMedian,

@@ -17,7 +17,7 @@ from fedping.server_jobs.round.clipping import limit
 from fedping.server_jobs.round.influence import Pulls, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers
 from fedping.server_jobs.round.ping_file import Rows
-from fedping.server_jobs.round.screening import (
+from fedping.server_jobs.round.ping_filter import (
     DONE,
     RARE,
     REASONS,
@@ -28,8 +28,8 @@ from fedping.server_jobs.round.screening import (
     most_examples,
     pings_a_client,
 )
+from fedping.server_jobs.round.plan import Rules
 from fedping.server_jobs.round.winsorising import ArmValues, arm_values, merged_arms, winsorised
-from fedping.server_jobs.round.work import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ShardPartial:
     ``ages`` are the used by age, from 0 on; empty where older pings are not merged. ``pulls`` is what was seen of the
     updates, and ``registers`` are those of the clients with a used ping; None where nobody looks. ``update_bytes`` is
     the size of the used updates as encoded. ``capped`` counts the clients as
-    `fedping.server_jobs.round.screening.capped_clients` does.
+    `fedping.server_jobs.round.ping_filter.capped_clients` does.
     """
 
     shard: int

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.model_store.version import InputFile
-from fedping.server_jobs.round.screening import client_groups
+from fedping.server_jobs.round.ping_filter import client_groups
 
 FIRST = 1024
 """How many rows of a client are kept at level 1."""

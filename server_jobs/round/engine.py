@@ -10,8 +10,8 @@ from typing import Protocol
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.round.aggregate import ShardPartial
+from fedping.server_jobs.round.plan import Work, tasks_for
 from fedping.server_jobs.round.shard import shard_partials, together
-from fedping.server_jobs.round.work import Work, tasks_for
 
 ENGINES = ("spark", "numpy")
 

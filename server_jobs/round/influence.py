@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.model_store.version import Influence
-from fedping.protocol.ends import Sparse
+from fedping.protocol.link_ends import Sparse
 from fedping.protocol.pipeline import MeanOfSigns, Pipeline
 from fedping.protocol.study import Line
 from fedping.protocol.upload import receiving

@@ -14,10 +14,10 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
-from fedping.protocol.place import Place, absolute, below, key_in
+from fedping.protocol.location import Place, absolute, below, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
-from fedping.server_jobs.round.work import LateFile, Rules, Work
+from fedping.server_jobs.round.plan import LateFile, Rules, Work
 
 AHEAD_MS = 86_400_000
 """How far the clocks of those who land files may be ahead of the round's: a day."""

@@ -18,9 +18,9 @@ from fedping.protocol.documents import DocumentType
 from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line
 from fedping.protocol.landed_pings import open_pings, schema_of
 from fedping.protocol.landing import id_bytes, shards_in
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.update import longest_payload
-from fedping.server_jobs.round.work import Rules
+from fedping.server_jobs.round.plan import Rules
 
 MOST_PAYLOADS = 2**26
 """Bytes of payloads that are decoded at a time, unless those of one batch are longer by the model's own length."""
@@ -77,7 +77,7 @@ def _screened(document: DocumentType) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PingFile:
-    """A landed file of pings; ``age`` and ``done`` as in `fedping.server_jobs.round.work.LateFile`.
+    """A landed file of pings; ``age`` and ``done`` as in `fedping.server_jobs.round.plan.LateFile`.
 
     ``instead`` are the columns that count where the first of ``counted_by`` is null, if it can be here.
     """

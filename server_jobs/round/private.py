@@ -18,20 +18,20 @@ from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import files_by_iteration, is_landing, landed_at, newest_noted, note_newest, remove_landed
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.privacy import Privacy, frame_of
-from fedping.protocol.sharing.agreed import agreed
+from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import Spent, beyond_promise, check_key, epsilon_after, rounds_left, spent
-from fedping.server_jobs.privacy.coins import Coins
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise, has_its_size
+from fedping.server_jobs.privacy.sampling_key import Coins
 from fedping.server_jobs.round.aggregate import combined
-from fedping.server_jobs.round.asking import Helper
 from fedping.server_jobs.round.engine import Engine
+from fedping.server_jobs.round.helper_client import Helper
 from fedping.server_jobs.round.manifest import Manifest, list_landed, work_on
-from fedping.server_jobs.round.private_sums import Sums
-from fedping.server_jobs.round.release import (
+from fedping.server_jobs.round.plan import rules_for
+from fedping.server_jobs.round.private_release import (
     event_of,
     next_private,
     noise_in_clients,
@@ -40,10 +40,10 @@ from fedping.server_jobs.round.release import (
     released_places,
     sigma_of,
 )
+from fedping.server_jobs.round.private_sums import Sums
 from fedping.server_jobs.round.run import PrivacySpent, RoundResult
 from fedping.server_jobs.round.shared import SharedSums, Together
 from fedping.server_jobs.round.shared_sums import summing
-from fedping.server_jobs.round.work import rules_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

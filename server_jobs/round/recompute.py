@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import fields
 
-from fedping.model_store.held import with_decision
+from fedping.model_store.held_versions import with_decision
 from fedping.model_store.rollback import repeated
 from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OtherCode
-from fedping.protocol.place import Place, below
+from fedping.protocol.location import Place, below
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
 from fedping.server_jobs.privacy.budget import spent
@@ -22,9 +22,9 @@ from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.manifest import Late, Manifest, late_for
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.private import noise_has_its_size
-from fedping.server_jobs.round.release import again_event, next_private
+from fedping.server_jobs.round.private_release import again_event, next_private
 from fedping.server_jobs.round.run import aggregate_of, next_version
-from fedping.server_jobs.round.stage import stage_of, verdict
+from fedping.server_jobs.round.staging import stage_of, verdict
 from fedping.server_jobs.round.stopping import version_to_keep
 from fedping.server_jobs.warm_start import taken_again
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from fedping.model_store.dates import date_trouble
-from fedping.model_store.held import (
+from fedping.model_store.held_versions import (
     promote,
     rolled_back,
     staged_in_words,
@@ -37,12 +37,12 @@ from fedping.model_store.version import (
 )
 from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
-from fedping.protocol.ending import EarlyStop, IterationLength
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.landing import is_landing, newest_noted, note_newest, partition
+from fedping.protocol.location import Place
 from fedping.protocol.model import UnfitModel, out_of_range, spec_trouble
-from fedping.protocol.place import Place
 from fedping.protocol.spec import published
+from fedping.protocol.stopping_settings import EarlyStop, IterationLength
 from fedping.protocol.study import Line, Study
 from fedping.protocol.update import DENSE
 from fedping.protocol.upload import receiving
@@ -55,14 +55,14 @@ from fedping.server_jobs.round.guard import fallen, looks_at_new_clients, watche
 from fedping.server_jobs.round.influence import is_seen
 from fedping.server_jobs.round.manifest import Manifest, late_for, list_landed, work_on
 from fedping.server_jobs.round.new_clients import estimated, no_clients, salt_for, with_more
-from fedping.server_jobs.round.stage import look_at, stage_of, tried_in_words, verdict
+from fedping.server_jobs.round.plan import Rules, rules_for
+from fedping.server_jobs.round.staging import look_at, stage_of, tried_in_words, verdict
 from fedping.server_jobs.round.step import carried_bound, state_of, stepped
 from fedping.server_jobs.round.stopping import is_over, missing, stop_if_over
-from fedping.server_jobs.round.work import Rules, rules_for
 
 if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise
-    from fedping.server_jobs.round.asking import Helper
+    from fedping.server_jobs.round.helper_client import Helper
 
 MINUTE_MS = 60_000
 
@@ -308,8 +308,8 @@ def run_round(
             ``published`` or ``held``; ``staged`` once clients are shown what is held for that; ``judged`` where a stage
             has shown enough; of a private line ``drawn`` and ``deleted`` too, and of one of shares ``summed``,
             ``asked``, ``answered`` and ``forgotten``.
-        privacy_key: the key of a private line's coins (`fedping.server_jobs.privacy.coins`), and that which requests to
-            helpers are signed with (`fedping.server_jobs.privacy.leader`); not needed without either.
+        privacy_key: the key of a private line's coins (`fedping.server_jobs.privacy.sampling_key`), and that which
+            requests to helpers are signed with (`fedping.server_jobs.privacy.leader`); not needed without either.
         keep: whether the pings of a private line stay after its round, which breaks what its clients are promised.
         noise: what draws the noise of a private line; None for the operating system. Another, which protects nobody, is
             for a study that is declared to be simulated.
@@ -578,7 +578,7 @@ def aggregate_of(
     bounded: bool = True,
     published: Lineage | None = None,
 ) -> RoundAggregate:
-    """Return what the pings of a manifest come to; ``bounded`` as in `fedping.server_jobs.round.work.Rules`.
+    """Return what the pings of a manifest come to; ``bounded`` as in `fedping.server_jobs.round.plan.Rules`.
 
     Where updates are clipped at a norm that no earlier round has left, they are read twice. Of a version that was
     ``published`` before there was something to tell of all of them, it is not told now either.

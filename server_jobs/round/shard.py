@@ -19,10 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.columns import payload_lengths
-from fedping.protocol.ends import Decoded, Sparse
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import SHARDS, shard_of
+from fedping.protocol.link_ends import Decoded, Sparse
 from fedping.protocol.study import Line
 from fedping.protocol.upload import Receiving
 from fedping.server_jobs.optimize.transformation import broken_if_failed
@@ -33,7 +33,7 @@ from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units
 from fedping.server_jobs.round.influence import Pulls, pulls_of, signs_of, signs_of_few, units
 from fedping.server_jobs.round.new_clients import registers_of
 from fedping.server_jobs.round.ping_file import PingFile, Rows, joined, open_ping_file
-from fedping.server_jobs.round.screening import (
+from fedping.server_jobs.round.ping_filter import (
     BAD_UPDATE,
     OVER_CAPACITY,
     USED,
@@ -43,7 +43,7 @@ from fedping.server_jobs.round.screening import (
     step_weights,
     vote_weights,
 )
-from fedping.server_jobs.round.work import ROWS_PER_TASK, LateFile, Rules
+from fedping.server_jobs.round.plan import ROWS_PER_TASK, LateFile, Rules
 
 BATCH_BYTES = 2**20
 """Doubles decoded at a time: what the second-level cache of a small processor holds."""

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 
-from fedping.model_store.asked import Asked, AskedOf, Waiting
+from fedping.model_store.helper_requests import Asked, AskedOf, Waiting
 from fedping.model_store.version import Answered, InputFile, Version
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.privacy import METRICS, Privacy, Shared
-from fedping.protocol.sharing.agreed import arms_of
 from fedping.protocol.sharing.exchange import (
     DOCUMENT_BYTES,
     SIGNED,
@@ -35,13 +34,15 @@ from fedping.protocol.sharing.exchange import (
 )
 from fedping.protocol.sharing.ring import as_bytes, from_bytes
 from fedping.protocol.sharing.signing import SIGNATURE_BYTES
+from fedping.protocol.sharing.terms import arms_of
 from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.leader import leader_identity, leader_key, verify_key
 from fedping.server_jobs.round.aggregate import combined
-from fedping.server_jobs.round.asking import Helper, NoAnswer
 from fedping.server_jobs.round.engine import Engine
+from fedping.server_jobs.round.helper_client import Helper, NoAnswer
 from fedping.server_jobs.round.manifest import Manifest, work_on
+from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.private_sums import Sums
 from fedping.server_jobs.round.shared_sums import (
     Proofs,
@@ -52,7 +53,6 @@ from fedping.server_jobs.round.shared_sums import (
     votes_of,
     without,
 )
-from fedping.server_jobs.round.work import rules_for
 
 if TYPE_CHECKING:
     from fedping.server_jobs.round.run import RoundResult

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
-from fedping.server_jobs.round.work import Rules, Work, tasks_for
-from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.own_modules import send_own
+from fedping.server_jobs.round.plan import Rules, Work, tasks_for
+from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.user_modules import send_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class SparkEngine:
     """Computes the partials on a Spark session, which is opened when the first round has something to read.
 
     Args:
-        open_session: as of :class:`fedping.server_jobs.spark.living.LivingSession`.
+        open_session: as of :class:`fedping.server_jobs.spark.session_pool.LivingSession`.
 
     Attributes:
         sessions: holds the session, for whoever has other jobs for it between rounds.

@@ -28,7 +28,7 @@ from fedping.server_jobs.round.accumulator import (
     without_spread,
 )
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
-from fedping.server_jobs.round.screening import step_weights, votes_of
+from fedping.server_jobs.round.ping_filter import step_weights, votes_of
 from fedping.server_jobs.round.shard import batch_rows
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from fedping.model_store.rollback import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 from fedping.protocol.landing import note_newest
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.smoothing import smoothed
+from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
 
 
 class Loss(NamedTuple):

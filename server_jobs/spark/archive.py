@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ending import ended_by_signals
+from fedping.server_jobs.shutdown import ended_by_signals
 from fedping.server_jobs.spark.archive_place import SUFFIX, archive_path, current_archive, is_wanted
 from fedping.server_jobs.spark.cache import keep_newest
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import Java, find_java
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings, class_path
+from fedping.server_jobs.spark.spark_home import spark_home
 
 MAKING = "making-"
 

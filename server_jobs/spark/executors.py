@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fedping.server_jobs.ending import TemporaryFailure
+from fedping.server_jobs.shutdown import TemporaryFailure
 from fedping.server_jobs.spark import failures
 from fedping.server_jobs.spark.arguments import is_local
 

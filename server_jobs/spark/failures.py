@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ending import TemporaryFailure
+from fedping.server_jobs.shutdown import TemporaryFailure
 from fedping.server_jobs.spark.arguments import is_local
 
 UNCAUGHT = re.compile(r'Exception in thread "main" [\w.$]+: (.+)')

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ending import BY_FORCE, signals_held
+from fedping.server_jobs.shutdown import BY_FORCE, signals_held
 from fedping.server_jobs.spark.failures import Complaints
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedping.server_jobs.ending import ApplicationGone, TimeIsUp
+from fedping.server_jobs.shutdown import ApplicationGone, TimeIsUp
 from fedping.server_jobs.spark import private
 from fedping.server_jobs.spark.archive_place import current_archive
 from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, value_of
 from fedping.server_jobs.spark.failures import NO_START, not_started
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import Java, find_java
 from fedping.server_jobs.spark.jvm import (
     CUT_OFF_SECONDS,
@@ -32,6 +31,7 @@ from fedping.server_jobs.spark.jvm import (
 )
 from fedping.server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
 from fedping.server_jobs.spark.shipping import package_roots, ship_code
+from fedping.server_jobs.spark.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.own_modules import send_own
+from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.user_modules import send_own
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

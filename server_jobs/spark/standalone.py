@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.ending import TemporaryFailure
+from fedping.server_jobs.shutdown import TemporaryFailure
 from fedping.server_jobs.spark.arguments import pairs
 from fedping.server_jobs.spark.cache import cache_folder, put
 from fedping.server_jobs.spark.failures import REFUSED, secret_refused

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ending import Ended, ended_by_signals
+from fedping.server_jobs.shutdown import Ended, ended_by_signals
 
 EXIT_CODE = re.compile(r"^\s*exit code: (\d+)$", re.MULTILINE)
 

@@ -16,11 +16,11 @@ from typing import NoReturn
 from fedping.extras import missing_package
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.ending import EndedBySignal
+from fedping.server_jobs.shutdown import EndedBySignal
 from fedping.server_jobs.spark import standalone
 from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.settings import QUICK_START, REDACTED
+from fedping.server_jobs.spark.spark_home import spark_home
 from fedping.server_jobs.spark.submission import to_kubernetes
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"

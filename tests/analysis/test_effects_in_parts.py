@@ -22,9 +22,9 @@ from fedping.analysis.study.tally import HOUR_MS, ClientMoments, Part
 from fedping.analysis.verdict import Plan, Verdict, all_pairs, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.plan import Asked
 from fedping.model_store.store import open_store
-from fedping.protocol.analysed import BUILT_IN, MOST_GROUPS, Segment, StudyMetric
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.metrics import BUILT_IN, MOST_GROUPS, Segment, StudyMetric
 from fedping.protocol.study import Study, public_study
 from tests.support.landed import landed_table
 from tests.support.verdicts import made_tally

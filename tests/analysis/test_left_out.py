@@ -13,12 +13,12 @@ from fedping.analysis.study import count, count_study
 from fedping.analysis.study.metrics import METRICS
 from fedping.analysis.verdict import Asked, Verdict, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.words import left_out_sentence
-from fedping.protocol.analysed import Segment
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.enrolment import dealt_by_hash
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits
+from fedping.protocol.metrics import Segment
 from fedping.protocol.study import Arm, Piece, Study
 from tests.support.landed import ids_column, landed_table, random_ids
 

@@ -14,8 +14,8 @@ from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.study import ArmTally, MetricTally, StudyTally
 from fedping.analysis.study.metrics import metric_named
 from fedping.analysis.verdict import Plan, as_document, reach_verdict
-from fedping.protocol.analysed import StudyMetric
 from fedping.protocol.limits import Limits
+from fedping.protocol.metrics import StudyMetric
 from fedping.protocol.study import Arm, Study
 from tests.support.effort import few_or_all
 from tests.support.value_counts import most_alarms

@@ -20,14 +20,14 @@ from scipy.stats import mannwhitneyu
 from fedping.analysis.statistics import ValueCounts
 from fedping.analysis.study import METRICS, MODEL_METRICS, StudyTally, count_study
 from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
-from fedping.dashboard.results.asking import asked_by, key_of, query_of
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
+from fedping.dashboard.results.question import asked_by, key_of, query_of
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions

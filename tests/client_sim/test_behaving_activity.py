@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedping.client_sim.population.behaving import Activity, ActivitySettings
+from fedping.client_sim.population.behaviour import Activity, ActivitySettings
 
 TICK = 1 / 48
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedping.client_sim.models import MAX_SAMPLED, VisitType
-from fedping.client_sim.population.behaving import UserSettings
-from fedping.client_sim.population.behaving.pages import VisitTables, pages_at
-from fedping.client_sim.population.behaving.users import below, made_vocabulary
+from fedping.client_sim.population.behaviour import UserSettings
+from fedping.client_sim.population.behaviour.pages import VisitTables, pages_at
+from fedping.client_sim.population.behaviour.users import below, made_vocabulary
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import InvalidSettings
 

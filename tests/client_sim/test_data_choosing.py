@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedping.client_sim.data import ByKey, Split, Table, Target, load_table, partition, split, standardising
-from fedping.client_sim.data.choosing import candidates_of
+from fedping.client_sim.data.choice_sets import candidates_of
 from fedping.client_sim.learning import ChoiceData
 from fedping.protocol.errors import FedpingError
 

@@ -21,7 +21,7 @@ from fedping.client_sim.fleet.model_pings import ENCODED_LINES, batches, encoded
 from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import write_landed
 from fedping.protocol.update import Payloads
 from fedping.protocol.weights import MAX_WEIGHTS
@@ -29,7 +29,7 @@ from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.ingest.settings import LOOKED_INTO
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import rules_for
+from fedping.server_jobs.round.plan import rules_for
 from tests.support.ingest_app import IngestApp, ingest_app, make_store
 from tests.support.ingest_server import IngestServer, free_port
 from tests.support.model_updates import PATH, STUDY, model_study

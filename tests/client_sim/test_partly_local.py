@@ -18,8 +18,8 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithm import Personalizes, State
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.client_sim.learning.parts import Part
 from fedping.client_sim.learning.personal.reconstruction import divided
+from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_optimizers import LocalAdam

@@ -14,7 +14,7 @@ from fedping.client_sim.learning import model_spec
 from fedping.client_sim.planning import CANDIDATES, Cost, UploadPlan, _updates, plan_upload
 from fedping.main import main
 from fedping.protocol import extensions
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.links import Mask, OwnLink, Steps
 from fedping.protocol.personalization import Vector
 from fedping.protocol.settings_file import converted

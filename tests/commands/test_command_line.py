@@ -190,7 +190,7 @@ run()
         ("click", "analyze", "SIGINT", 130, "interrupted"),
         ("fedping.server_jobs.schedule", "schedule", "SIGINT", 130, "interrupted"),
         ("fedping.commands.schedule", "schedule", "SIGTERM", -signal.SIGTERM, "terminated"),
-        ("fedping.server_jobs.ending", "round", "SIGTERM", -signal.SIGTERM, "terminated"),
+        ("fedping.server_jobs.shutdown", "round", "SIGTERM", -signal.SIGTERM, "terminated"),
         ("fedping.commands.ingest", "ingest", "SIGTERM", -signal.SIGTERM, "terminated"),
     ],
 )

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from fedping.main import cli
-from fedping.server_jobs.health.judging import FINDINGS
+from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.ingest.admission.rejection import REASONS
 from fedping.server_jobs.ingest.edge.health import CHECKS
 from fedping.server_jobs.round.run import RoundResult

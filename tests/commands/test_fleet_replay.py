@@ -28,10 +28,10 @@ from fedping.client_sim.fleet.transport import ACCEPTED, Outcome
 from fedping.client_sim.fleet.waiting import Backoff
 from fedping.main import main
 from fedping.model_store.store import open_store
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import all_landed, copy_landed, partition, write_landed
+from fedping.protocol.location import below, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
-from fedping.protocol.place import below, place_of
 from fedping.protocol.study import Study
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import RETRY, PlannedTransport, fleet_study

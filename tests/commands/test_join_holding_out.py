@@ -15,7 +15,7 @@ from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Arm, Study, public_study
-from fedping.server_jobs.taking_part import evaluations
+from fedping.server_jobs.participants import evaluations
 from tests.support.faulty_server import LANDED, Answer, faulty_server, refusal
 from tests.support.ingest_server import running_ingest
 from tests.support.institutions import ARMS, STUDY, Typed, tumours, typed_join

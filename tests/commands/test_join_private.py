@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.joining.folder import Progress, open_folder
-from fedping.client_sim.joining.secrecy import promises
+from fedping.client_sim.joining.private import promises
+from fedping.helper.enrol import join as helper_join
 from fedping.helper.folder import make_helper
-from fedping.helper.joining import join as helper_join
 from fedping.main import main
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE

@@ -24,8 +24,8 @@ from fedping.server_jobs.fleet_plan import (
     planned,
     shard_cost,
 )
+from fedping.server_jobs.round.plan import ROWS_PER_TASK
 from fedping.server_jobs.round.shard import MOST_ROWS
-from fedping.server_jobs.round.work import ROWS_PER_TASK
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "planning.md").read_text(encoding="utf-8")

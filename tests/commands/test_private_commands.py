@@ -17,10 +17,10 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.privacy import Central, ClippedFlat, OneSign, Privacy, frame_of
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.privacy.coins import Coins, read_key
 from fedping.server_jobs.privacy.noise import SystemNoise
+from fedping.server_jobs.privacy.sampling_key import Coins, read_key
+from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.private import PrivateRound
-from fedping.server_jobs.round.work import rules_for
 from tests.support.private import STUDY_FILE as STUDY
 from tests.support.private import private_study
 from tests.support.private_rounds import PrivatePing, client, land_private, private_crowd

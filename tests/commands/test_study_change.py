@@ -19,12 +19,12 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
-from fedping.protocol.changing import dealt_on
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.enrolment import dealt_by_hash, enrol
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
-from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
+from fedping.protocol.study_changes import dealt_on
+from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app

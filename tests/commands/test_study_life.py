@@ -12,7 +12,7 @@ from fedping.main import main
 from fedping.model_store import StoreError, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.killed_command import killed_at
 from tests.support.versions import WHEN, small_study

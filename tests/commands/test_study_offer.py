@@ -17,7 +17,7 @@ import requests
 from benchmarks.ingest import free_port
 from fedping.main import main
 from fedping.model_store.store import StoreError, open_store
-from fedping.offering import MOST_BYTES
+from fedping.offer import MOST_BYTES
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.sharing.offer import Offer

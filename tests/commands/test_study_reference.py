@@ -12,7 +12,13 @@ from fedping.commands.analyze import analyze
 from fedping.commands.power import power
 from fedping.experiments.simulate import experiment_from_toml
 from fedping.experiments.simulate.settings import FixedLength, LengthByClients, LengthBySigns
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationByTime, IterationLength
+from fedping.protocol.stopping_settings import (
+    EarlyStop,
+    IterationByClients,
+    IterationBySigns,
+    IterationByTime,
+    IterationLength,
+)
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
-from fedping.model_store.seal import sealed, unsealed
+from fedping.model_store.checksum import sealed, unsealed
 from fedping.model_store.version import FORMAT, TAKEN_OVER_FORMAT
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Central, Privacy
@@ -24,7 +24,7 @@ from fedping.protocol.weights import Block, Weight
 from fedping.server_jobs.optimize import first_state, first_versions, state_to_document
 from fedping.server_jobs.optimize.warm_start import beginning
 from fedping.server_jobs.privacy.card import card_of
-from fedping.server_jobs.privacy.coins import make_key, read_key
+from fedping.server_jobs.privacy.sampling_key import make_key, read_key
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.warm_start import begun_with, warm_from

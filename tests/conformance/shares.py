@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.protocol.privacy import LARGEST, Central, ClippedFlat, Privacy, Shared
-from fedping.protocol.sharing.agreed import terms_for
 from fedping.protocol.sharing.offer import Offer, Promise, Seal, Terms, signed_offer
 from fedping.protocol.sharing.shares import info_of, layout, leader_shares, mask
 from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.terms import terms_for
 from fedping.protocol.sharing.votes import Votes, context_of, proven
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_json, public_study

@@ -15,13 +15,13 @@ from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
 from fedping.dashboard.live.history import KnownLine, LineHistory
 from fedping.dashboard.live.links import ShownLinks
 from fedping.dashboard.live.rows import Row
-from fedping.dashboard.live.shown import MOST_SHOWN, choose, chosen_at
-from fedping.dashboard.live.signs import STANDARD_ERRORS, stable_share, standard_errors
+from fedping.dashboard.live.sign_confidence import STANDARD_ERRORS, stable_share, standard_errors
+from fedping.dashboard.live.weight_selection import MOST_SHOWN, choose, chosen_at
 from fedping.model_store import Aggregate, ModelStore, StoreError, open_store
 from fedping.model_store.rollback import rollback
-from fedping.protocol.ending import IterationBySigns
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import Block, ModelSpec, Step
+from fedping.protocol.stopping_settings import IterationBySigns
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import (
     Arrays,

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fedping.dashboard.live.cache import Paced
 from fedping.dashboard.live.feed import LineFeed, Lines
 from fedping.dashboard.live.ingest import places
-from fedping.dashboard.live.now import now_of
-from fedping.dashboard.live.paced import Paced
 from fedping.dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
+from fedping.dashboard.live.status import now_of
 from fedping.protocol import landed_file
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, Uploads
+from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, Uploads
 from fedping.server_jobs.health.landed import Landed, LandedPings
-from fedping.server_jobs.health.looking import ingest_of
+from fedping.server_jobs.health.snapshot import ingest_of
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter, created_ms
-from fedping.server_jobs.ingest.processes.bonds import Lock
+from fedping.server_jobs.ingest.processes.process_lock import Lock
 from fedping.server_jobs.ingest.start import INGEST_LOCK
 from tests.support.dashboard import dashboard_settings
 from tests.support.landed import landed_table

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from fedping.analysis.study import METRICS
 from fedping.analysis.verdict import Asked, plan_of
-from fedping.dashboard.results.asking import asked_by, fields_of, given_fields, key_of, options_of, query_of, subject_of
+from fedping.dashboard.results.question import (
+    asked_by,
+    fields_of,
+    given_fields,
+    key_of,
+    options_of,
+    query_of,
+    subject_of,
+)
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Study
 
@@ -57,7 +65,7 @@ def test_other_questions_have_other_addresses_and_keys(one: Asked, other: Asked)
 def test_the_command_is_given_the_same_question(asked: Asked) -> None:
     """Run the command's own parser on the options, up to where it asks the analysis."""
     from fedping.commands.analyze import analyze
-    from fedping.counting import milliseconds
+    from fedping.spark_session import milliseconds
 
     values = analyze.make_context("analyze", ["three", *options_of(asked)]).params
     for name in (

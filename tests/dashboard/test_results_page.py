@@ -18,11 +18,11 @@ from scipy.stats import norm
 from fedping.analysis.report import table_notes
 from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
 from fedping.analysis.verdict.words import percent_text
-from fedping.dashboard.results.asking import key_of, query_of
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
-from fedping.dashboard.results.outlook import outlook
+from fedping.dashboard.results.question import key_of, query_of
 from fedping.dashboard.results.tables import comparisons_csv, sizes_csv
+from fedping.dashboard.results.time_left import outlook
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
 from fedping.protocol.landing import landed_files, partition, write_landed

@@ -8,8 +8,8 @@ import pytest
 import requests
 import yaml
 
+from fedping.protocol.location import Bucket, place_of
 from fedping.protocol.object_store import PATIENCE
-from fedping.protocol.place import Bucket, place_of
 from fedping.server_jobs.ingest.processes.supervisor import KILL_AFTER
 from tests.support.command_lines import refused, value_of
 from tests.support.compose import Service, composed, filled_in, mounts, services, waits_for

@@ -14,7 +14,7 @@ import pytest
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed
-from fedping.protocol.place import place_of
+from fedping.protocol.location import place_of
 from tests.support.compose import Composed, composed, waits_for
 from tests.support.images import ROOT
 from tests.support.nginx import nginx_by

@@ -18,7 +18,7 @@ from fedping.experiments.ingest_process import ingest_process
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.place import place_of
+from fedping.protocol.location import place_of
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, bucket_of
 from tests.support.processes import left_over, marked, new_mark, wait_until

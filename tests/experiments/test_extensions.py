@@ -48,8 +48,8 @@ from fedping.protocol.settings_file import converted
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute
-from fedping.server_jobs.spark.living import LivingSession
-from fedping.server_jobs.spark.own_modules import own_sources
+from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.user_modules import own_sources
 from tests.support.laboratory import small
 from tests.support.registry import registry_of_its_own
 from tests.support.versions import WHEN, small_study

@@ -18,7 +18,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.units import units_of
-from fedping.running import open_results
+from fedping.laboratory import open_results
 from tests.support.laboratory import small
 
 NOTE = "AUC was computed from 1,024 bins"

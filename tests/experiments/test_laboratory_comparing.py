@@ -12,7 +12,7 @@ from fedping.experiments.laboratory.comparing import Chosen, chosen, compared
 from fedping.experiments.laboratory.report import render_report
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
 from fedping.experiments.laboratory.results.folder import SplitMetrics
-from fedping.experiments.laboratory.results.standing import standing
+from fedping.experiments.laboratory.results.ranking import standing
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.protocol.errors import InvalidSettings
 from tests.support.laboratory import small

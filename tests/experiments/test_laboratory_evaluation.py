@@ -18,7 +18,7 @@ from fedping.client_sim.learning.models.logistic_regression import LogisticRegre
 from fedping.client_sim.learning.models.mixture import Mixture
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.own_loss import own_loss
-from fedping.client_sim.learning.parts import Part
+from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, better
 from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate

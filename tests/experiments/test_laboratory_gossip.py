@@ -15,7 +15,6 @@ import pytest
 from fedping.client_sim.learning import updates
 from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.identity import made_of
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.report.page import write_report
@@ -23,6 +22,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds
 from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes, spectral_gap
 from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.run_identity import made_of
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.settings.gossip import Gossip
 from fedping.experiments.laboratory.units import Unit

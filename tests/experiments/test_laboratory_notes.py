@@ -19,10 +19,10 @@ from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.merging import with_grid
 from fedping.experiments.laboratory.units import Unit
+from fedping.laboratory import open_results
 from fedping.main import main
 from fedping.protocol import extensions
 from fedping.protocol.errors import FedpingError
-from fedping.running import open_results
 from tests.support.laboratory import small, small_file
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from fedping.experiments.laboratory.baselines.run import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.measuring import measure
+from fedping.experiments.laboratory.evaluate import measure
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.report.segments import segments_of
 from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.results.standing import told
+from fedping.experiments.laboratory.results.ranking import told
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.experiment import ONLY_VARIANT

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fedping.analysis.cohorts import TrainingCurve, TrainingPoint, TrainingRun, draw_training, headline, smallest_enough
-from fedping.client_sim.population.behaving import Activity, ActivitySettings
+from fedping.client_sim.population.behaviour import Activity, ActivitySettings
 from fedping.experiments.power import TrainingPlan, TrainingProgress, training_curve, training_plan
 from fedping.experiments.power.plan import searching_share
 from fedping.experiments.power.workers import train_side_by_side
@@ -25,8 +25,8 @@ from fedping.experiments.simulate import experiment_from_toml
 from fedping.experiments.simulate.settings import Experiment, FixedLength, Optimization
 from fedping.main import main
 from fedping.model_store.store import open_store
-from fedping.protocol.ending import IterationByTime
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.stopping_settings import IterationByTime
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.small_experiment import experiment_file
 

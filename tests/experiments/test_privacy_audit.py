@@ -13,8 +13,8 @@ from fedping.experiments.privacy.auditing import Audit, audit
 from fedping.main import main
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy import coins
-from fedping.server_jobs.round import private_sums, screening
+from fedping.server_jobs.privacy import sampling_key
+from fedping.server_jobs.round import private_sums
 from tests.support.private import private_study
 
 RUNS = 1000
@@ -65,7 +65,7 @@ def test_a_vector_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_pings_that_count_each_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screening, "_not_first", lambda documents, clients: np.zeros(len(documents), np.bool_))
+    monkeypatch.setattr(ping_filter, "_not_first", lambda documents, clients: np.zeros(len(documents), np.bool_))
     assert not audited(study_with()).holds
 
 
@@ -73,13 +73,13 @@ def test_a_coin_that_is_tossed_once_for_all_versions_is_found(monkeypatch: pytes
     fair = audited(study_with(sampling=0.4), runs=500).release
     assert fair is not None
     assert fair.holds
-    once = coins.Coins.counting
+    once = sampling_key.Coins.counting
 
-    def counting(self: coins.Coins, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        first = coins.Coins(self.study, self.line, 0, self.digest, self.share, self.key)
+    def counting(self: sampling_key.Coins, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        first = sampling_key.Coins(self.study, self.line, 0, self.digest, self.share, self.key)
         return once(first, np.zeros_like(clients))
 
-    monkeypatch.setattr(coins.Coins, "counting", counting)
+    monkeypatch.setattr(sampling_key.Coins, "counting", counting)
     uneven = audited(study_with(sampling=0.4), runs=500).release
     assert uneven is not None
     assert uneven.coins is not None

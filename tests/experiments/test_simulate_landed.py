@@ -11,7 +11,7 @@ from werkzeug.test import Client
 
 from fedping.client_sim.fleet.interactions import Ranking, product_spec
 from fedping.client_sim.fleet.pings import encoded_pings
-from fedping.client_sim.population.behaving import Seekers, behave
+from fedping.client_sim.population.behaviour import Seekers, behave
 from fedping.experiments.simulate import experiment_from_toml
 from fedping.experiments.simulate.people import People
 from fedping.experiments.simulate.ticks import _BEHAVE, _DOCUMENT, _MOMENT, Models, TickMaker, uuid_bytes

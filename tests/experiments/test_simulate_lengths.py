@@ -12,8 +12,8 @@ from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
-from fedping.protocol.ending import EarlyStop
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.stopping_settings import EarlyStop
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import NumpyEngine, run_round
 from fedping.server_jobs.round.stopping import best_version, should_stop, validation_losses

@@ -29,7 +29,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.session_pool import LivingSession
 from fedping.server_jobs.spark.spreading import spread
 from tests.support.laboratory import small_file
 from tests.support.processes import left_over, marked, new_mark, wait_until
@@ -293,7 +293,7 @@ def test_outcomes_come_as_they_end_and_an_error_is_the_same_error(spark) -> None
 
 SCRIPT = """
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.living import LivingSession
+from fedping.server_jobs.spark.session_pool import LivingSession
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 from fedping.server_jobs.spark.spreading import spread

@@ -179,7 +179,7 @@ def test_what_is_written_down_does_not_change_with_the_rest_of_fedping() -> None
     """A run that was begun goes on with a later fedping, unless the algorithm itself is another."""
     from fedping.protocol.canonical_source import canonical_source
     from fedping.protocol.extensions import extension_of
-    from fedping.protocol.source import _sources
+    from fedping.protocol.source_digest import _sources
 
     [setup] = experiment("scaffold").variants.values()
     extension = extension_of(setup.training)  # type: ignore[arg-type]

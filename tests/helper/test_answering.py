@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedping.helper.answering import CLOCKS_APART, OLDEST, Key, arms_answered, check_age
+from fedping.helper.aggregate import CLOCKS_APART, OLDEST, Key, arms_answered, check_age
 from fedping.protocol.sharing import exchange
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request
 from fedping.protocol.sharing.offer import Terms
@@ -169,7 +169,7 @@ def test_a_request_that_is_none_for_the_line_is_refused(monkeypatch: pytest.Monk
         for each in requests:
             assert refused(made, keys, each) == reason
     assert refused(replace(made, proofs=True), keys, request(rows)) == "other_terms"
-    monkeypatch.setattr("fedping.helper.answering.MOST_CLIENTS", 3)
+    monkeypatch.setattr("fedping.helper.aggregate.MOST_CLIENTS", 3)
     assert exchange.MOST_CLIENTS == 1_000_000
     assert refused(made, keys, request(rows)) == "too_many"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import msgpack
 
-from fedping.helper.replying import Reply, reply
+from fedping.helper.requests import Reply, reply
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from
 from fedping.protocol.sharing.ring import WORDS
 from fedping.protocol.sharing.shares import masks

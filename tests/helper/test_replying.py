@@ -16,11 +16,11 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from fedping.helper.copies import back_up, restore
+from fedping.helper.backup import back_up, restore
+from fedping.helper.enrol import current, join, retire, rotate
 from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.joining import current, join, retire, rotate
 from fedping.helper.records import Records, Told
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
 from fedping.protocol.sharing.offer import Offer, terms_of

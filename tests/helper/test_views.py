@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.protocol.sharing.shares import leader_shares, masks
 from fedping.server_jobs.privacy.noise import has_its_size
 from tests.support.helping import CENTRAL, NOW, answer_in, asked, combined, joined, request_of

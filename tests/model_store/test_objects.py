@@ -19,10 +19,10 @@ from fedping.model_store.blobs import Blobs, LocalBlobs
 from fedping.model_store.objects import ObjectBlobs
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.location import Bucket as Place
+from fedping.protocol.location import place_of
 from fedping.protocol.object_storage import BUCKETS
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason
-from fedping.protocol.place import Bucket as Place
-from fedping.protocol.place import place_of
 from tests.support import azurite
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, Bucket, bucket_of, environment

@@ -12,10 +12,10 @@ import pytest
 
 from fedping.main import main
 from fedping.model_store import ModelStore, StoreError, Version, open_store
+from fedping.model_store.checksum import is_whole, sealed, unsealed
 from fedping.model_store.copying import copy_study
-from fedping.model_store.held import with_stage
+from fedping.model_store.held_versions import with_stage
 from fedping.model_store.rollback import continue_at
-from fedping.model_store.seal import is_whole, sealed, unsealed
 from fedping.model_store.version import StageSeen
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError

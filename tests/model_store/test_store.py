@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store.checksum import sealed
 from fedping.model_store.rollback import difference, rollback
-from fedping.model_store.seal import sealed
 from fedping.model_store.store import ModelStore, StoreError, VersionConflict, open_store
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError, InvalidSettings

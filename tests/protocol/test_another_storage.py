@@ -10,7 +10,7 @@ from fedping.main import main
 from fedping.protocol import object_storage
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed, is_landing, mark_landing, rewrite
-from fedping.protocol.place import Place, key_in, place_of
+from fedping.protocol.location import Place, key_in, place_of
 from fedping.protocol.storage import Bytes, Opened, Storage
 from fedping.server_jobs.round import recompute
 from fedping.server_jobs.round.engine import NumpyEngine

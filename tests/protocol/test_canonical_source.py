@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fedping.protocol.canonical_source import CanonicalSource, canonical_source
 from fedping.protocol.extensions import Extension, Own, all_of, recorded, with_recorded_code
-from fedping.protocol.source import RECORDED_AS, digest_as_written, source_digest
+from fedping.protocol.source_digest import RECORDED_AS, digest_as_written, source_digest
 from tests.support.copies import ROOMS, ROOT, copied_program, outside
 
 AS_WRITTEN = '''

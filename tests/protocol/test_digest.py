@@ -35,7 +35,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "model_store/store.py": (Study,),
     "server_jobs/round/run.py": (Line,),
     "server_jobs/round/private.py": (Line,),
-    "server_jobs/round/release.py": (Line,),
+    "server_jobs/round/private_release.py": (Line,),
     "server_jobs/optimize/pipeline.py": (Line,),
     "experiments/laboratory/settings/experiment.py": (Experiment,),
     "experiments/laboratory/run.py": (Experiment,),
@@ -43,7 +43,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "experiments/simulate/run.py": (Simulation, Study),
     "experiments/power/curve.py": (Simulation, Study),
     "dashboard/results/landed.py": (Landed,),
-    "dashboard/results/asking.py": (Asked,),
+    "dashboard/results/question.py": (Asked,),
 }
 """By file what it makes a digest or the canonical bytes of."""
 

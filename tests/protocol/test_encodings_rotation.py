@@ -19,10 +19,10 @@ from fedping.protocol.encodings.rotation import (
     rotated,
     rotated_back,
 )
-from fedping.protocol.ending import IterationBySigns
 from fedping.protocol.limits import UpdateLimits
 from fedping.protocol.links import Rotation
 from fedping.protocol.pipeline import MeanOfSigns, Pipeline
+from fedping.protocol.stopping_settings import IterationBySigns
 from fedping.protocol.upload import receiving, sending
 from tests.support.encodings import spec_of
 from tests.support.links import line_with

@@ -26,8 +26,8 @@ from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
 from fedping.experiments.simulate.progress import Progress, ProgressNote, read_study_progress
 from fedping.model_store import StoreError, open_store
+from fedping.model_store.checksum import sealed, unsealed
 from fedping.model_store.rollback import continue_at
-from fedping.model_store.seal import sealed, unsealed
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fedping.dashboard.results.counts import _ID as COUNT_ID
-from fedping.dashboard.runs.book import _ID as RUN_ID
+from fedping.dashboard.runs.registry import _ID as RUN_ID
 from fedping.model_store.chain import number_in
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError

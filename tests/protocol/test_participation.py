@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from fedping.client_sim.fleet import Fleet, FleetSettings
 from fedping.main import main
 from fedping.model_store.store import open_store
-from fedping.protocol.changing import check_change
 from fedping.protocol.enrolment import takes_part
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import OneSign
 from fedping.protocol.study import PublicStudy, Study, public_json, public_study
+from fedping.protocol.study_changes import check_change
 from tests.support.faulty_server import faulty_server
 from tests.support.fleets import PlannedTransport
 from tests.support.institutions import ARMS, STUDY, agreed, joining, tables, tumours

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard
 from fedping.protocol.limits import UpdateLimits
@@ -17,6 +16,7 @@ from fedping.protocol.pipeline import (
     Staleness,
 )
 from fedping.protocol.privacy import Central, ClippedByKind, LocalGaussian, Privacy
+from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.study import Line
 from fedping.protocol.training import OneGradient
 from tests.support.private import CENTRAL, private_study

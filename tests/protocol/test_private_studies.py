@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedping.protocol.analysed import Segment, StudyMetric
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.limits import Limits
+from fedping.protocol.metrics import Segment, StudyMetric
 from fedping.protocol.study import Arm, Study, protected
 from tests.support.private import private_study
 from tests.support.versions import small_study

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedping.protocol import object_storage
+from fedping.protocol.location import below, place_of
 from fedping.protocol.object_storage import BUCKETS
-from fedping.protocol.place import below, place_of
 from tests.support.object_server import SCHEMES, Bucket, bucket_of
 
 

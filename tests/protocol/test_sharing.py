@@ -18,7 +18,6 @@ from fedping.protocol.encodings.shared import ends
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
-from fedping.protocol.sharing.agreed import agreed, terms_for
 from fedping.protocol.sharing.exchange import (
     Answer,
     AnsweredArm,
@@ -34,6 +33,7 @@ from fedping.protocol.sharing.ring import PRIME, WORDS, Ring
 from fedping.protocol.sharing.sealing import OVERHEAD, new_private_key, opener, public_key, sealer
 from fedping.protocol.sharing.shares import layout, leader_shares, masks, words_of
 from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.terms import agreed, terms_for
 from fedping.protocol.sharing.votes import Votes, bits_of, loss_weights, numbers_from
 from fedping.protocol.study import Line, Study
 from fedping.protocol.update import longest_payload

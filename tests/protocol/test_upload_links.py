@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 from fedping.client_sim.upload import sent_updates
 from fedping.extending import upload_link
 from fedping.protocol.encodings.dense import dense_payloads
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd, Structured
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed, OtherCode
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd, Structured
 from fedping.protocol.links import Dense, OwnLink, Sign, Upload
 from fedping.protocol.pipeline import ClipByNorm, MeanOfSigns, Pipeline
 from fedping.protocol.settings_file import converted

@@ -20,8 +20,8 @@ from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed import ModelPings, landed_model_updates
 from fedping.protocol.landed_file import UnreadableFile
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, write_landed
 from fedping.protocol.limits import Limits
 from fedping.server_jobs.round import capacity
@@ -29,10 +29,10 @@ from fedping.server_jobs.round.accumulator import merged, moments_of, no_moments
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.capacity import key_of_lots, thinned
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
-from fedping.server_jobs.round.screening import RARE, REASONS, client_groups
+from fedping.server_jobs.round.ping_filter import RARE, REASONS, client_groups
+from fedping.server_jobs.round.plan import Rules, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import Rules, tasks_for
 from tests.support.effort import few_or_all
 from tests.support.rounds import Ping, line_of, table_of, work_of
 

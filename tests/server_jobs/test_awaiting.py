@@ -13,7 +13,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.model_store.store import open_store
 from fedping.protocol.study import Study
-from fedping.server_jobs.round.awaiting import Came, Wait, awaited
+from fedping.server_jobs.round.wait_for_clients import Came, Wait, awaited
 from tests.support.institutions import ARMS, ROOT, STUDY, tumours
 from tests.support.model_pings import Said, land
 from tests.support.private import private_study

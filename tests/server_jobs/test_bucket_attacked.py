@@ -30,8 +30,8 @@ from fedping.protocol.landing import (
     rewrite,
     write_landed,
 )
+from fedping.protocol.location import Place, key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
-from fedping.protocol.place import Place, key_in, place_of
 from fedping.server_jobs.ingest.compaction.compactor import Compactor
 from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
 from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
@@ -40,7 +40,7 @@ from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.ingest.processes.compacting import compact_the_rest
 from fedping.server_jobs.round import run_round, shard
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import rules_for
+from fedping.server_jobs.round.plan import rules_for
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
 from tests.server_jobs.test_store_in_a_bucket import small_study
 from tests.support.ingest_app import PATH, STUDY, ingest_study, make_store

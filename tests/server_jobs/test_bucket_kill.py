@@ -27,9 +27,9 @@ from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed
+from fedping.protocol.location import key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.pipeline import Pipeline, Staleness
-from fedping.protocol.place import key_in, place_of
 from fedping.protocol.study import Study
 from tests.support.ingest_app import PATH, STUDY, ingest_study
 from tests.support.ingest_server import IngestServer

@@ -30,8 +30,8 @@ from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import open_ping_file
+from fedping.server_jobs.round.plan import Rules, Work
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import Rules, Work
 from tests.support.effort import few_or_all
 from tests.support.rounds import WHEN, crowd, land, line_of, store_with
 from tests.support.versions import small_study
@@ -240,7 +240,7 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     from fedping.server_jobs.health.landed import LandedPings
     from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
     from fedping.server_jobs.ingest.compaction.partitions import landed_segments
-    from fedping.server_jobs.ingest.edge.waiting import LandedCounts
+    from fedping.server_jobs.ingest.edge.landed_counts import LandedCounts
 
     store = store_with(tmp_path / "store", small_study())
     land(tmp_path, crowd(20))
@@ -280,7 +280,7 @@ BOUNDED = """
 import resource, sys
 import fedping.server_jobs.round.shard
 from fedping.server_jobs.round.aggregate import combined
-from fedping.server_jobs.round.work import Work
+from fedping.server_jobs.round.plan import Work
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.ping_file import open_ping_file
 from tests.server_jobs.test_damaged_files import RULES

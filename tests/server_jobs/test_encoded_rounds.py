@@ -18,10 +18,10 @@ import fedping.protocol.landing
 from fedping.model_store.store import open_store
 from fedping.protocol.draws import bits
 from fedping.protocol.encodings.dense import dense_payloads
-from fedping.protocol.ends import Sparse
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import SHARDS, partition, write_landed
 from fedping.protocol.limits import UpdateLimits
+from fedping.protocol.link_ends import Sparse
 from fedping.protocol.links import Eden, Float32, Levels, Mask, Rotation, Sign, Signs, Steps, Upload
 from fedping.protocol.pipeline import ClipByNorm, GradientDescent, MeanOfSigns, Pipeline, Staleness
 from fedping.protocol.spec import Block, Step
@@ -32,9 +32,9 @@ from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.accumulator import moments_of, moments_of_few
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
+from fedping.server_jobs.round.plan import rules_for, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.spark_engine import PIECE_BYTES, SparkEngine
-from fedping.server_jobs.round.work import rules_for, tasks_for
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 from tests.server_jobs.test_round_kill import AFTER_THE_LINK, BEFORE_THE_LINK, KILLED, finish, start, undated

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import write_landed
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import Rules
+from fedping.server_jobs.round.plan import Rules
 from tests.support.rounds import Ping, line_of, table_of, work_of
 
 FloatArray = NDArray[np.float64]

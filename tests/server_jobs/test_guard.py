@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.main import main
-from fedping.model_store.held import discard, release
+from fedping.model_store.held_versions import discard, release
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Aggregate, ArmSummary, Influence, Known, Watch, Winsorised
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -22,7 +22,7 @@ from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine

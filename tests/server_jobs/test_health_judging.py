@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fedping.dashboard.live.now import now_of
+from fedping.dashboard.live.status import now_of
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
 from fedping.protocol.study import Arm, Declared
-from fedping.server_jobs.health.judging import (
+from fedping.server_jobs.health.checks import (
     FINDINGS,
     Facts,
     Health,

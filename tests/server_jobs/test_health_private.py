@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedping.model_store.asked import Waiting
+from fedping.model_store.helper_requests import Waiting
 from fedping.model_store.version import ArmSummary, Outcome, Tally
 from fedping.protocol.clock import time_at
 from fedping.protocol.privacy import Told, standard_errors
 from fedping.protocol.study import Arm, Declared
-from fedping.server_jobs.health.judging import Facts, Ingest, LineFacts, judged
+from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, judged
 from fedping.server_jobs.health.landed import Landed
-from fedping.server_jobs.health.looking import StudyWatch
 from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.health.snapshot import StudyWatch
 from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import run_round

@@ -21,10 +21,10 @@ from fedping.model_store import open_store
 from fedping.model_store.rollback import repeated
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Declared, Study
-from fedping.server_jobs.health.judging import FINDINGS, Finding, Health
+from fedping.server_jobs.health.checks import FINDINGS, Finding, Health
 from fedping.server_jobs.health.landed import LandedBeside
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
-from fedping.server_jobs.health.watching import watch_studies
+from fedping.server_jobs.health.monitor import watch_studies
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.health.webhook import Webhook, poster
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
 from fedping.server_jobs.ingest.edge import submit

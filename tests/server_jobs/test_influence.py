@@ -16,15 +16,15 @@ from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from fedping.extending import upload_link
 from fedping.main import main
-from fedping.model_store.held import discard
+from fedping.model_store.held_versions import discard
 from fedping.model_store.rollback import rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Influence, Version
 from fedping.protocol import extensions
 from fedping.protocol.digest import canonical_json
-from fedping.protocol.ends import ClientEnd, ServerEnd
 from fedping.protocol.guard import Guard
 from fedping.protocol.landing import landed_files
+from fedping.protocol.link_ends import ClientEnd, ServerEnd
 from fedping.protocol.links import OwnLink
 from fedping.protocol.pipeline import ClipByNorm, ClipByQuantile, MeanOfSigns, Pipeline
 from fedping.protocol.settings_file import converted
@@ -44,8 +44,8 @@ from fedping.server_jobs.round.influence import (
     units,
 )
 from fedping.server_jobs.round.new_clients import estimated, no_clients, registers_of, with_more
+from fedping.server_jobs.round.plan import Rules
 from fedping.server_jobs.round.shard import shard_partials
-from fedping.server_jobs.round.work import Rules
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, line_of, store_with, work_of
 from tests.support.versions import small_study
 

@@ -26,8 +26,8 @@ from fedping.server_jobs.ingest.edge import health as health_module
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK, LATE_AT_LEAST, LATE_PERIODS
 from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
-from fedping.server_jobs.ingest.processes.bonds import Lock
 from fedping.server_jobs.ingest.processes.compacting import attempt, compact_the_rest
+from fedping.server_jobs.ingest.processes.process_lock import Lock
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, make_store
 from tests.support.ingest_server import IngestServer, running_ingest

@@ -26,7 +26,7 @@ from fedping.server_jobs.ingest.admission.budget import Budget
 from fedping.server_jobs.ingest.admission.decoding import DECODINGS
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.admission.rules import LineHead
-from fedping.server_jobs.ingest.edge.arrivals import GRACE, Arrivals
+from fedping.server_jobs.ingest.edge.slow_clients import GRACE, Arrivals
 from fedping.server_jobs.ingest.edge.submit import Apart, Receive, Step, Steps
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter
 from fedping.server_jobs.ingest.settings import MIB, SLICE, IngestSettings, Limits

@@ -22,7 +22,7 @@ from fedping import __version__
 from fedping.main import main
 from fedping.server_jobs.ingest import flushing
 from fedping.server_jobs.ingest.edge import health, operations
-from fedping.server_jobs.listening import is_addressed
+from fedping.server_jobs.listener import is_addressed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import ROOT, IngestServer, children, free_port, running_ingest
 from tests.support.pings import ping_json

@@ -14,7 +14,7 @@ from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.vector import vector_updates
 from fedping.protocol.landing import landed_files, partition
 from fedping.server_jobs.round.ping_file import joined, open_ping_file
-from fedping.server_jobs.round.work import rules_for
+from fedping.server_jobs.round.plan import rules_for
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.model_updates import model_ping_json
 from tests.support.pings import ping_json

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from fedping.model_store import open_store
-from fedping.model_store.seal import unsealed
+from fedping.model_store.checksum import unsealed
 from fedping.protocol import extensions
-from fedping.protocol.ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.links import OwnLink, Sign
 from fedping.protocol.study import Study
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue

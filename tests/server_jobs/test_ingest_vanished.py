@@ -13,7 +13,7 @@ import pytest
 
 from fedping.server_jobs.ingest.journal.backlog import missing, note_inherited
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
-from fedping.server_jobs.ingest.processes.keeper import Keeper
+from fedping.server_jobs.ingest.processes.ticker import Keeper
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import IngestServer
 from tests.support.pings import ping_json

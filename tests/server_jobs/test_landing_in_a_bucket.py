@@ -41,8 +41,8 @@ from fedping.protocol.landing import (
     rewrite,
     write_landed,
 )
+from fedping.protocol.location import Place, below, key_in, name_of, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
-from fedping.protocol.place import Place, below, key_in, name_of, place_of
 from fedping.protocol.storage import ChangedMeanwhile, storage_of
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.round import run_round
@@ -504,7 +504,7 @@ def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Pat
 KILLED = """
 import sys
 from pathlib import Path
-from fedping.protocol.place import place_of
+from fedping.protocol.location import place_of
 from fedping.server_jobs.ingest.compaction.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.settings import IngestSettings

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedping.client_sim.fleet.model_pings import encoded_lines, encoded_pings
 from fedping.model_store.version import Aggregate, Version
-from fedping.protocol.landed import ModelPings
+from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.spec import Block, ModelSpec, Step, Uniform, published

@@ -27,10 +27,10 @@ from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import late_for, list_landed, work_on
-from fedping.server_jobs.round.screening import age_weights
+from fedping.server_jobs.round.ping_filter import age_weights
+from fedping.server_jobs.round.plan import rules_for, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import rules_for, tasks_for
 from tests.support.effort import few_or_all
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fedping.model_store.store import open_store
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits, UpdateLimits, usual_limits
 from fedping.protocol.links import Rotation

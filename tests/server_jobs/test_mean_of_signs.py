@@ -16,7 +16,7 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import rules_for
+from fedping.server_jobs.round.plan import rules_for
 from tests.support.rounds import WHEN, Ping, crowd, land, store_with, work_of
 from tests.support.versions import small_study
 

@@ -21,12 +21,12 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
-from fedping.reading import read_pings
-from fedping.server_jobs.forgetting import pings_of
+from fedping.server_jobs.erasure import pings_of
 from fedping.server_jobs.health.landed import LandedPings
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.spark_engine import SparkEngine
+from fedping.stored import read_pings
 from tests.support.landed import landed_table
 from tests.support.rounds import WHEN, store_with
 from tests.support.versions import small_study

@@ -13,10 +13,10 @@ import pytest
 
 from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
 from fedping.client_sim.fleet.transport import TransportError
-from fedping.offering import read_offer
+from fedping.offer import read_offer
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.webhook import poster
-from fedping.server_jobs.round.asking import HttpHelper
+from fedping.server_jobs.round.helper_client import HttpHelper
 
 
 class Recorder:

@@ -12,8 +12,8 @@ from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSig
 from fedping.server_jobs.privacy.accounting import Schedule, epsilon
 from fedping.server_jobs.privacy.budget import epsilon_after, with_noise
 from fedping.server_jobs.privacy.card import card_of
+from fedping.server_jobs.privacy.ledger import LineSpent, together
 from fedping.server_jobs.privacy.planning import planned, refuse_lost, usual_delta
-from fedping.server_jobs.privacy.spent import LineSpent, together
 from tests.support.private import private_study
 
 

@@ -21,12 +21,12 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import Arrays, BrokenLink, Transformation, Vector, first_versions
 from fedping.server_jobs.optimize.pipeline import OPTIMIZERS
 from fedping.server_jobs.privacy.budget import epsilon_after, spent, with_noise
-from fedping.server_jobs.privacy.coins import digest_of_key
 from fedping.server_jobs.privacy.noise import SystemNoise
+from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.work import Work
+from fedping.server_jobs.round.plan import Work
 from tests.support.private import private_study
 from tests.support.private_rounds import land_private, private_crowd
 from tests.support.rounds import FIRST_MS, WHEN, store_with

@@ -17,7 +17,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition, write_landed
 from fedping.protocol.pipeline import Staleness
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.giving_up import alone, in_words
+from fedping.server_jobs.deletion import alone, in_words
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_command import killed_at

@@ -23,11 +23,11 @@ from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.accumulator import accumulator_for
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
+from fedping.server_jobs.round.ping_filter import OVER_CAPACITY
+from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.recluster import reclustered
-from fedping.server_jobs.round.screening import OVER_CAPACITY
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.work import rules_for
 from tests.server_jobs.test_aggregate import crafted as crafted_ids
 from tests.support.rounds import FIRST_MS, WHEN, Ping, id_of, land, store_with, work_of
 

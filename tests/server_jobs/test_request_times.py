@@ -17,9 +17,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedping.server_jobs.ingest import latencies as times
-from fedping.server_jobs.ingest.edge import front as edge
+from fedping.server_jobs.ingest.edge import asgi as edge
 from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.front import Front
+from fedping.server_jobs.ingest.edge.asgi import Front
 from fedping.server_jobs.ingest.latencies import BATCH, BOUNDS, OTHER, PING, ROUTES, TELEMETRY, latencies
 from fedping.server_jobs.ingest.processes.worker import services_for
 from fedping.server_jobs.ingest.settings import IngestSettings

@@ -26,7 +26,7 @@ from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed
-from fedping.server_jobs.round.work import Work
+from fedping.server_jobs.round.plan import Work
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
 

@@ -14,9 +14,9 @@ from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.schedule import limit_for, parse_time_limit
 from fedping.server_jobs.spark.failures import told
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import java_home
 from fedping.server_jobs.spark.settings import QUICK_START
+from fedping.server_jobs.spark.spark_home import spark_home
 from tests.server_jobs.commands import EVENT_SECONDS, ROOT, Hold, Place, script
 from tests.server_jobs.standalone import Machines, machines
 from tests.support.processes import left_over, new_mark
@@ -310,13 +310,13 @@ def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Pl
 
 HANGS = """
 import subprocess, sys, time
-from fedping.server_jobs import ending
+from fedping.server_jobs import shutdown
 
-ending.FORCED_AFTER = 0.5
+shutdown.FORCED_AFTER = 0.5
 nowhere = subprocess.DEVNULL
 child = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere)
-ending.BY_FORCE.append(child.kill)
-with ending.ended_by_signals() as ended, ended.within(float(sys.argv[1]) or None, "the round"):
+shutdown.BY_FORCE.append(child.kill)
+with shutdown.ended_by_signals() as ended, ended.within(float(sys.argv[1]) or None, "the round"):
     while True:
         try:
             print("ready", flush=True)

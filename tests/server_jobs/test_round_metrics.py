@@ -16,14 +16,14 @@ from fedping.commands.round import noting_attempt
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.attempt import FAILURES, Attempt, keep_attempt, last_attempt
-from fedping.server_jobs.ending import EndedBySignal, TemporaryFailure, TimeIsUp
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.edge.health import CHECKS
 from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.latencies import BATCH, PING, TELEMETRY
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.round_status import FAILURES, Attempt, keep_attempt, last_attempt
+from fedping.server_jobs.shutdown import EndedBySignal, TemporaryFailure, TimeIsUp
 from tests.support.ingest_app import ingest_app
 from tests.support.rounds import crowd, land, store_with
 from tests.support.versions import small_study

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.server_jobs.attempt import Attempt, last_attempt
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import awaiting
+from fedping.server_jobs.round_status import Attempt, last_attempt
 from fedping.server_jobs.schedule import (
     DAY,
     Job,
@@ -402,7 +401,7 @@ def test_a_wait_for_clients_that_fails_is_noted_as_a_round_that_failed(
         def listed(place: Path) -> list[Path]:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
 
-        monkeypatch.setattr(awaiting, "landed_files", listed)
+        monkeypatch.setattr(wait_for_clients, "landed_files", listed)
     assert briefly(tmp_path, "study", "--every", "2s", "--wait-for", "3", "--wait-at-most", "1s") == 0
     failing = attempts(tmp_path).failing
     assert failing is not None

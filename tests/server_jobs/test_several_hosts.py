@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store import open_store
-from fedping.protocol.place import Place, below, place_of
+from fedping.protocol.location import Place, below, place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH, STUDY, ingest_study, landed_ids

@@ -41,7 +41,7 @@ from fedping.protocol.landing import (
 from fedping.protocol.limits import Limits
 from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
-from fedping.server_jobs.forgetting import pings_of, remove
+from fedping.server_jobs.erasure import pings_of, remove
 from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.round import aggregate as aggregates
 from fedping.server_jobs.round import recompute, run_round, shard, spark_engine
@@ -49,10 +49,10 @@ from fedping.server_jobs.round.accumulator import accumulator_for, merged, momen
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import PingReader, open_ping_file
+from fedping.server_jobs.round.plan import Rules, Work, tasks_for
 from fedping.server_jobs.round.shard import batch_rows, shard_partials
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.round.step import pieces_of
-from fedping.server_jobs.round.work import Rules, Work, tasks_for
 from tests.experiments.test_laboratory_rounds import M, cohort, ids, study
 from tests.server_jobs.test_ingest_compaction import batched, post_batch
 from tests.support.effort import few_or_all

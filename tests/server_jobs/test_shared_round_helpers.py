@@ -8,7 +8,7 @@ import pytest
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import Reason, Refusal, Refused, digest_of_signed
-from fedping.server_jobs.round.asking import MOST_WHY, AnswerFile, HttpHelper, NoAnswer
+from fedping.server_jobs.round.helper_client import MOST_WHY, AnswerFile, HttpHelper, NoAnswer
 from tests.support.helper_server import Said, helper_server
 
 REQUEST = bytes(range(256)) * 1000
@@ -21,7 +21,7 @@ def refusal(reason: Reason = "too_few", why: str = "too few") -> bytes:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedping.server_jobs.round.asking.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("fedping.server_jobs.round.helper_client.POLL_SECONDS", 0.01)
 
 
 def test_a_request_is_posted_as_it_is_and_the_answer_returned_as_it_came() -> None:

@@ -28,8 +28,8 @@ from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
 from fedping.server_jobs.round import RoundResult, recompute, run_round
-from fedping.server_jobs.round.asking import AnswerFile, NoAnswer
 from fedping.server_jobs.round.engine import NumpyEngine
+from fedping.server_jobs.round.helper_client import AnswerFile, NoAnswer
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import exact_sums
 from fedping.server_jobs.round.spark_engine import SparkEngine

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedping.counting import counting_session
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark import private
 from fedping.server_jobs.spark.archive import make_archive
 from fedping.server_jobs.spark.archive_place import archive_path, current_archive
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import QUICK_START, SparkSettings
+from fedping.server_jobs.spark.spark_home import spark_home
+from fedping.spark_session import counting_session
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 

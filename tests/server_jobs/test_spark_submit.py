@@ -18,10 +18,10 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.spark import submit
 from fedping.server_jobs.spark.archive_place import current_archive
 from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, split, value_of
-from fedping.server_jobs.spark.home import spark_home
 from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.settings import SparkSettings, plan
 from fedping.server_jobs.spark.shipping import PACKAGES, code_archive
+from fedping.server_jobs.spark.spark_home import spark_home
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.rounds import crowd, land, store_with

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.dashboard.live.deciding import plan_for_held
+from fedping.dashboard.live.held_version import plan_for_held
 from fedping.dashboard.live.lineage import lineage_of
 from fedping.main import main
-from fedping.model_store.held import discard, release
+from fedping.model_store.held_versions import discard, release
 from fedping.model_store.rollback import continue_at, rollback
 from fedping.model_store.store import ModelStore, StoreError, open_store
 from fedping.model_store.version import ArmSummary, Heard, StageSeen, Watch, Winsorised
@@ -26,14 +26,14 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard, Stage
 from fedping.protocol.model import ModelDocument, Staged
 from fedping.protocol.study import Declared, Study
-from fedping.server_jobs.health.judging import Health
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.checks import Health
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.health.webhook import key_of, message
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.stage import verdict
-from fedping.server_jobs.round.work import Side
+from fedping.server_jobs.round.plan import Side
+from fedping.server_jobs.round.staging import verdict
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with
 from tests.support.versions import after, small_study
 
@@ -473,7 +473,7 @@ def test_what_was_decided_stays_decided_where_more_has_landed_since_the_kill(
 
 
 def test_a_person_who_discards_is_followed_where_the_command_was_killed(staged: ModelStore, tmp_path: Path) -> None:
-    from fedping.model_store.held import withdrawal
+    from fedping.model_store.held_versions import withdrawal
 
     held = staged.held("study", "main")
     assert held is not None

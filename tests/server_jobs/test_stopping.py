@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.model_store.version import Aggregate
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.smoothing import smoothed
+from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.server_jobs.round.stopping import Loss, best_version, is_over, missing, should_stop, stable_signs
 
 

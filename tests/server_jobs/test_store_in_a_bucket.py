@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 import requests
 
-from fedping.dashboard.live.deciding import Choice, decide
+from fedping.dashboard.live.held_version import Choice, decide
 from fedping.dashboard.live.history import LineHistory, seen_as
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.location import place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
-from fedping.protocol.place import place_of
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -248,7 +248,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedping.model_store import open_store
-from fedping.protocol.place import place_of
+from fedping.protocol.location import place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_puts import die_at_put

@@ -13,8 +13,7 @@ from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import landed_files, partition, rewrite
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Study
-from fedping.server_jobs import taking_part
-from fedping.server_jobs.taking_part import evaluations, roll_of
+from fedping.server_jobs.participants import evaluations, roll_of
 from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
@@ -61,10 +60,10 @@ def test_what_rounds_would_not_count_is_nobody(tmp_path: Path) -> None:
 def test_a_line_of_many_clients_is_counted_and_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = study_of()
     land(tmp_path, study, *(Said(client=k, arm="hospitals", version=k % 2) for k in range(8)))
-    monkeypatch.setattr(taking_part, "MOST_LISTED", 7)
+    monkeypatch.setattr(participants, "MOST_LISTED", 7)
     roll = roll_of(tmp_path, study, "main")
     assert (roll.clients, roll.listed, roll.complete) == (8, (), True)
-    monkeypatch.setattr(taking_part, "MOST_PINGS", 5)
+    monkeypatch.setattr(participants, "MOST_PINGS", 5)
     roll = roll_of(tmp_path, study, "main")
     assert (roll.clients, roll.complete) == (5, False)
     assert [one.version for one in roll.listed].count(1) == 4  # all of the newest
@@ -77,10 +76,10 @@ def test_the_newest_files_are_read_first_and_a_large_one_in_part(
     for file in range(3):
         pings = [Said(client=10 * file + k, arm="hospitals", received_ms=file) for k in range(4)]
         land(tmp_path, study, *pings, landed_ms=file)
-    monkeypatch.setattr(taking_part, "MOST_PINGS", 6)
+    monkeypatch.setattr(participants, "MOST_PINGS", 6)
     roll = roll_of(tmp_path, study, "main")
     assert (sorted(one.heard_ms for one in roll.listed), roll.complete) == ([1, 1, 2, 2, 2, 2], False)
-    monkeypatch.setattr(taking_part, "MOST_PINGS", 3)
+    monkeypatch.setattr(participants, "MOST_PINGS", 3)
     roll = roll_of(tmp_path, study, "main")
     assert ([one.heard_ms for one in roll.listed], roll.complete) == ([2, 2, 2], False)
 

@@ -17,20 +17,20 @@ from benchmarks.landing_data import land as land_traffic
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, ArmSummary, Watch, Winsorised
 from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.protocol.ending import EarlyStop
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.landing import landed_files
 from fedping.protocol.limits import MOST_LOSS, Limits, usual_limits
+from fedping.protocol.stopping_settings import EarlyStop
 from fedping.protocol.study import Study, protected
-from fedping.server_jobs.health.looking import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.guard import by_chance, fallen, watched
+from fedping.server_jobs.round.plan import Rules, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.winsorising import beyond, merged_values, values_of, winsorised_mean
-from fedping.server_jobs.round.work import Rules, tasks_for
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, line_of, store_with, work_of
 from tests.support.versions import small_study, version_0
 

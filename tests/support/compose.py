@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from fedping.server_jobs.ingest.processes.bonds import bound
+from fedping.server_jobs.ingest.processes.process_lock import bound
 from tests.support.images import image
 from tests.support.ingest_server import free_port
 from tests.support.processes import PATIENCE, wait_until

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 
 from fedping.helper.folder import HelperFolder
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.protocol.sharing.exchange import Refused, digest_of_signed
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedping.helper.answering import Key
+from fedping.helper.aggregate import Key
+from fedping.helper.enrol import join
 from fedping.helper.folder import HelperFolder, make_helper
-from fedping.helper.joining import join
 from fedping.protocol.privacy import Central, Privacy, Shared
 from fedping.protocol.sharing.exchange import Answer, AnsweredArm, AskedArm, Request, read_signed, signed
 from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of

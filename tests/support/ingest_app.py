@@ -13,7 +13,7 @@ from werkzeug.test import Client, TestResponse
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.ingest.compaction.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters, totals

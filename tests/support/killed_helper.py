@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from fedping.helper.folder import open_folder
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from tests.support.helping import NOW
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.enrolment import enrol
-from fedping.protocol.landed import id_column, landed_table
+from fedping.protocol.landed_table import id_column, landed_table
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Study
 

@@ -17,7 +17,7 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round.ping_file import open_ping_file
-from fedping.server_jobs.round.work import Rules, Work
+from fedping.server_jobs.round.plan import Rules, Work
 from tests.support.landed import landed_table
 
 WHEN = "2026-01-01T00:00:00.000+00:00"

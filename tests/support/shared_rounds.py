@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.privacy.sharing import Sharer
+from fedping.helper.enrol import join
 from fedping.helper.folder import HelperFolder, make_helper
-from fedping.helper.joining import join
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, digest_of_signed, read_signed

@@ -34,7 +34,7 @@ def load_table(
         client: the column with the owner of each row: the natural key.
         kind: whether the target is a ``class`` or a ``number``; if None, texts and booleans are classes.
         choice: the column with the choice that each row is a candidate of; the target is then 1 or true for the chosen
-            candidate. See :mod:`fedping.client_sim.data.choosing`.
+            candidate. See :mod:`fedping.client_sim.data.choice_sets`.
 
     Raises:
         FedpingError: the file cannot be read or has no rows, a column is missing or named twice, or a value is missing

@@ -91,7 +91,7 @@ class MatrixFactorization(InPrecision):
         return self._losses(own, batch, error, factors, biases), gradients
 
     def reduced(self, names: frozenset[str], others: Floats, batch: Examples) -> tuple[Model[Any], Batch] | None:
-        """See :class:`fedping.client_sim.learning.parts.Reduces`: beside the items, a user is a linear regression."""
+        """See :class:`fedping.client_sim.learning.submodel.Reduces`: given the items, a user is a linear regression."""
         if names != USER:
             return None
         item = self._items_of(batch)

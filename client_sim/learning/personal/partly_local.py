@@ -11,8 +11,8 @@ from fedping.client_sim.learning.algorithm import Algorithm, State
 from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
 from fedping.client_sim.learning.descent import LocalAlgorithm
 from fedping.client_sim.learning.model import Model, precision
-from fedping.client_sim.learning.parts import Part, reduced
 from fedping.client_sim.learning.personal.method import OWN_DRAWS, joined, own, shared
+from fedping.client_sim.learning.submodel import Part, reduced
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.personalization import PartlyLocal
 from fedping.protocol.training import LocalSteps, OneGradient

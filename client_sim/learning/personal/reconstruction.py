@@ -11,8 +11,8 @@ from fedping.client_sim.learning.algorithm import Algorithm, State
 from fedping.client_sim.learning.batch import Batch, FloatArray, Floats
 from fedping.client_sim.learning.mini_batches import divided
 from fedping.client_sim.learning.model import Model, precision
-from fedping.client_sim.learning.parts import Part
 from fedping.client_sim.learning.personal.partly_local import fitted, part_of
+from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.personalization import Reconstruct
 from fedping.protocol.training import LocalSteps, OneGradient

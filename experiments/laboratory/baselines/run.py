@@ -23,8 +23,8 @@ from fedping.client_sim.learning import ClientData, Model
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, naming
 from fedping.client_sim.learning.model import KnowsStarts, MovesItself, losses_and_gradients
 from fedping.experiments.laboratory.baselines.minimise import LossAndGradient, LossesOf, Rows, minimise
+from fedping.experiments.laboratory.evaluate import each_ones, measure, record
 from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate
-from fedping.experiments.laboratory.measuring import each_ones, measure, record
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.results import MetricLog
 from fedping.experiments.laboratory.settings import Setup

@@ -15,7 +15,7 @@ from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.evaluation import bounds
 from fedping.experiments.laboratory.results import VariantSummary
 from fedping.experiments.laboratory.results.paired import band
-from fedping.experiments.laboratory.results.standing import shown_as
+from fedping.experiments.laboratory.results.ranking import shown_as
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from fedping.experiments.laboratory.report.curves import Curve, curve, draw_curv
 from fedping.experiments.laboratory.report.segments import FEWEST_CLIENTS, Segments, segments_of
 from fedping.experiments.laboratory.results import Summary, VariantSummary, read_summary
 from fedping.experiments.laboratory.results.paired import Band
-from fedping.experiments.laboratory.results.standing import MEANINGS, shown_as, standing, told
+from fedping.experiments.laboratory.results.ranking import MEANINGS, shown_as, standing, told
 from fedping.experiments.run_folder import write_whole
 from fedping.protocol.errors import FedpingError
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats
+from fedping.experiments.laboratory.evaluate import Measured
 from fedping.experiments.laboratory.evaluation.fleet import Evaluated, evaluate
-from fedping.experiments.laboratory.measuring import Measured
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
 from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes, spectral_gap

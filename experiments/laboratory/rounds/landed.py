@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
-from fedping.experiments.laboratory.rounds.travelled import fetched_bytes, posted_bytes
+from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Updates, diverged
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol import __version__
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, partition, write_landed
 from fedping.protocol.model import UnfitModel
 from fedping.protocol.study import Study

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.resuming import Arrays
-from fedping.experiments.laboratory.rounds.travelled import fetched_bytes, posted_bytes
+from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates, diverged
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.extensions import ExtensionFailed

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.privacy import Chance, Contributor
+from fedping.experiments.laboratory.participation import with_a_turn
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
 from fedping.experiments.laboratory.rounds.memory import MemoryRounds
-from fedping.experiments.laboratory.rounds.travelled import fetched_bytes, posted_bytes
+from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates
-from fedping.experiments.laboratory.turns import with_a_turn
 from fedping.experiments.privacy.noise import SeededNoise
 from fedping.protocol.encodings.vector import vector_payloads
 from fedping.protocol.privacy import LocalGaussian, Privacy, local_sigma

@@ -12,7 +12,7 @@ from fedping.experiments.laboratory.learning import OfSpec
 from fedping.experiments.laboratory.settings.merging import Raw
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Extension, OddSettings, checked_at, found
-from fedping.protocol.telling import told
+from fedping.protocol.validation_messages import told
 
 OF_EVERY_RANKING_MODEL = ("gradient", CODE)
 """The settings of a ranking model that are not the extension's own."""

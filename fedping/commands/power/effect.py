@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedping.counting import ITERATION, TIMES, counting_session, milliseconds
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
+from fedping.spark_session import ITERATION, TIMES, counting_session, milliseconds
 from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.analysis.power import Change, Pilot
     from fedping.analysis.study import Window
-    from fedping.protocol.place import Place
+    from fedping.protocol.location import Place
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

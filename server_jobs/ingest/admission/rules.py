@@ -17,11 +17,11 @@ from fedping.protocol.documents import DocumentType
 from fedping.protocol.enrolment import Dealt, dealt_by_hash
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
+from fedping.protocol.file_stamp import sight
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
 from fedping.protocol.model import Staged
 from fedping.protocol.ping import NO_VERSION, Ping, UpdatePayload
-from fedping.protocol.sight import sight
 from fedping.protocol.study import Study
 from fedping.protocol.tickets import read_keys, ticket_trouble
 from fedping.protocol.training import may_send_nothing_from

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import all_landed, id_bytes, study_of
-from fedping.protocol.place import Place, name_of
+from fedping.protocol.location import Place, name_of
 
 
 def keys_of(ids: NDArray[np.uint8], studies: pa.ChunkedArray) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import SHARDS
-from fedping.protocol.place import Place
+from fedping.protocol.location import Place
 
 LOOK_EVERY = 30.0
 """Seconds between two looks at the store."""

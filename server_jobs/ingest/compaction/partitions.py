@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import APART, OLDER, landed_at, landed_files, partition
+from fedping.protocol.location import Place, name_of
 from fedping.protocol.ping import NO_VERSION
-from fedping.protocol.place import Place, name_of
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, read_records
 from fedping.server_jobs.ingest.compaction.quarantine import Piece, pieces_of
 from fedping.server_jobs.ingest.journal.frames import Damage, Frame, payloads, scan

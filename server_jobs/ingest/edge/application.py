@@ -12,9 +12,9 @@ from werkzeug.exceptions import HTTPException
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.edge import demo_page, dockerflow, models
 from fedping.server_jobs.ingest.edge.answers import Answer, refusal
-from fedping.server_jobs.ingest.edge.arrivals import incomplete
 from fedping.server_jobs.ingest.edge.health import Pulse
 from fedping.server_jobs.ingest.edge.services import Services
+from fedping.server_jobs.ingest.edge.slow_clients import incomplete
 from fedping.server_jobs.ingest.edge.submit import (
     PREFIX,
     Apart,
@@ -31,7 +31,7 @@ from fedping.server_jobs.ingest.edge.submit import (
 )
 from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
 from fedping.server_jobs.ingest.settings import SMALL
-from fedping.server_jobs.listening import stay_here
+from fedping.server_jobs.listener import stay_here
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -48,7 +48,7 @@ class Edge(Flask):
     could ask for it, and no address or header that arrives by way of a proxy tells a stranger from the operator.
 
     Flask's dispatch costs thirty times what a ping costs; pings are the one path where that counts. A worker has
-    :class:`fedping.server_jobs.ingest.edge.front.Front` before it, which waits without a thread; here, as in any WSGI
+    :class:`fedping.server_jobs.ingest.edge.asgi.Front` before it, which waits without a thread; here, as in any WSGI
     application, whoever asks waits.
     """
 

@@ -15,9 +15,9 @@ from flask import Blueprint, Response, request
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.server_jobs.ingest.edge.landed_counts import LandedCounts
 from fedping.server_jobs.ingest.edge.models import Document, tagged
 from fedping.server_jobs.ingest.edge.services import Services
-from fedping.server_jobs.ingest.edge.waiting import LandedCounts
 
 BROWSER = Path(__file__).parents[3] / "browser"
 PAGE = "demo/index.html"

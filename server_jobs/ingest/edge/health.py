@@ -20,17 +20,17 @@ from fedping.model_store.store import lost
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import is_landing, newest_noted
-from fedping.protocol.place import Place
-from fedping.server_jobs.attempt import last_attempt
-from fedping.server_jobs.health.judging import failures_in_words
+from fedping.protocol.location import Place
+from fedping.server_jobs.health.checks import failures_in_words
 from fedping.server_jobs.ingest.admission.rules import StudyRules
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
 from fedping.server_jobs.ingest.edge.services import Watched
 from fedping.server_jobs.ingest.journal.backlog import backlog, balance_trouble
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, document_in, segments
-from fedping.server_jobs.ingest.processes.bonds import is_held
+from fedping.server_jobs.ingest.processes.process_lock import is_held
 from fedping.server_jobs.ingest.recent import failing_requests, requests_of
 from fedping.server_jobs.ingest.settings import MIB
+from fedping.server_jobs.round_status import last_attempt
 
 COMPACTOR_LOCK = ".compactor.lock"
 

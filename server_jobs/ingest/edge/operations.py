@@ -19,10 +19,10 @@ import msgspec
 from flask import Blueprint, Flask, Response, request
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.judging import FINDINGS
-from fedping.server_jobs.health.looking import Judgement, StudyWatch, ingest_of
+from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.health.rounds import LineRounds, build_family, round_families
+from fedping.server_jobs.health.round_metrics import LineRounds, build_family, round_families
+from fedping.server_jobs.health.snapshot import Judgement, StudyWatch, ingest_of
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.compaction.uploads import Uploaded, uploaded
 from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
@@ -40,7 +40,7 @@ from fedping.server_jobs.ingest.journal.backlog import (
 )
 from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.listening import asked_by_another_site, is_addressed, stay_here
+from fedping.server_jobs.listener import asked_by_another_site, is_addressed, stay_here
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -12,9 +12,9 @@ from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.object_store import StorageAway
 from fedping.protocol.storage import storage_of
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
-from fedping.server_jobs.ingest.processes.bonds import Lock, die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import Lock, die_with_parent
 from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
-from fedping.server_jobs.wakeup import Wakeup
+from fedping.server_jobs.stop_event import Wakeup
 
 if TYPE_CHECKING:
     from fedping.server_jobs.ingest.compaction.compactor import Compactor

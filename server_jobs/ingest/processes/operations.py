@@ -12,9 +12,9 @@ from fedping.model_store import store_at
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.edge.operations import Operations
 from fedping.server_jobs.ingest.edge.services import Watched
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.listening import listen
+from fedping.server_jobs.listener import listen
 
 MOST_AT_ONCE = 64
 SILENT_SECONDS = 10.0

@@ -14,13 +14,13 @@ from multiprocessing.context import ForkProcess
 from types import FrameType, MappingProxyType
 
 from fedping.protocol.log import tell
-from fedping.server_jobs.ending import how_it_ended
 from fedping.server_jobs.ingest.counters import PROCESSES, Counters
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent
 from fedping.server_jobs.ingest.processes.compacting import run_compactor
+from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
 from fedping.server_jobs.ingest.processes.worker import MakeApplication, front, start_worker
 from fedping.server_jobs.ingest.settings import CONNECTION_BYTES, CONNECTIONS, LOGGED, IngestSettings
-from fedping.server_jobs.wakeup import Wakeup
+from fedping.server_jobs.shutdown import how_it_ended
+from fedping.server_jobs.stop_event import Wakeup
 
 KILL_AFTER = 10
 """Seconds that a stopping worker has to finish its answers."""

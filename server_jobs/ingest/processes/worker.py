@@ -21,12 +21,12 @@ from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.admission.prefixes import PrefixLimits
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog, StudyCounters
 from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.front import Front
+from fedping.server_jobs.ingest.edge.asgi import Front
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.journal.journal import Journals
 from fedping.server_jobs.ingest.latencies import Latencies
-from fedping.server_jobs.ingest.processes.bonds import die_with_parent, take_slot
-from fedping.server_jobs.ingest.processes.keeper import Keeper
+from fedping.server_jobs.ingest.processes.process_lock import die_with_parent, take_slot
+from fedping.server_jobs.ingest.processes.ticker import Keeper
 from fedping.server_jobs.ingest.settings import MIB, IngestSettings
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8

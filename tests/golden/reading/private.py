@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedping.helper.folder import open_folder
 from fedping.helper.records import adopt
-from fedping.helper.replying import reply
+from fedping.helper.requests import reply
 from fedping.model_store import open_store
 from fedping.protocol.sharing.exchange import Refused
 from tests.golden.reading.common import LATER, answers, command, digest
@@ -101,7 +101,7 @@ def said(folder: Path, request: bytes) -> str:
 
 def said_by(folder: Path, request: bytes, noise: NoNoise) -> bytes:
     """Return a helper's answer, which has the time at which it was made."""
-    with patch("fedping.helper.replying.utc_now", lambda: LATER):
+    with patch("fedping.helper.requests.utc_now", lambda: LATER):
         return reply(open_folder(folder), request, datetime.fromisoformat(LATER), noise=noise).data
 
 

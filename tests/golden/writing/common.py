@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.draws import child_keys, root_key
-from fedping.protocol.landed import ModelPings, landed_model_updates
+from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.spec import ModelSpec, Step, Weight

@@ -6,7 +6,7 @@ from uuid import UUID
 import numpy as np
 
 from fedping.model_store import open_store
-from fedping.model_store.held import discard, release
+from fedping.model_store.held_versions import discard, release
 from fedping.protocol.enrolment import staged_for
 from fedping.protocol.guard import Guard, Guardrail, Stage
 from fedping.protocol.limits import Limits

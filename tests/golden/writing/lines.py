@@ -6,7 +6,6 @@ import numpy as np
 
 from fedping.model_store import open_store
 from fedping.model_store.rollback import continue_at, rollback
-from fedping.protocol.ending import EarlyStop, IterationByClients, IterationBySigns
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.pipeline import (
     Adagrad,
@@ -28,6 +27,7 @@ from fedping.protocol.pipeline import (
     Yogi,
 )
 from fedping.protocol.spec import Block, ModelSpec, NonNegative, OrderedCutoffs, Weight
+from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns
 from tests.golden.writing.common import STEP, WHEN, grown, land, line, play, stored, study, weights
 
 STEPS = ClipByQuantile(units="step", multiple=0.5)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fedping.client_sim.privacy import Chance, Contributor
-from fedping.helper.copies import back_up
+from fedping.helper.backup import back_up
 from fedping.helper.folder import make_helper, open_folder
 from fedping.protocol.pipeline import GradientDescent, Pipeline, RProp
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy, Signs

@@ -1,0 +1,12 @@
+"""Users with behaviour: each has its own pages, wants one, types, looks at what is ranked, and selects.
+
+Characters typed and selected rank follow from the ranking weights. Nothing is stored: whatever a user has or does is
+drawn again from its key when needed, so that a million users take no more memory than those who are searching now.
+"""
+
+from fedping.client_sim.population.behaviour.activity import Activity
+from fedping.client_sim.population.behaviour.searches import Behaved, Seekers, behave
+from fedping.client_sim.population.behaviour.settings import ActivitySettings, UserSettings
+from fedping.client_sim.population.behaviour.users import Users
+
+__all__ = ["Activity", "ActivitySettings", "Behaved", "Seekers", "UserSettings", "Users", "behave"]

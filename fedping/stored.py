@@ -1,0 +1,185 @@
+"""What studies leave, from a program or a notebook: the versions of a store, and the pings that have landed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.error_text import parameters_in_place_of_options
+from fedping.model_store.store import ModelStore
+from fedping.model_store.store import open_store as open_model_store
+from fedping.model_store.version import Version
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landed_file import BATCH_ROWS, open_landed
+from fedping.protocol.landed_pings import check_columns, closest_document, schema_of
+from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed
+from fedping.protocol.location import Place, place_of
+from fedping.protocol.study import Study
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVersion:
+    """One published version of a line.
+
+    Attributes:
+        study: its study.
+        line: its model line.
+        iteration: its number, from 0.
+        parent: the number of the version that it was made from; None of version 0.
+        created: when, in UTC, as ISO 8601.
+        digest: SHA-256 of the whole document; the child of a version names it.
+        names: of the weights, m of them.
+        weights: what the optimizer goes on from, shape (m,), read-only.
+        model: what clients fetch, shape (m,), read-only: the weights, integer ones rounded.
+        lineage: where it came from, as `fedping store show` prints it: ``origin`` ("created", "round", "rollback",
+            "continued"), ``inputs`` (the files of pings), ``counts`` of pings by what became of them, ``arms`` with
+            their mean loss, ``aggregate`` with the mean update, ...
+    """
+
+    study: str
+    line: str
+    iteration: int
+    parent: int | None
+    created: str
+    digest: str
+    names: Sequence[str]
+    weights: NDArray[np.float64]
+    model: NDArray[np.float64]
+    lineage: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A model store, to read from. Every method raises :class:`fedping.StoreError` for what is not there or damaged."""
+
+    path: Place
+    _store: ModelStore
+
+    def studies(self) -> list[str]:
+        """Return the names of the studies, sorted."""
+        return self._store.studies()
+
+    def study(self, name: str) -> Study:
+        """Return a study's settings: arms, lines, and what its lines do."""
+        return self._store.study(name)
+
+    def lines(self, study: str) -> list[str]:
+        """Return the names of a study's model lines, in its order."""
+        return [line.name for line in self._store.study(study).lines]
+
+    def iterations(self, study: str, line: str) -> list[int]:
+        """Return the numbers of a line's versions, in their order."""
+        self._store.study(study).line(line)
+        return self._store.iterations(study, line)
+
+    def version(self, study: str, line: str, iteration: int | None = None) -> StoredVersion:
+        """Return a version; the newest if ``iteration`` is None.
+
+        Raises:
+            MissingVersion: there is none of this number.
+        """
+        there = self._store.head(study, line) if iteration is None else self._store.version(study, line, iteration)
+        # A document leaves out the names of blocks of weights, which the spec says in short.
+        return _stored(there, there.names or self._store.study(study).line(line).spec.names)
+
+    def versions(self, study: str, line: str) -> Iterator[StoredVersion]:
+        """Yield all versions of a line, in their order; one is in memory at a time."""
+        for number in self.iterations(study, line):
+            yield self.version(study, line, number)
+
+
+def open_store(path: str | Path) -> Store:
+    """Open a model store to read from, in a folder or at ``s3://``, ``gs://`` or ``az://``.
+
+    Raises:
+        StoreError: there is no store.
+    """
+    with parameters_in_place_of_options(store="'path'"):
+        place = place_of(path)
+        return Store(place, open_model_store(place))
+
+
+def _stored(version: Version, names: Sequence[str]) -> StoredVersion:
+    return StoredVersion(
+        study=version.study,
+        line=version.line,
+        iteration=version.iteration,
+        parent=version.parent,
+        created=version.created,
+        digest=version.digest,
+        names=names,
+        weights=_vector(version.weights),
+        model=_vector(version.model),
+        lineage=msgspec.to_builtins(version.lineage),
+    )
+
+
+def _vector(values: Sequence[float]) -> NDArray[np.float64]:
+    vector = np.array(values, dtype=np.float64)
+    vector.flags.writeable = False
+    return vector
+
+
+def read_pings(
+    landing: str | Place,
+    study: str,
+    *,
+    line: str | None = None,
+    iteration: int | None = None,
+    columns: Sequence[str] | None = None,
+    rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a study's landed pings as Arrow batches; what is read is verified against the seals of the files.
+
+    Pings come by line, iteration and time of landing. A client that was not answered sends a ping again: count each
+    ``document_id`` of a study once. Columns are those of docs/schema/landed.txt, of a study of
+    model updates those of landed-model.txt.
+
+    Args:
+        landing: the landing folder, or its address in a bucket.
+        study: its name.
+        line: the pings of one line only; "none" for those of arms without a line.
+        iteration: the folder of one model version only; older than 100 versions they share the folder -2.
+        columns: which; all if None.
+        rows: of a batch, at most; memory is bounded by it and by the largest row group of a file.
+
+    Raises:
+        FedpingError: nothing of the study has landed, or its pings have no such column.
+        UnreadableFile: a file is damaged, or is none of landed pings.
+    """
+    if rows < 1:
+        raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
+    root = place_of(landing)
+    folders = lines_landed(root, study)
+    if not folders or (line is not None and line not in folders):
+        where = f"line '{line}' of study '{study}'" if folders else f"study '{study}'"
+        raise FedpingError(f"no pings of {where} have landed in {root}; look for a misspelling")
+    return _batches(root, study, folders if line is None else [line], iteration, columns, rows)
+
+
+def _batches(
+    landing: Place, study: str, lines: Sequence[str], iteration: int | None, columns: Sequence[str] | None, rows: int
+) -> Iterator[pa.RecordBatch]:
+    from fedping.protocol.arrow import landed_schema
+
+    for line in lines:
+        for number, files in files_by_iteration(landing, study, None if line == NO_LINE else line).items():
+            if iteration in (None, number):
+                for path in files:
+                    file = open_landed(path)
+                    known, document = schema_of(file).names, closest_document(file)
+                    check_columns(file, document, landed_schema(document).names)
+                    if unknown := [column for column in columns or () if column not in known]:
+                        raise FedpingError(
+                            f"the pings in {path} have no column '{unknown[0]}'; they have {', '.join(known)}"
+                        )
+                    yield from file.batches(known if columns is None else columns, rows=rows)

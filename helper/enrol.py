@@ -1,0 +1,232 @@
+"""Taking part in a line: its terms pinned from the study's public file, offers made, keys rotated and retired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from fedping.helper.folder import HelperFolder, read_secret
+from fedping.helper.records import Offered, Pinned, Records
+from fedping.protocol.clock import utc_now
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.formats import without_format
+from fedping.protocol.secret_file import write_secret
+from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
+from fedping.protocol.sharing.sealing import new_private_key, public_key
+from fedping.protocol.sharing.signing import Identity
+from fedping.protocol.sharing.terms import terms_for
+from fedping.protocol.study import PublicLine, PublicStudy
+
+if TYPE_CHECKING:
+    from fedping.helper.aggregate import Key
+
+_PRIVATE_BYTES = {"x25519": 32, "mlkem768-x25519": 96}
+
+
+def read_public_study(file: Path) -> PublicStudy:
+    """Return a study from the file that its clients fetch.
+
+    Raises:
+        InvalidSettings: it is none.
+        NewerFormat: a later fedping has written it.
+    """
+    try:
+        return msgspec.json.decode(without_format(file.read_bytes(), str(file)), type=PublicStudy)
+    except OSError as error:
+        raise InvalidSettings(
+            f"{file} cannot be read: {error.strerror}; give the study file that clients fetch"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidSettings(f"{file} is no study as clients fetch it: {error}; take it from the leader") from error
+
+
+def line_of(study: PublicStudy, name: str | None, helper: Identity) -> PublicLine:
+    """Return the line that a helper is to take part in: the one of that name, or the only one that names the helper.
+
+    Raises:
+        InvalidSettings: there is none, or no name is given where several lines would do.
+    """
+    ours = [each for each in study.lines if _helper_of(each) == helper]
+    if name is None and len(ours) == 1:
+        return ours[0]
+    found = next((each for each in study.lines if each.name == name), None)
+    if found is not None and _helper_of(found) == helper:
+        return found
+    if name is None:
+        why = f"{len(ours)} lines of study '{study.name}' name this helper" if ours else ""
+    elif found is None:
+        why = f"study '{study.name}' has no line '{name}'"
+    else:
+        other = _helper_of(found)
+        why = f"line '{name}' of study '{study.name}' names " + (f"the helper {other[:16]}…" if other else "no helper")
+    if not why:
+        why = f"no line of study '{study.name}' names this helper"
+    there = f"give one of {', '.join(each.name for each in ours)}" if ours else f"the leader has to name {helper}"
+    raise InvalidSettings(f"{why}; {there}")
+
+
+def _helper_of(line: PublicLine) -> str | None:
+    return None if line.privacy is None or line.privacy.shared is None else line.privacy.shared.helper
+
+
+def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Identity) -> tuple[Offer, bool]:
+    """Pin a line, and return the helper's offer for it, and whether the line is new.
+
+    A line that is pinned already, with the same terms, keeps its newest offer. Until a version is answered, its leader
+    can be corrected, which takes a new offer: a wrong identity is noticed when that leader asks for the first time.
+    What was sealed for the earlier offer is not opened for another leader.
+
+    Raises:
+        InvalidSettings: its settings are none that a helper can take part in, or others than those that are pinned.
+    """
+    with folder.records() as records, records.writing():
+        pinned = records.line(study.name, line.name)
+        if pinned is not None:
+            newest = current(records.offers(pinned.number))
+            before = terms_of(newest, folder.identity)
+            asked = _checked(study, line, leader, bytes.fromhex(before.key), before.made)
+            if asked.leader != before.leader:
+                if records.answers(pinned.number):
+                    raise InvalidSettings(
+                        f"line '{line.name}' of study '{study.name}' is pinned with the leader {before.leader[:16]}…, "
+                        "to whom this helper has told sums, and it tells nobody else; that leader has to ask with the "
+                        "key that it had"
+                    )
+                asked = replace(asked, leader=before.leader)
+            if replace(asked, arms=before.arms) != before or set(asked.arms) != set(before.arms):
+                raise InvalidSettings(
+                    f"line '{line.name}' of study '{study.name}' is pinned with other terms, and clients rely on "
+                    "those; the leader has to create a study of another name for new ones"
+                )
+            if leader != before.leader:
+                offer = _renewed(folder, replace(before, leader=leader))
+                records.add_offer(pinned.number, offer)
+                return offer, True
+            return newest, False
+        rounds = None if line.privacy is None or line.privacy.central is None else line.privacy.central.rounds
+        private = new_private_key(_seal(line))
+        terms = _checked(study, line, leader, public_key(_seal(line), private), utc_now())
+        offer = _kept(folder, terms, private)
+        records.add_offer(records.pin(study.name, line.name, rounds), offer)
+        return offer, True
+
+
+def rotate(folder: HelperFolder, study: str, line: str) -> Offer:
+    """Return an offer with a new key and the same terms; shares for older offers are still opened.
+
+    Raises:
+        InvalidSettings: the line is not pinned.
+    """
+    with folder.records() as records, records.writing():
+        pinned = pinned_line(records, study, line)
+        before = terms_of(current(records.offers(pinned.number)), folder.identity)
+        offer = _renewed(folder, before)
+        records.add_offer(pinned.number, offer)
+        return offer
+
+
+def retire(folder: HelperFolder, study: str, line: str) -> list[bytes]:
+    """Delete the keys of all offers of a line but the newest; return the ids of those that were not retired before.
+
+    Shares that were sealed for them can be opened by nobody any more.
+
+    Raises:
+        InvalidSettings: the line is not pinned.
+    """
+    with folder.records() as records:
+        with records.writing():
+            pinned = pinned_line(records, study, line)
+            *older, _ = records.offers(pinned.number)
+            gone = [each.offer.id for each in older if each.retired is None]
+            for offer in gone:
+                records.retire(offer, utc_now())
+        for each in older:  # also those of a command that was killed here
+            folder.key_file(each.offer.id).unlink(missing_ok=True)
+    return gone
+
+
+def current(offers: Sequence[Offered]) -> Offer:
+    """Return the newest offer of a line; it is never retired."""
+    return offers[-1].offer
+
+
+def pinned_line(records: Records, study: str, line: str) -> Pinned:
+    """Return a line of the records.
+
+    Raises:
+        InvalidSettings: it is not pinned.
+    """
+    found = records.line(study, line)
+    if found is None:
+        there = ", ".join(f"{each.study} {each.line}" for each in records.lines()) or "none"
+        raise InvalidSettings(
+            f"this helper does not take part in line '{line}' of study '{study}', but in: {there}; 'fedping helper "
+            "join' takes part in one"
+        )
+    return found
+
+
+def keys_of(folder: HelperFolder, offers: Sequence[Offered]) -> dict[bytes, Key]:
+    """Return what shares are opened by, by the id of the offer, of all offers that are not retired.
+
+    Raises:
+        InvalidSettings: a key is missing or damaged.
+    """
+    from fedping.helper.aggregate import Key
+
+    found = {}
+    for offer, retired in offers:
+        if retired is None:
+            terms = terms_of(offer, folder.identity)
+            found[offer.id] = Key(terms, read_secret(folder.key_file(offer.id), _PRIVATE_BYTES[terms.seal]))
+    return found
+
+
+def _renewed(folder: HelperFolder, terms: Terms) -> Offer:
+    """Return an offer of terms with a new key."""
+    private = new_private_key(terms.seal)
+    return _kept(folder, replace(terms, key=public_key(terms.seal, private).hex(), made=utc_now()), private)
+
+
+def _kept(folder: HelperFolder, terms: Terms, private: bytes) -> Offer:
+    """Return the offer of terms, the key of which is on disk: what is offered can be opened."""
+    offer = signed_offer(terms, folder.key)
+    write_secret(folder.key_file(offer.id), private)
+    return offer
+
+
+def _seal(line: PublicLine) -> Seal:
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    return line.privacy.shared.seal
+
+
+def _checked(study: PublicStudy, line: PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
+    """Return the terms of a line, once it is clear that they keep what its settings promise.
+
+    Raises:
+        InvalidSettings: they do not, or ask for what this helper cannot do.
+    """
+    from fedping.server_jobs.privacy.budget import beyond_promise
+    from fedping.server_jobs.privacy.noise import checked_sigma
+
+    assert line.privacy is not None
+    where, central = f"line '{line.name}' of study '{study.name}'", line.privacy.central
+    terms = terms_for(study, line, leader, key, made)
+    if terms.leader == terms.helper:
+        raise InvalidSettings(f"{where} would have one server, which sees everything; the leader has to be another")
+    if not terms.arms:
+        raise InvalidSettings(f"no arm of study '{study.name}' follows line '{line.name}', so nothing would be summed")
+    if central is not None:
+        checked_sigma(terms.sigma)
+        found = beyond_promise(line.privacy, line.privacy.releases or central.rounds)
+        if found is not None:
+            raise InvalidSettings(
+                f"the noise of {where} gives epsilon {found:.4g}, and its clients are promised {central.epsilon:g}; "
+                "the leader has to create the study with more noise"
+            )
+    return terms

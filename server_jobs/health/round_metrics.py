@@ -1,0 +1,154 @@
+"""How rounds go, as metrics: of the newest version by its lineage, of the rounds that made none by the round's note.
+
+One function makes them, for the operator's listener and for a file that node_exporter reads.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedping.model_store import ModelStore
+from fedping.model_store.version import Outcome
+from fedping.protocol import __version__
+from fedping.protocol.clock import milliseconds_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.location import Place
+from fedping.protocol.study import Line
+from fedping.server_jobs.round_status import Attempt, last_attempt
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class LineRounds:
+    """What there is to tell of a line's rounds.
+
+    Attributes:
+        newest: of the newest version; None if it cannot be read.
+        private: whether numbers of pings and clients are not told.
+    """
+
+    study: str
+    line: str
+    newest: Outcome | None
+    last: Attempt
+    private: bool
+
+
+def line_rounds(landing: Place, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
+    """Return what there is to tell of a line whose newest version has been read."""
+    last = last_attempt(landing, store.where, study, line.name)
+    return LineRounds(study, line.name, newest, last, line.privacy is not None)
+
+
+def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
+    """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
+    found = []
+    for name in store.studies():
+        with suppress(FedpingError):
+            found += [
+                line_rounds(landing, store, name, line, _newest(store, name, line.name))
+                for line in store.study(name).lines
+            ]
+    return found
+
+
+def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
+    try:
+        return store.outcome(study, line, store.newest(study, line))
+    except FedpingError:
+        return None
+
+
+def build_family(part: str) -> Metric:
+    """Return which fedping writes these metrics; ``part`` is what of it runs."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    made = GaugeMetricFamily(
+        "fedping_build_info", "Always 1, of the fedping that runs here.", labels=["version", "commit", "part"]
+    )
+    made.add_metric([__version__, os.environ.get("FEDPING_COMMIT", ""), part], 1)
+    return made
+
+
+def round_families(lines: Sequence[LineRounds]) -> Iterator[Metric]:
+    """Yield the metrics of lines: a fixed number of series a line, and one for each outcome and fate that occurred."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"fedping_{name}", text, labels=["study", "line", *more])
+
+    version = gauge("line_version", "The number of the newest version.")
+    created = gauge("line_version_created_timestamp_seconds", "When the newest version was made.")
+    clients = gauge("line_clients", "Clients whose updates made the newest version.")
+    pings = gauge("line_pings", "Pings of the round that made the newest version, by what became of them.", "fate")
+    ended = gauge("round_last_ended_timestamp_seconds", "When the last round ended, whichever way.")
+    succeeded = gauge("round_last_success_timestamp_seconds", "When the last round ended that did not fail.")
+    seconds = gauge("round_last_seconds", "How long the last round took.")
+    size = gauge("round_last_update_bytes", "Bytes, as encoded, of the updates that the last round used.")
+    outcome = gauge("round_last_outcome", "How the last round ended: 1 of that outcome.", "outcome")
+    labels = ["study", "line", "outcome"]
+    rounds = CounterMetricFamily("fedping_rounds", "Rounds that ended, by outcome.", labels=labels)
+    for one in lines:
+        where = [one.study, one.line]
+        if one.newest is not None:
+            version.add_metric(where, one.newest.iteration)
+            created.add_metric(where, _seconds(one.newest.created))
+            tally = one.newest.lineage
+            if not one.private:
+                clients.add_metric(where, tally.aggregate.clients if tally.aggregate is not None else 0)
+                for fate, number in tally.counts.items():
+                    pings.add_metric([*where, fate], number)
+        if one.last.ended:
+            ended.add_metric(where, _seconds(one.last.ended))
+            seconds.add_metric(where, one.last.seconds)
+            outcome.add_metric([*where, one.last.outcome], 1)
+            if not one.private:
+                size.add_metric(where, one.last.update_bytes)
+        if one.last.succeeded:
+            succeeded.add_metric(where, _seconds(one.last.succeeded))
+        for name, number in one.last.ended_as.items():
+            rounds.add_metric([*where, name], number)
+    yield from (version, created, clients, pings, ended, succeeded, seconds, size, outcome, rounds)
+
+
+def _seconds(time: str) -> float:
+    return milliseconds_of(time) / 1000
+
+
+def write_textfile(landing: Place, store: ModelStore, path: Path) -> None:
+    """Replace a file by the metrics of a store's rounds, at once and whole, readable for all.
+
+    Raises:
+        FedpingError: it cannot be written.
+    """
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    lines = all_rounds(landing, store)
+
+    class Rounds(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield build_family("rounds")
+            yield from round_families(lines)
+
+    registry = CollectorRegistry()
+    registry.register(Rounds())
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        hidden.write_bytes(generate_latest(registry))
+        hidden.chmod(0o644)
+        os.replace(hidden, path)
+    except OSError as error:
+        with suppress(OSError):
+            hidden.unlink()
+        raise FedpingError(
+            f"cannot write the metrics to {path}: {error.strerror}; correct its folder's permissions, or --metrics-file"
+        ) from error

@@ -1,0 +1,368 @@
+"""What there is to judge a study by, read from the files that ingest and rounds leave; nothing is written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from fedping.model_store import ModelStore, open_store, store_at
+from fedping.model_store.blobs import Sight
+from fedping.model_store.version import Outcome
+from fedping.protocol.errors import FedpingError, as_sentence
+from fedping.protocol.location import Place
+from fedping.protocol.study import Declared, Line, Study
+from fedping.server_jobs.health.checks import (
+    PACED,
+    Facts,
+    Health,
+    Held,
+    Ingest,
+    LineFacts,
+    Uploads,
+    judged,
+    together,
+    unreadable,
+)
+from fedping.server_jobs.health.landed import LandedBeside, LandedPings
+from fedping.server_jobs.health.private import PrivateFacts, private_facts
+from fedping.server_jobs.health.round_metrics import LineRounds, line_rounds
+from fedping.server_jobs.ingest.compaction.newcomers import newcomers
+from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
+from fedping.server_jobs.ingest.compaction.uploads import uploaded
+from fedping.server_jobs.ingest.counters import of_studies, totals
+from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlanded, waiting_since
+from fedping.server_jobs.ingest.recent import recently, requests_of
+from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.start import INGEST_LOCK
+from fedping.server_jobs.round_status import Failing, last_attempt
+
+LANDS_AFTER_MS = 60_000
+"""Milliseconds after which no file appears any more whose name says an earlier moment."""
+
+ASK_EVERY, ASK_SHARE = 1.0, 20.0
+"""Seconds between two looks at a line's folders at least, and so many times as long as a look takes."""
+
+Judgement: TypeAlias = tuple[Declared, Health]
+"""What is declared of a study, and how it is."""
+
+
+class StudyWatch:
+    """Looks at the studies of a store; what cannot change is read once. Any number of threads may ask.
+
+    Args:
+        places: where store, landing folder and journal are; nothing else of them is looked at.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, places: IngestSettings, clock: Callable[[], float] = time.time) -> None:
+        self._places, self._clock = places, clock
+        self._store = store_at(places.store)
+        self._lock = threading.Lock()
+        self._lines: dict[tuple[str, str], _SeenLine] = {}
+        self._studies: dict[str, tuple[tuple[Sight | None, int], Study]] = {}
+        self._beside: dict[tuple[str, str], _SeenBeside] = {}
+
+    def studies(self) -> list[str]:
+        """Return the names of the studies; raises :class:`StoreError` if there is no store."""
+        return open_store(self._places.store).studies()
+
+    def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
+        """Return the judgement of each of these studies, or of all; that one cannot be read is a judgement too.
+
+        Raises:
+            StoreError: there is no store.
+        """
+        found: dict[str, Judgement] = {}
+        for name in names or self.studies():
+            try:
+                found[name] = self.study(name, ingest)
+            except FedpingError as error:
+                found[name] = Declared(), unreadable(str(error))
+        return found
+
+    def private(self) -> frozenset[str]:
+        """Return the names of the private studies; also of those that could never be read, which may be.
+
+        Raises:
+            StoreError: there is no store.
+        """
+        with self._lock:
+            return frozenset(name for name in self.studies() if self._is_private(name))
+
+    def budgets(self) -> list[tuple[str, str, PrivateFacts]]:
+        """Return the private lines that have been looked at, each with its study, and what it guarantees."""
+        with self._lock:
+            kept = [(study, line, seen.private) for (study, line), seen in self._lines.items()]
+        return [(study, line, private) for study, line, private in kept if private is not None]
+
+    def rounds(self) -> list[LineRounds]:
+        """Return how rounds went of the lines that have been looked at."""
+        with self._lock:
+            return [
+                line_rounds(self._places.landing, self._store, study, seen.line, seen.newest)
+                for (study, _), seen in self._lines.items()
+            ]
+
+    def _is_private(self, name: str) -> bool:
+        try:
+            return self._read(name).is_private
+        except FedpingError:  # what was read of it once still holds, for no change makes a study private
+            known = self._studies.get(name)
+            return known is None or known[1].is_private
+
+    def study(self, name: str, ingest: Ingest) -> Judgement:
+        """Return the declared state of a study and its judgement over all its lines.
+
+        Raises:
+            StoreError: there is no such study, or it cannot be read.
+        """
+        with self._lock:
+            found = self._read(name)
+            facts = [self._facts(found, line, ingest) for line in found.lines or (None,)]
+        return facts[0].declared, together(facts[0].declared, [(one.line.name, judged(one)) for one in facts])
+
+    def line(self, study: str, line: str, ingest: Ingest) -> Facts:
+        """Return what a line is judged by.
+
+        Raises:
+            StoreError: there is no such study, or it cannot be read.
+            InvalidSettings: it has no such line.
+        """
+        with self._lock:
+            found = self._read(study)
+            return self._facts(found, found.line(line), ingest)
+
+    def _read(self, name: str) -> Study:
+        """Return a study, read once while its file stays as it is: one that lists many weights is large."""
+        seen = self._store.study_sight(name), self._store.settings_entry(name)
+        known = self._studies.get(name)
+        if known is None or known[0] != seen:
+            known = self._studies[name] = seen, self._store.study(name)
+        return known[1]
+
+    def _facts(self, study: Study, line: Line | None, ingest: Ingest) -> Facts:
+        now = self._clock()
+        declared, troubles = self._declared(study.name)
+        known = LineFacts(name="", min_clients=0)
+        if line is not None:
+            key = (study.name, line.name)
+            seen = self._lines.get(key)
+            if seen is None or seen.of is not study:  # what was read of a line is judged by its settings
+                seen = self._lines[key] = _SeenLine(self._places, study, line)
+            known = seen.facts(self._store, int(now * 1e9))
+        known = replace(known, troubles=(*troubles, *known.troubles))
+        facts = Facts(
+            study=study.name,
+            declared=declared,
+            arms=study.arms,
+            line=known,
+            ingest=ingest,
+            now=now,
+            settings=self._studies[study.name][0][1],
+            discreet=study.is_private or any(self._is_private(name) for name in self._store.studies()),
+        )
+        if not facts.free or (when := facts.recent_ms) is None:
+            return facts
+        beside = self._beside.setdefault((study.name, known.name), _SeenBeside(self._places.landing, study.name))
+        return replace(facts, beside=beside.between(*when, now_ms=int(now * 1000)))
+
+    def _declared(self, study: str) -> tuple[Declared, tuple[str, ...]]:
+        try:
+            return self._store.declared(study), ()
+        except FedpingError as error:
+            return Declared(), (str(error),)
+
+
+class _SeenBeside:
+    """What has landed of the arms without a line during a line's last rounds; counted once for these rounds."""
+
+    def __init__(self, landing: Place, study: str) -> None:
+        self._landed = LandedBeside(landing, study)
+        self._told: tuple[tuple[int, int], int] | None = None
+
+    def between(self, after_ms: int, until_ms: int, now_ms: int) -> int:
+        """Return how many pings have landed after a moment and until another; in milliseconds since 1970."""
+        asked = after_ms, until_ms
+        if self._told is None or self._told[0] != asked:
+            found = self._landed.between(*asked)
+            if now_ms - until_ms < LANDS_AFTER_MS:  # a file may yet appear under a name of before
+                return found
+            self._told = asked, found
+        return self._told[1]
+
+
+class _SeenLine:
+    """What was read of a line: how the rounds of its newest versions went, and the footers of what has landed."""
+
+    def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
+        self.of, self._study, self._line = of, of.name, line
+        self._most_examples = of.limits.examples if of.limits is not None else None
+        self._landing = places.landing
+        self._landed = LandedPings(places.landing, of.name, line.name)
+        self._numbers: list[int] = []
+        self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
+        self._asked_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self._ask_again = 0.0
+        self._trouble: str | None = None
+        self._held: Held | None = None
+        self._held_trouble: str | None = None
+        self._failing: Failing | None = None
+        self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self.private: PrivateFacts | None = None
+        self._private_trouble: str | None = None
+
+    @property
+    def line(self) -> Line:
+        """The line."""
+        return self._line
+
+    @property
+    def newest(self) -> Outcome | None:
+        """What is told of the newest version; None if it cannot be read."""
+        last = next(reversed(self._outcomes.values()), None)
+        return last if isinstance(last, Outcome) else None
+
+    def facts(self, store: ModelStore, now_ns: int) -> LineFacts:
+        """Return the line as it is now."""
+        numbers = self._newest_numbers(store)
+        keys = [(number, store.sight(self._study, self._line.name, number)) for number in numbers]
+        self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
+        found = self._outcomes.values()
+        trouble = self._store_trouble(store, tuple(keys))
+        unreadable = [one for one in found if isinstance(one, str)]
+        private = self._private_now(store, tuple(keys)) if self._line.privacy is not None else None
+        return LineFacts(
+            name=self._line.name,
+            min_clients=self._line.pipeline.min_clients,
+            most_examples=self._most_examples,
+            longest=60 * self._line.length.most if self._line.length is not None else 0.0,
+            outcomes=tuple(one for one in found if isinstance(one, Outcome)),
+            landed=self._landed.of(numbers[-1], now_ns) if numbers else None,
+            troubles=tuple(
+                dict.fromkeys(filter(None, [trouble, *unreadable, self._held_trouble, self._private_trouble]))
+            ),
+            held=self._held,
+            failing=self._failing,
+            privacy=private,
+            stage=self._line.guard.stage if self._line.guard is not None else None,
+        )
+
+    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
+        """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
+
+        Whether one is held, and whether rounds fail, is asked along with it.
+        """
+        before = time.monotonic()
+        if keys != self._asked_of or before >= self._ask_again:
+            self._asked_of, self._trouble = keys, store.trouble(self._study, self._line.name)
+            self._held, self._held_trouble = self._held_now(store)
+            newest = self.newest
+            attempt = last_attempt(self._landing, store.where, self._study, self._line.name)
+            self._failing = attempt.failing_since(newest.created if newest is not None else "")
+            self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
+        return self._trouble
+
+    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> PrivateFacts | None:
+        """Return what there is to tell of a private line, counted once for its newest version."""
+        if keys != self._private_of:
+            self._private_of, self.private, self._private_trouble = keys, None, None
+            try:
+                self.private = private_facts(store, self.of, self._line)
+            except FedpingError as error:
+                self._private_trouble = str(error)
+        if self.private is not None and self.private.shared:
+            waiting = store.asked(self._study, self._line.name).told(keys[-1][0]) if keys else None
+            self.private = replace(self.private, waiting=waiting)
+        return self.private
+
+    def _held_now(self, store: ModelStore) -> tuple[Held | None, str | None]:
+        """Return the version that is held back, if any, or why that cannot be told."""
+        if self._trouble is not None:  # nothing can be published after the newest version, held or not
+            return None, None
+        try:
+            version = store.held(self._study, self._line.name)
+            guard = version.lineage.guard if version else None
+            if version is None or guard is None:
+                return None, None
+            stage = version.staged and (store.heard(self._study, self._line.name, version.iteration) or version.staged)
+        except FedpingError as error:
+            return None, str(error)
+        return Held(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
+
+    def _newest_numbers(self, store: ModelStore) -> list[int]:
+        """Return the numbers of the newest versions, ascending; there are gaps where a line was continued."""
+        known = self._numbers[-1] if self._numbers else -1
+        newest = store.newest_from(self._study, self._line.name, known)
+        if newest != known or known < 0:
+            there = store.iterations(self._study, self._line.name)
+            self._numbers = [number for number in there if number <= newest][-PACED - 1 :]
+        return self._numbers
+
+    def _outcome(self, store: ModelStore, number: int) -> Outcome | str:
+        try:
+            return store.outcome(self._study, self._line.name, number)
+        except FedpingError as error:
+            return str(error)
+
+
+def ingest_of(places: IngestSettings) -> Ingest:
+    """Return what ingest's lock, journal and counters say."""
+    journal = str(places.journal)
+    try:
+        if not places.journal.is_dir():
+            return Ingest(state="absent", journal=journal)
+        waiting, sums, new = backlog(places.journal), totals(places.counters), newcomers(places.counters)
+        studies, uploads = of_studies(places.counters), uploaded(places.counters)
+        recent, requests = recently(places.counters, time.time()), requests_of(places.counters, time.time())
+        period, began = period_of(places.counters) or (None, 0.0)
+        failing = failing_in_words(places.compaction_failing)
+        troubles = [*([failing] if failing else []), *unlanded(places)]
+        since = waiting_since(places.journal, began) if waiting.pings else None
+    except OSError:
+        return Ingest(state="unknown", journal=journal)
+    return Ingest(
+        journal=journal,
+        state=_state(places.journal / INGEST_LOCK),
+        pending=waiting.pings,
+        segments=waiting.segments,
+        waiting_since=since,
+        period=period,
+        accepted=sums["accepted"],
+        landed=sums["landed"],
+        rejected={key.partition(".")[2]: n for key, n in sums.items() if n and key.startswith("rejected.")},
+        troubles=tuple(map(as_sentence, troubles)),
+        newcomers={study: dict(hours) for study, hours in new.items()},
+        studies=dict(studies),
+        recent=recent,
+        requests={name: n for name, n in requests.items() if n},
+        uploads=tuple(
+            Uploads(study=study, line=line, encoding=encoding, updates=number, update_bytes=size)
+            for (study, line, encoding), (number, size) in uploads.items()
+        ),
+    )
+
+
+def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
+    """Say whether somebody holds the lock. Asked for shared and let go at once: an ingest that starts waits longer."""
+    try:
+        file = os.open(lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return "stopped"
+    except OSError:
+        return "unknown"
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "running"
+    except OSError:
+        return "unknown"
+    finally:
+        os.close(file)
+    return "stopped"

@@ -1,0 +1,299 @@
+"""Which pings count, and how much: decided for one shard, which holds all the pings of its clients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.protocol.enrolment import Dealt
+from fedping.protocol.pipeline import Pipeline, Staleness
+from fedping.server_jobs.optimize.transformation import Vector
+from fedping.server_jobs.round.ping_file import MISSING, UNKNOWN, Rows
+from fedping.server_jobs.round.plan import Rules, Side
+
+REASONS = (
+    "used",
+    "duplicate",
+    "wrong_version",
+    "bad_loss",
+    "other_arm",
+    "no_example",
+    "no_update",
+    "bad_update",
+    "over_capacity",
+    "not_enrolled",
+    "beyond_limits",
+    "not_first",
+    "not_sampled",
+)
+"""What can become of a ping. New ones stand at the end: shards count by place."""
+
+RARE = frozenset(REASONS[8:])
+"""Those that are only told if there was such a ping: older versions do not know them."""
+
+USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE, *_RARE = range(len(REASONS))
+OVER_CAPACITY, NOT_ENROLLED, BEYOND_LIMITS, NOT_FIRST, NOT_SAMPLED = _RARE
+
+UNTOLD = (DUPLICATE, WRONG_VERSION, BAD_LOSS, NOT_ENROLLED, BEYOND_LIMITS)
+"""Of pings that tell nothing of how their arm fares."""
+
+_ID = np.dtype("V16")
+"""A document id as one value."""
+
+DONE = -1
+"""Of a ping that an earlier round has counted."""
+
+
+class Clients(NamedTuple):
+    """Who has sent k rows: which client each is of, numbers from 0, shape (k,), and a row of each client."""
+
+    of: NDArray[np.int64]
+    row: NDArray[np.intp]
+
+
+def clients_of(ids: NDArray[np.uint64]) -> Clients:
+    """Return the clients of rows with these ids, shape (k, 2)."""
+    order, starts = client_groups(ids)
+    of = np.empty(len(ids), np.int64)
+    of[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
+    return Clients(of, order[starts])
+
+
+def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
+    """Return what becomes of each ping, as an index into :data:`REASONS` or DONE, shape (k,).
+
+    A ping has the first reason that applies, in the order of what follows.
+    ``duplicate``: an earlier row has the same document id. ``wrong_version``: the row names another version than its
+    folder. ``not_enrolled``: the client's id does not belong to the arm, or not to the side of a stage that is asked
+    for. ``bad_loss``: not a finite number. ``beyond_limits``: a loss or a rank that the study does not believe.
+    ``other_arm``: the arm does not train this line. ``no_example``: the interaction ended without a choice, or the
+    client had no data; its zeros would dilute the mean and the loss.
+    ``no_update``: none was sent.
+    ``bad_update``: an encoding that is not known here; payloads are judged when they are read. ``over_capacity`` is
+    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). ``not_sampled``: the
+    client has not drawn the version. Private lines have reasons of their own.
+    """
+    if rules.line.privacy is not None:
+        return _private_reasons(rows, clients, rules)
+    # arm is an index into submits, or UNKNOWN, -1, which finds the False at the end
+    submits = np.array([*rules.submits, False])
+    found = np.full(len(rows.counted), USED, dtype=np.int8)
+    found[rows.codec == UNKNOWN] = BAD_UPDATE
+    found[rows.codec == MISSING] = NO_UPDATE
+    found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
+    found[~submits[rows.arm]] = OTHER_ARM
+    if rules.limits is not None:
+        found[rules.limits.beyond(rows.loss, rows.counted if rules.document.ranked else None)] = BEYOND_LIMITS
+    found[~np.isfinite(rows.loss)] = BAD_LOSS
+    if rules.dealt is not None:
+        found[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
+    if rules.side is not None:
+        found[_elsewhere(rows, clients, rules.side)] = NOT_ENROLLED
+    # in 64 bits: a version has 31, an age 15, and neither the other nor their sum fits into those
+    found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
+    found[_repeated(rows.document)] = DUPLICATE
+    found[rows.done] = DONE
+    if rules.turns is not None:
+        mine = np.flatnonzero(found == USED)
+        ids = np.ascontiguousarray(rows.client[mine]).view(np.uint8).reshape(-1, 16)
+        found[mine[~rules.turns.of(ids, rows.version[mine])]] = NOT_SAMPLED
+    return found
+
+
+def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
+    """Return what becomes of each ping of a private line, as :func:`reasons` does.
+
+    A client's pings decide about its own alone, or adding a client would change more than the guarantee is for. So it
+    is the one with the least document id that counts, be it usable or not, in whatever files and order they landed: the
+    others are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the coin has left the
+    client out, or others alone are asked for. Arms that do not submit tell how they fare.
+    """
+    found = np.full(len(rows.client), USED, dtype=np.int8)
+    found[rows.codec == UNKNOWN] = BAD_UPDATE
+    found[rows.codec == MISSING] = NO_UPDATE
+    found[rows.arm == UNKNOWN] = OTHER_ARM
+    found[rows.version != rules.iteration] = WRONG_VERSION
+    found[_not_first(rows.document, clients)] = NOT_FIRST
+    if rules.coins is not None:
+        mine = np.flatnonzero(found == USED)
+        found[mine[~rules.coins.counting(rows.client[mine])]] = NOT_SAMPLED
+    if rules.dealt is not None:
+        found[(found == USED) & _strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
+    if rules.among is not None:
+        asked = np.frombuffer(rules.among, _ID)
+        found[(found == USED) & ~np.isin(np.ascontiguousarray(rows.document).view(_ID).ravel(), asked)] = NOT_SAMPLED
+    return found
+
+
+def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bool_]:
+    """Return which rows are not the one with the least document id of their client; of equal ids the first row is."""
+    later = np.zeros(len(documents), np.bool_)
+    some = np.flatnonzero(np.bincount(clients.of)[clients.of] > 1) if len(documents) else np.zeros(0, np.intp)
+    high, low = documents[some].byteswap().T  # ids are bytes, the first of which weighs most
+    order = some[np.lexsort((low, high, clients.of[some]))]  # stable
+    later[order[1:]] = clients.of[order[1:]] == clients.of[order[:-1]]
+    return later
+
+
+def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Dealt) -> NDArray[np.bool_]:
+    """Return which rows name an arm of the line that their client's id does not belong to.
+
+    Each client is hashed once, which is what takes time here.
+    """
+    named = np.array([*(dealt.arms.index(arm) for arm in arms), -1], np.int16)
+    strange: NDArray[np.bool_] = named[rows.arm] != dealt.places(_ids(rows, clients))[clients.of]
+    return strange & (rows.arm >= 0) & ~rows.done
+
+
+def _elsewhere(rows: Rows, clients: Clients, side: Side) -> NDArray[np.bool_]:
+    """Return which rows of the line are of clients on the other side of a stage."""
+    elsewhere: NDArray[np.bool_] = ~side.of(_ids(rows, clients))[clients.of]
+    return elsewhere & (rows.arm >= 0) & ~rows.done
+
+
+def _ids(rows: Rows, clients: Clients) -> NDArray[np.uint8]:
+    """Return the id of each client, shape (clients, 16)."""
+    return np.ascontiguousarray(rows.client[clients.row]).view(np.uint8).reshape(-1, 16)
+
+
+def vote_weights(
+    rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules
+) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64]]:
+    """Return of each ping its weight, and how many its client has in use, both 0 where it is not used, shape (k,).
+
+    Then how many each client has in use.
+    """
+    used = np.flatnonzero(found == USED)
+    pings, counts = pings_a_client(clients, used)
+    weights = np.zeros(len(found))
+    examples = examples_of(rows.counted[used], rules)
+    weights[used] = votes_of(rules.line.pipeline, pings=pings, examples=examples, ages=rows.age[used])
+    of_client = np.zeros(len(found), np.int64)
+    of_client[used] = pings
+    return weights, of_client, counts
+
+
+def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]:
+    """Return as how many examples pings count, shape (k,): what they say, up to the study's limit."""
+    said: NDArray[np.integer] = rules.document.examples(counted)
+    return said if rules.limits is None or rules.limits.examples is None else np.minimum(said, rules.limits.examples)
+
+
+def most_examples(rules: Rules) -> int | None:
+    """Return as how many votes a ping counts at most where votes are examples; None where nothing bounds them so."""
+    votes = rules.line.pipeline.weighting == "examples" and rules.limits is not None
+    return rules.limits.examples if votes and rules.limits is not None else None
+
+
+def capped_clients(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> int:
+    """Return how many clients have a used ping that claims more examples than it counts for."""
+    most = most_examples(rules)
+    if most is None:
+        return 0
+    more = (found == USED) & (rules.document.examples(rows.counted) > most)
+    return len(np.unique(clients.of[more]))
+
+
+def pings_a_client(clients: Clients, some: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many of some rows have the client of each of them, and how many each client has."""
+    of = clients.of[some]
+    counts = np.bincount(of, minlength=len(clients.row))
+    return counts[of], counts
+
+
+def votes_of(
+    pipeline: Pipeline, *, pings: NDArray[np.integer], examples: NDArray[np.integer], ages: NDArray[np.integer]
+) -> Vector:
+    """Return the weight of each used ping, shape (k,).
+
+    With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
+    with one vote an example it is the ping's number of examples. All votes of a client come to ``most_votes`` at most.
+    A vote of an older version weighs less by its age, where it is votes that are weighted so.
+
+    Args:
+        pipeline: says which.
+        pings: how many used pings its client has in the round, shape (k,).
+        examples: from how many the ping's update was computed, shape (k,), each at least 1.
+        ages: how many versions old the weights were that it was computed at, shape (k,).
+    """
+    match pipeline.weighting:
+        case "client":
+            votes = 1.0 / pings
+        case "ping":
+            votes = np.ones(len(pings))
+        case "examples":
+            votes = examples.astype(np.float64)
+    if pipeline.most_votes is not None:
+        votes = np.minimum(votes, pipeline.most_votes / np.maximum(pings, 1))
+    staleness = pipeline.staleness
+    return votes if staleness is None or staleness.on == "step" else votes * age_weights(staleness)[ages]
+
+
+def step_weights(pipeline: Pipeline, ages: NDArray[np.integer]) -> Vector | None:
+    """Return what each update is multiplied by for its age, shape (k,); None where none is.
+
+    Args:
+        pipeline: says which.
+        ages: as in :func:`votes_of`.
+    """
+    staleness = pipeline.staleness
+    return age_weights(staleness)[ages] if staleness is not None and staleness.on == "step" else None
+
+
+def age_weights(staleness: Staleness) -> Vector:
+    """Return how much a vote or a step of age 0, 1, ... weighs, shape (most + 1,)."""
+    ages = np.arange(staleness.most + 1, dtype=np.float64)
+    match staleness.weight:
+        case "1/sqrt(1+a)":
+            return 1.0 / np.sqrt(1.0 + ages)
+        case "1/(1+a)":
+            return 1.0 / (1.0 + ages)
+        case "1":
+            return np.ones_like(ages)
+
+
+def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which rows have an id that an earlier row has.
+
+    Nearly all ids occur once, and sorting numbers is quicker than finding the order that sorts them. So the words that
+    occur twice are found first, and only rows that may have one of them, by some of its bits, are grouped.
+    """
+    key = ids[:, 0] ^ ids[:, 1]
+    ordered = np.sort(key)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    size = 1 << min(22, (16 * len(twice)).bit_length())
+    mask = np.uint64(size - 1)
+    marked = np.zeros(size, dtype=bool)
+    marked[twice & mask] = True
+    some = np.flatnonzero(marked[key & mask])
+    order, starts = client_groups(ids[some])
+    repeated = np.zeros(len(ids), dtype=bool)
+    repeated[some] = True
+    if len(some):
+        repeated[some[np.minimum.reduceat(order, starts)]] = False
+    return repeated
+
+
+def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
+
+    Sorted by one word, in which two different ids are hardly ever equal; if any are, by both words. Exact either way.
+    """
+    key = ids[:, 0] ^ ids[:, 1]
+    order = np.argsort(key)
+    same = _as_before(key[order])
+    ties = np.flatnonzero(same)
+    first = ids[:, 0]  # where the sorting key is equal, the second words differ if and only if these do
+    if (first[order[ties]] != first[order[ties - 1]]).any():
+        order = np.lexsort((ids[:, 1], ids[:, 0]))
+        same = _as_before(ids[order, 0]) & _as_before(ids[order, 1])
+    return order, np.flatnonzero(~same)
+
+
+def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which values equal the one before them; the first does not."""
+    same = np.zeros(len(values), dtype=bool)
+    np.equal(values[1:], values[:-1], out=same[1:])
+    return same

@@ -1,0 +1,279 @@
+"""What a round of a private line releases: its sums with noise, drawn once; and the version that follows from them.
+
+Nothing exact goes further than :func:`released`. All that comes after is made of what it returns, which anybody may
+know: the step, the figures of the arms, whether there were clients enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from fedping.model_store.version import FORMAT, Answered, ArmSummary, Lineage, PrivacyEvent, Version
+from fedping.protocol.digest import digest_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.model import out_of_range, spec_trouble
+from fedping.protocol.privacy import METRICS, Frame, Privacy, Told, frame_of, told
+from fedping.protocol.spec import published
+from fedping.protocol.study import Arm, Line, Study
+from fedping.server_jobs.optimize import BrokenLink, state_to_document
+from fedping.server_jobs.optimize.transformation import States, Vector
+from fedping.server_jobs.privacy.noise import Noise
+from fedping.server_jobs.privacy.sampling_key import digest_of_key
+from fedping.server_jobs.round.private_sums import Released, Sums, private_sums
+from fedping.server_jobs.round.step import state_of, stepped
+
+
+def total_sigma_of(line: Line) -> float:
+    """Return the standard deviation of the noise on what a line releases; 0 if its clients alone add noise.
+
+    It is that of the round's own noise, and of a line of shares of the helper's too, which is as large.
+
+    Raises:
+        FedpingError: it was never derived.
+    """
+    privacy, _ = _of(line)
+    return sigma_of(line) * (1.0 if privacy.shared is None else sqrt(2))
+
+
+def sigma_of(line: Line) -> float:
+    """Return the standard deviation of the noise that a round adds to a line's sums; 0 if its clients alone add noise.
+
+    Raises:
+        FedpingError: it was never derived.
+    """
+    privacy, frame = _of(line)
+    if privacy.central is None:
+        return 0.0
+    if privacy.central.noise_multiplier is None:
+        raise FedpingError(
+            f"line '{line.name}' is private, and its study says nothing of how much noise that takes; 'fedping study "
+            "create' derives it: create the study by that"
+        )
+    return privacy.central.noise_multiplier * frame.sensitivity
+
+
+def released(study: Study, line: Line, sums: Sums, noise: Noise) -> dict[str, tuple[int, ...]]:
+    """Return a line's sums by arm, noise included; the operator's noise is drawn here, and nowhere else.
+
+    Of arms that do not submit, and of weights that no client can move, nothing is released: these are 0.
+    """
+    _, frame = _of(line)
+    arms, sigma = _following(study, line), sigma_of(line)
+    masks = [released_places(frame, arm) for arm in arms]
+    size = sum(int(mask.sum()) for mask in masks)
+    drawn = noise.integers(sigma, size) if sigma else np.zeros(size, np.int64)
+    made, start = {}, 0
+    for number, (arm, mask) in enumerate(zip(arms, masks, strict=True)):
+        values = np.where(mask, sums.get(number, 0), 0)
+        end = start + int(mask.sum())
+        values[mask] += drawn[start:end]
+        made[arm.name], start = tuple(values.tolist()), end
+    return made
+
+
+def event_of(
+    line: Line,
+    made: dict[str, tuple[int, ...]],
+    releases: int,
+    key: bytes | None,
+    counted: tuple[float | None, str],
+    shared: Answered | None = None,
+) -> PrivacyEvent:
+    """Return what a lineage says of a release, the line's ``releases``-th.
+
+    ``key`` is the privacy key; ``counted`` are ε and the accountant (`budget.epsilon_after`); ``shared`` is as there.
+    """
+    privacy, frame = _of(line)
+    central = privacy.central
+    epsilon, accountant = counted
+    return PrivacyEvent(
+        released=made,
+        sigma=total_sigma_of(line),
+        noise_multiplier=central.noise_multiplier or 0.0 if central else 0.0,
+        sensitivity=frame.sensitivity,
+        sampling=central.sampling if central else 1.0,
+        releases=releases,
+        epsilon=epsilon,
+        delta=central.delta if central else None,
+        accountant=accountant,
+        key_digest=digest_of_key(key) if key is not None else "",
+        shared=shared,
+    )
+
+
+def again_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
+    """Return what a lineage says of a release, computed again.
+
+    What was drawn, and by which key, cannot be; and the last digits of ε are those of the accountant's version.
+    """
+    counted = (event.epsilon, event.accountant)
+    again = event_of(line, event.released, releases, None, counted, event.shared)
+    return replace(again, key_digest=event.key_digest)
+
+
+def next_private(
+    study: Study, line: Line, parent: Version, event: PrivacyEvent, *, created: str, code_version: str
+) -> Version:
+    """Return the version that follows from what was released; pure, and the weights follow from nothing else.
+
+    If too few clients were seen, by the noisy count, or the step fails, or no client could read the weights that it
+    leads to, the version has the weights and the state of the one before.
+    """
+    by_arm = told_by_arm(study, line, event)
+    submitting = [arm.name for arm in _following(study, line) if arm.submits]
+    clients = sum(by_arm[name].clients for name in submitting)
+    moved = None
+    if clients >= line.pipeline.min_clients:
+        moved = _moved(study, line, parent, event, clients)
+    weights, state = moved or (parent.weights, parent.state)
+    return replace(
+        parent,
+        format=FORMAT,
+        iteration=parent.iteration + 1,
+        parent=parent.iteration,
+        parent_digest=parent.digest,
+        created=created,
+        model=published(line.spec, weights),
+        weights=weights,
+        state=state,
+        lineage=Lineage(
+            origin="round",
+            code_version=code_version,
+            config_digest=digest_of(line),
+            counts={"used": sum(_whole(each.clients) for each in by_arm.values())},
+            arms={name: _summary(each) for name, each in by_arm.items()},
+            window_end_ms=parent.lineage.window_end_ms,
+            privacy=replace(event, stepped=moved is not None),
+            shards=study.shards,
+        ),
+    )
+
+
+def told_by_arm(study: Study, line: Line, event: PrivacyEvent) -> dict[str, Told]:
+    """Return what the metrics of a release say of each arm, noise included; clients that add noise tell no loss."""
+    privacy, frame = _of(line)
+    found = {}
+    for arm in _following(study, line):
+        each = told(frame, np.array(event.released[arm.name], np.int64), privacy.loss)
+        found[arm.name] = each if privacy.local is None else Told(each.clients, None, None)
+    return found
+
+
+def noise_in_clients(event: PrivacyEvent, line: Line) -> float:
+    """Return the standard deviation of the noise on an arm's number of clients."""
+    return event.sigma / _of(line)[1].metric
+
+
+def total_of(study: Study, line: Line, made: Mapping[str, Sequence[int]], sigma: float, clients: float) -> Released:
+    """Return what a step is made of.
+
+    Args:
+        study: the line's.
+        line: a private one.
+        made: by arm, its released sum, shape (m + 3,).
+        sigma: the standard deviation of the noise on each.
+        clients: how many clients submitted, where that is not to be hidden; otherwise a constant takes its place.
+    """
+    assert line.privacy is not None
+    central = line.privacy.central
+    submitting = [arm for arm in _following(study, line) if arm.submits]
+    sums = np.array([made[arm.name] for arm in submitting], np.int64).sum(axis=0)
+    if central is not None:
+        clients = central.expected * line.privacy.turns * sum(arm.share for arm in submitting)
+    return Released(sums[: -len(METRICS)], sigma * sqrt(len(submitting)), max(1.0, clients))
+
+
+class PrivateArrayRound:
+    """A round in memory of the only arm of a private line: it sums, releases and steps as a round over files does.
+
+    Args:
+        study: the line's.
+        line: a private one, whose noise is known.
+    """
+
+    def __init__(self, study: Study, line: Line) -> None:
+        self._study, self._line, self._sigma = study, line, sigma_of(line)
+        self._accumulator = private_sums(line)
+        self._sums = self._accumulator.init(line)
+
+    def add(self, vectors: NDArray[np.int64]) -> None:
+        """Take in what k clients send, shape (k, m + 3)."""
+        k = len(vectors)
+        self._sums = self._accumulator.add(self._sums, vectors, np.ones(k), np.zeros(k, np.int16))
+
+    def stepped(self, weights: Vector, state: States, key: bytes, noise: Noise) -> tuple[Vector, States] | None:
+        """Return what follows from a release, with noise drawn now; None if it says of too few clients."""
+        privacy, frame = _of(self._line)
+        made = released(self._study, self._line, self._sums, noise)
+        [arm] = _following(self._study, self._line)
+        clients = told(frame, np.array(made[arm.name], np.int64), privacy.loss).clients
+        if clients < self._line.pipeline.min_clients:
+            return None
+        total = total_of(self._study, self._line, made, self._sigma, clients)
+        return stepped(self._line, weights, state, total, key)
+
+
+def _moved(
+    study: Study, line: Line, parent: Version, event: PrivacyEvent, clients: float
+) -> tuple[tuple[float, ...], object] | None:
+    """Return the weights and the state after a step; None if it leads to no weights that a client could read.
+
+    A link that fails on what was released is no exception: the round would be repeated, uncharged, with other noise on
+    the same sums, and its failing would tell of them each time.
+    """
+    total = total_of(study, line, event.released, event.sigma, clients)
+    try:
+        there, after = _stepped(line, parent, total)
+    except BrokenLink:
+        return None
+    weights = tuple(there.tolist())
+    if not np.isfinite(there).all():
+        return None
+    made = replace(parent, weights=weights, model=published(line.spec, weights), state=state_to_document(after))
+    if made.unreadable or out_of_range(made.model, line.spec) or spec_trouble(made.model, line.spec):
+        return None
+    return weights, made.state
+
+
+def refuse_broken(line: Line, parent: Version) -> None:
+    """Raise what keeps a line from any step at all, by taking one of zeros: before anything is read.
+
+    Raises:
+        BrokenLink: a link fails, or returns what cannot be used.
+        FedpingError: an extension is not here, or the state is that of other links.
+    """
+    _stepped(line, parent, Released(np.zeros(line.spec.m, np.int64), total_sigma_of(line), 1.0))
+
+
+def _stepped(line: Line, parent: Version, total: Released) -> tuple[Vector, States]:
+    key = bytes.fromhex(parent.digest)
+    return stepped(line, np.array(parent.weights), state_of(line, parent), total, key)
+
+
+def _of(line: Line) -> tuple[Privacy, Frame]:
+    assert line.privacy is not None
+    return line.privacy, frame_of(line.privacy, line.spec)
+
+
+def _following(study: Study, line: Line) -> list[Arm]:
+    return [arm for arm in study.arms if arm.line == line.name]
+
+
+def released_places(frame: Frame, arm: Arm) -> NDArray[np.bool_]:
+    """Return which numbers of an arm's sum are released, shape (m + 3,)."""
+    weights = (frame.group >= 0) & arm.submits
+    return np.concatenate([weights, np.ones(len(METRICS), np.bool_)])
+
+
+def _whole(clients: float) -> int:
+    return max(0, round(clients))
+
+
+def _summary(each: Told) -> ArmSummary:
+    clients = _whole(each.clients)
+    return ArmSummary(pings=clients, examples=clients, loss=each.loss, rank_selected=None)

@@ -1,0 +1,135 @@
+"""What is known of the rounds that a line has had: the last one, and how many ended in which way.
+
+A version's lineage tells only of rounds that made one. This note, beside the pings, is for those who watch the others:
+by it a study's health says that rounds fail, and why. No round decides anything by it: a round that was killed leaves
+none, of two at once one may not count, and where the landing folder can only be read, rounds leave none at all.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from fedping.protocol.clock import milliseconds_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.formats import with_format, without_format
+from fedping.protocol.landing import note_attempt, noted_attempt
+from fedping.protocol.location import Place
+
+FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
+"""How a round ends without a result: by a mistake or damage that somebody has to mend; by what may be otherwise in a
+minute; by its time limit; by a signal; by an error that nobody foresaw."""
+
+
+LONGEST_REASON = 1_000
+"""Characters of a failure's reason that are kept."""
+
+FAILED_IN_A_ROW = 3
+"""Rounds that fail one after the other before a failure that may be over by itself is a problem."""
+
+
+class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The failures of a line's rounds since the last round with a result.
+
+    Attributes:
+        since: when the first of them ended, ISO 8601 in UTC.
+        last: when the last of them ended.
+        times: the number of rounds that failed one after the other.
+        outcome: how the last one ended, one of :data:`FAILURES`.
+        why: its reason, in a sentence; empty if an older program noted it.
+        part: ``store`` or ``landing`` if something there is damaged or can't be written; else empty.
+    """
+
+    since: str
+    last: str
+    times: int = 1
+    outcome: str = "failed"
+    why: str = ""
+    part: Literal["", "store", "landing"] = ""
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether somebody has to act: the store or a landed file is at fault, or several rounds failed in a row."""
+        return bool(self.part) or self.times >= FAILED_IN_A_ROW
+
+
+class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last round of a line, and the numbers of all.
+
+    Attributes:
+        ended: when it ended, ISO 8601 in UTC; empty if there was none.
+        outcome: the status of its result, or one of :data:`FAILURES`.
+        seconds: how long it took.
+        update_bytes: the size of the updates that it used as encoded; 0 where it used none, and of private lines.
+        succeeded: when the last round ended that had a result, whichever; empty if none had.
+        ended_as: how many rounds had each outcome.
+        failing: the failures since the last round with a result; None without any. A round that a signal ended is none.
+    """
+
+    ended: str = ""
+    outcome: str = ""
+    seconds: float = 0.0
+    update_bytes: int = 0
+    succeeded: str = ""
+    ended_as: dict[str, int] = {}
+    failing: Failing | None = None
+
+    def followed_by(
+        self,
+        outcome: str,
+        ended: str,
+        seconds: float,
+        update_bytes: int = 0,
+        why: str = "",
+        part: Literal["", "store", "landing"] = "",
+    ) -> Attempt:
+        """Return the note after one more round; ``why`` and ``part`` are those of :class:`Failing`."""
+        failing = self.failing if outcome == "ended" else None
+        if outcome in FAILURES and outcome != "ended":
+            before = self.failing
+            failing = Failing(
+                since=before.since if before else ended,
+                last=ended,
+                times=before.times + 1 if before else 1,
+                outcome=outcome,
+                why=why[:LONGEST_REASON],
+                part=part,
+            )
+        return Attempt(
+            ended=ended,
+            outcome=outcome,
+            seconds=seconds,
+            update_bytes=update_bytes,
+            succeeded=self.succeeded if outcome in FAILURES else ended,
+            ended_as=self.ended_as | {outcome: self.ended_as.get(outcome, 0) + 1},
+            failing=failing,
+        )
+
+    def failing_since(self, newest: str) -> Failing | None:
+        """Return the failures, unless a version was published after the last of them; ``newest`` is when one was."""
+        failing = self.failing
+        if failing is None or (newest and milliseconds_of(newest) > milliseconds_of(failing.last)):
+            return None
+        return failing
+
+
+def last_attempt(landing: Place, store: str, study: str, line: str) -> Attempt:
+    """Return what is noted of a line of a store; an empty note if nothing is, or it cannot be read."""
+    data = noted_attempt(landing, store, study, line)
+    try:
+        if data is None:
+            return Attempt()
+        found = msgspec.json.decode(without_format(data, "the note of a round"), type=Attempt)
+        failing = (found.failing.since, found.failing.last) if found.failing else ()
+        for time in filter(None, (found.ended, found.succeeded, *failing)):
+            milliseconds_of(time)
+        return found
+    except (FedpingError, msgspec.MsgspecError, ValueError):
+        return Attempt()
+
+
+def keep_attempt(landing: Place, store: str, study: str, line: str, attempt: Attempt) -> None:
+    """Note how the last round of a line ended."""
+    note_attempt(landing, store, study, line, with_format(msgspec.json.encode(attempt)))
