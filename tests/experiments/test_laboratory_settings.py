@@ -9,6 +9,7 @@ import pytest
 
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
 from fedping.experiments.laboratory.settings.merging import assignments, axis, laid_over, merged, nested, with_grid
+from fedping.protocol import validation_messages
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import GradientDescent, RProp
 from fedping.protocol.training import LocalSteps, OneGradient

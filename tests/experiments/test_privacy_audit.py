@@ -14,7 +14,7 @@ from fedping.main import main
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy import sampling_key
-from fedping.server_jobs.round import private_sums
+from fedping.server_jobs.round import ping_filter, private_sums
 from tests.support.private import private_study
 
 RUNS = 1000

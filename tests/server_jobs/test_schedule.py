@@ -19,6 +19,7 @@ from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.round import wait_for_clients
 from fedping.server_jobs.round_status import Attempt, last_attempt
 from fedping.server_jobs.schedule import (
     DAY,

@@ -13,6 +13,7 @@ from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import landed_files, partition, rewrite
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Study
+from fedping.server_jobs import participants
 from fedping.server_jobs.participants import evaluations, roll_of
 from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
