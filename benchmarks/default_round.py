@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.aggregation import PINGS_A_CLIENT, WHEN, M, opened_folder, study_of
 from benchmarks.landing_data import Traffic, land
 from fedping.model_store.store import open_store
-from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.landing import partition
 from fedping.protocol.study import Study, protected
 from fedping.server_jobs.optimize import first_versions
@@ -56,7 +56,7 @@ def landed(where: Path, pings: int, iteration: int, seed: int) -> Path:
     folder = partition(landing, "benchmark", "main", iteration)
     if not folder.is_dir():
         clients = max(1, pings // PINGS_A_CLIENT)
-        dealt = dealt_by_hash(protected(study_of(M)))
+        dealt = hash_assignment(protected(study_of(M)))
         land(folder, Traffic(pings=pings, clients=clients, m=M, model_version=iteration, dealt=dealt), seed)
     return landing
 

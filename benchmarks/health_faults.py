@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, STUDY, make_store
 from tests.support.ingest_server import IngestServer, open_files
@@ -85,7 +85,7 @@ class Running:
 
     def findings(self) -> list[tuple[str, str, str]]:
         """Return the name, severity and sentence of each finding about the study."""
-        _, health = StudyWatch(self.places).study(STUDY, ingest_of(self.places))
+        _, health = StudyMonitor(self.places).study(STUDY, ingest_snapshot(self.places))
         return [(one.name, one.severity, one.sentence) for one in health.findings]
 
     def heartbeat(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.encodings.dense import dense_payloads
-from fedping.protocol.enrolment import Dealt
+from fedping.protocol.enrolment import Assignment
 from fedping.protocol.landing import write_landed
 from fedping.protocol.ping import NOTHING_SELECTED
 
@@ -38,7 +38,7 @@ class Traffic:
     duplicates: float = 0.01
     unselected: float = 0.1
     model_version: int = 0
-    dealt: Dealt | None = None
+    dealt: Assignment | None = None
 
 
 def land(folder: Path, traffic: Traffic, seed: int, rows_per_file: int = 100_000) -> list[Path]:

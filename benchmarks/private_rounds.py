@@ -117,9 +117,9 @@ def land(where: Path, study: Study, clients: int, seed: int, sent: Sent | None =
 
     ``sent`` makes the payloads of the tag `shared`; without it, vectors travel as they are.
     """
-    from fedping.protocol.enrolment import dealt_by_hash
+    from fedping.protocol.enrolment import hash_assignment
 
-    rng, dealt = np.random.default_rng(seed), dealt_by_hash(study)
+    rng, dealt = np.random.default_rng(seed), hash_assignment(study)
     assert dealt is not None
     for number, n in enumerate([clients // FILES] * FILES):
         ids = np.frombuffer(rng.bytes(16 * n), np.uint8).reshape(n, 16)

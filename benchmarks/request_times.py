@@ -33,7 +33,7 @@ from fedping.server_jobs.ingest.edge import asgi as edge
 from fedping.server_jobs.ingest.edge.application import Edge
 from fedping.server_jobs.ingest.edge.asgi import Front, environ_of
 from fedping.server_jobs.ingest.edge.services import Services
-from fedping.server_jobs.ingest.edge.submit import answered
+from fedping.server_jobs.ingest.edge.submit import run_steps
 from fedping.server_jobs.ingest.latencies import Stopwatch
 from fedping.server_jobs.ingest.processes.worker import calm_collector, services_for
 from fedping.server_jobs.ingest.settings import IngestSettings
@@ -61,7 +61,7 @@ class Untimed(Front):
         environ = environ_of(scope)
         assert self._is_submitted(environ)
         steps = self.application.submit.steps(environ)
-        answer = (await answered(steps, partial(self._done, protocol, _NONE))).response()
+        answer = (await run_steps(steps, partial(self._done, protocol, _NONE))).response()
         with contextlib.suppress(ProtocolClosed):
             protocol.response_bytes(
                 answer.status, [(name.lower(), value) for name, value in answer.headers], answer.body

@@ -20,7 +20,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.settings import LEAST_TOKEN, LOOPBACK, DashboardSettings
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.listener import SAFE_METHODS, asked_by_another_site
+from fedping.server_jobs.listener import SAFE_METHODS, is_cross_site
 
 PLOT_STYLE = """:where(.plot) {
   --plot-background: white;
@@ -102,7 +102,7 @@ def check_origin(request: Request) -> None:
     Raises:
         Refused: the request comes from another site.
     """
-    if asked_by_another_site(request):
+    if is_cross_site(request):
         reads = request.method in SAFE_METHODS
         asked = (
             "this page; open the dashboard directly"

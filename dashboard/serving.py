@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedping.dashboard.settings import DashboardSettings
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from fedping.server_jobs.listener import CannotStart, check_port
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def serve(settings: DashboardSettings, parent: int | None = None, ready: Callabl
         ready: called by the process that answers once it can, also by a replacement for one that died.
     """
     if parent is not None:
-        die_with_parent(parent)
+        exit_with_parent(parent)
         os.setpgrp()
     from granian.constants import HTTPModes, Interfaces, Loops
     from granian.log import LogLevels
@@ -83,7 +83,7 @@ def serve(settings: DashboardSettings, parent: int | None = None, ready: Callabl
 
 
 def _worker(settings: DashboardSettings, parent: int, ready: Callable[[], None]) -> Flask:
-    die_with_parent(parent)
+    exit_with_parent(parent)
     os.nice(NICENESS)
     from fedping.dashboard.application import create_application
 

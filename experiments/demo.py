@@ -26,7 +26,7 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import is_landing
-from fedping.protocol.location import Bucket, Place, below
+from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key
@@ -157,8 +157,8 @@ def running_demo(
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
     """
     store_path, landing, log = (
-        below(settings.place, "store"),
-        below(settings.place, "landing"),
+        child(settings.place, "store"),
+        child(settings.place, "landing"),
         settings.out / "ingest.log",
     )
     store = open_store(store_path, create=True)

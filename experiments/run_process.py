@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.experiments.run_folder import write_document
-from fedping.server_jobs.ingest.processes.process_lock import bound
+from fedping.server_jobs.ingest.processes.process_lock import child_command
 
 LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
 STDOUT, STDERR = "stdout", "stderr"
@@ -148,7 +148,7 @@ def keep(task: Task) -> None:
     write_document(folder / PROCESS, Process(keeper, datetime.now(UTC)))
     with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
         command = subprocess.Popen(
-            bound(task.command, task.nice),
+            child_command(task.command, task.nice),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -18,7 +18,7 @@ import requests
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import VARIABLE
-from fedping.server_jobs.ingest.processes.process_lock import bound
+from fedping.server_jobs.ingest.processes.process_lock import child_command
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -44,7 +44,7 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
     """
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            bound([sys.executable, "-m", "fedping", *command]),
+            child_command([sys.executable, "-m", "fedping", *command]),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), VARIABLE: "text"},
             stdin=subprocess.DEVNULL,
             stdout=said,

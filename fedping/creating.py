@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fedping.error_text import parameters_in_place_of_options
+from fedping.error_text import python_names
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
@@ -41,7 +41,7 @@ def create_study(study: str | Path | Study, store: str | Path = "store", *, own_
     from fedping.model_store.store import open_store
     from fedping.server_jobs.optimize import first_versions
 
-    with parameters_in_place_of_options(store="'store'", own_model="'own_models'"):
+    with python_names(store="'store'", own_model="'own_models'"):
         place = place_of(store)
         written = study if isinstance(study, Study) else study_as_written(Path(study))
         made, told = ready(new_study(written), own_models, place)
@@ -117,10 +117,10 @@ def _check_room(study: Study) -> None:
     """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no room for one in each shard."""
     if study.shards == SHARDS:
         return
-    from fedping.server_jobs.round.accumulator import accumulator_for, room_in
+    from fedping.server_jobs.round.accumulator import accumulator_for, partial_size
 
     for line in study.lines:
-        room_in(accumulator_for(line), line, study.shards)
+        partial_size(accumulator_for(line), line, study.shards)
 
 
 def _with_noise(study: Study, store: Place | None, on_noise: Callable[[], None]) -> Study:

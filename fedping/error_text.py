@@ -10,7 +10,7 @@ from fedping.protocol.errors import FedpingError
 
 
 @contextmanager
-def parameters_in_place_of_options(**names: str) -> Iterator[None]:
+def python_names(**names: str) -> Iterator[None]:
     """Let errors that are raised within name parameters, as ``out="folder"`` says of ``--out``."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.error_text import parameters_in_place_of_options
+from fedping.error_text import python_names
 from fedping.experiments.laboratory.comparing import Comparison, chosen, compared
 from fedping.experiments.laboratory.pool import Progress
 from fedping.experiments.laboratory.results import Summary, read_summary, read_units
@@ -273,7 +273,7 @@ _PARAMETERS = {"out": "'folder'", "jobs": "'jobs'", "replace": "replace=True", "
 def _told_in_python(who: str) -> Iterator[None]:
     """Have errors name the package that is missing for ``who``, and parameters where they name options."""
     try:
-        with parameters_in_place_of_options(**_PARAMETERS):
+        with python_names(**_PARAMETERS):
             yield
     except ModuleNotFoundError as error:
         missing = missing_package(error, who, "laboratory")

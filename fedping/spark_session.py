@@ -22,7 +22,7 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 
 
 @contextmanager
-def counting_session(name: str, master: str | None) -> Iterator[SparkSession]:
+def analysis_session(name: str, master: str | None) -> Iterator[SparkSession]:
     """Start Spark to count with, and stop it.
 
     Spark's own log is off, stack traces and all: what fails is raised, and told by us in a sentence.

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.error_text import parameters_in_place_of_options
+from fedping.error_text import python_names
 from fedping.model_store.store import ModelStore
 from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
@@ -103,7 +103,7 @@ def open_store(path: str | Path) -> Store:
     Raises:
         StoreError: there is no store.
     """
-    with parameters_in_place_of_options(store="'path'"):
+    with python_names(store="'path'"):
         place = place_of(path)
         return Store(place, open_model_store(place))
 

@@ -426,7 +426,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
 
 
 def _started(settings: ServeSettings, parent: int) -> Service:
-    from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+    from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 
-    die_with_parent(parent)
+    exit_with_parent(parent)
     return Service(settings)

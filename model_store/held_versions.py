@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fedping.model_store.rollback import repeated
 from fedping.model_store.store import ModelStore
-from fedping.model_store.version import Decision, StageSeen, Version, Watch
+from fedping.model_store.version import Decision, GuardState, StageState, Version
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Stage
 
@@ -44,7 +44,7 @@ def discard(store: ModelStore, study: str, line: str, *, created: str, code_vers
     """
     held, head = _held(store, study, line), store.head(study, line)
     if held.staged:
-        watch = Watch(decision="discarded", stage=held.staged)
+        watch = GuardState(decision="discarded", stage=held.staged)
         instead = store.intend(withdrawal(head, held, watch, created=created, code_version=code_version))
         store.publish(instead)
         return instead
@@ -54,7 +54,7 @@ def discard(store: ModelStore, study: str, line: str, *, created: str, code_vers
     return instead
 
 
-def promote(store: ModelStore, held: Version, seen: StageSeen, *, created: str, stale: int, until_ms: int) -> Version:
+def promote(store: ModelStore, held: Version, seen: StageState, *, created: str, stale: int, until_ms: int) -> Version:
     """Publish a staged version to everybody for what its stage has shown, and return it.
 
     Args:
@@ -69,7 +69,7 @@ def promote(store: ModelStore, held: Version, seen: StageSeen, *, created: str, 
         VersionConflict: another version was published in the meantime; nothing was.
     """
     counts = {**held.lineage.counts, "stale": held.lineage.counts.get("stale", 0) + stale}
-    guard = replace(held.lineage.guard or Watch(), decision="promoted", stage=seen)
+    guard = replace(held.lineage.guard or GuardState(), decision="promoted", stage=seen)
     lineage = replace(held.lineage, counts=counts, window_end_ms=until_ms, guard=guard)
     made = replace(held, created=created, lineage=lineage)
     store.publish(made)
@@ -77,7 +77,7 @@ def promote(store: ModelStore, held: Version, seen: StageSeen, *, created: str, 
 
 
 def withdrawal(
-    head: Version, held: Version, decided: Watch, *, created: str, code_version: str, until: int | None = None
+    head: Version, held: Version, decided: GuardState, *, created: str, code_version: str, until: int | None = None
 ) -> Version:
     """Return the version that repeats the newest one after the number of a staged one, which is given up; pure.
 
@@ -111,16 +111,16 @@ def withdrawal(
 
 def with_stage(version: Version, stage: Stage) -> Version:
     """Return a version as it is held while a share of the clients tries it; pure."""
-    guard = replace(version.lineage.guard or Watch(), stage=StageSeen(share=stage.share))
+    guard = replace(version.lineage.guard or GuardState(), stage=StageState(share=stage.share))
     return replace(version, lineage=replace(version.lineage, guard=guard))
 
 
-def staged_in_words(iteration: int, share: float) -> str:
+def describe_staged(iteration: int, share: float) -> str:
     """Return that a version is staged, as a part of a sentence."""
     return f"version {iteration} is staged to {100 * share:g} % of clients"
 
 
-def still_missing(stage: Stage, seen: StageSeen) -> str:
+def describe_missing(stage: Stage, seen: StageState) -> str:
     """Return who is still to be heard, in words; empty if enough have been."""
     tried, stayed = (0 if side is None else side.clients for side in (seen.tried, seen.stayed))
     short: Iterable[str] = (
@@ -134,7 +134,7 @@ def still_missing(stage: Stage, seen: StageSeen) -> str:
 def rolled_back(target: Version, head: Version, why: str, *, created: str, code_version: str) -> Version:
     """Return the version after ``head`` that repeats ``target`` because the guard rolls the line back; pure."""
     again = repeated(target, head, created=created, code_version=code_version)
-    return replace(again, lineage=replace(again.lineage, guard=_told(again, Watch(alarms=(why,)), "rolled_back")))
+    return replace(again, lineage=replace(again.lineage, guard=_told(again, GuardState(alarms=(why,)), "rolled_back")))
 
 
 def with_decision(version: Version, again: Version) -> Version:
@@ -148,9 +148,9 @@ def with_decision(version: Version, again: Version) -> Version:
     return replace(again, lineage=replace(again.lineage, guard=told, window_end_ms=window))
 
 
-def _told(version: Version, reasons: Watch | None, decision: Decision) -> Watch:
+def _told(version: Version, reasons: GuardState | None, decision: Decision) -> GuardState:
     """Return what a version's guard has seen, with a decision and its reasons."""
-    seen = version.lineage.guard or Watch()
+    seen = version.lineage.guard or GuardState()
     return replace(seen, alarms=reasons.alarms if reasons else (), decision=decision)
 
 

@@ -28,7 +28,7 @@ from fedping.protocol.sharing.exchange import Request, digest_of_signed, read_si
 _DIGEST_BYTES = 32
 
 
-class Asked(Struct, frozen=True, kw_only=True, dict=True):
+class HelperRequest(Struct, frozen=True, kw_only=True, dict=True):
     """A request, and what takes to finish the round once it is answered.
 
     Attributes:
@@ -58,7 +58,7 @@ class Asked(Struct, frozen=True, kw_only=True, dict=True):
         return digest_of_signed(self.request)
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class PendingRequest(Struct, frozen=True, kw_only=True):
     """Since when a line waits for its helper, ISO 8601 in UTC, and for what, as part of a sentence.
 
     ``for_good`` says that no answer can come any more, and somebody has to decide.
@@ -70,7 +70,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedOf:
+class StoredRequest:
     """What the helper of one line is asked for; ``where`` names the store in messages."""
 
     blobs: Blobs
@@ -78,7 +78,7 @@ class AskedOf:
     study: str
     line: str
 
-    def open(self, head: Version) -> Asked | None:
+    def open(self, head: Version) -> HelperRequest | None:
         """Return the request on the newest version that is not answered yet; None if there is none.
 
         Raises:
@@ -86,7 +86,7 @@ class AskedOf:
         """
         return self._read(self._key(head.iteration, "msgpack"), head)
 
-    def aside(self, head: Version) -> Asked | None:
+    def aside(self, head: Version) -> HelperRequest | None:
         """Return the last request on the newest version that was put aside; None if there is none.
 
         Raises:
@@ -94,7 +94,7 @@ class AskedOf:
         """
         return self._read(self._key(head.iteration, "aside.msgpack"), head)
 
-    def keep(self, asked: Asked, head: Version) -> Asked:
+    def keep(self, asked: HelperRequest, head: Version) -> HelperRequest:
         """Keep a request before anybody is asked; the first stays. Return the one that does."""
         key, data = self._key(asked.version, "msgpack"), _sealed(asked)
         if not self.blobs.create(key, data):
@@ -103,37 +103,37 @@ class AskedOf:
             self.blobs.replace(key, data)  # one of another version of this number, which can never be published
         return asked
 
-    def sign_again(self, asked: Asked, request: bytes) -> Asked:
+    def sign_again(self, asked: HelperRequest, request: bytes) -> HelperRequest:
         """Keep the same request as another key has signed it, and return it."""
         again = msgspec.structs.replace(asked, request=request)
         self.blobs.replace(self._key(asked.version, "msgpack"), _sealed(again))
         return again
 
-    def file_of(self, asked: Asked) -> str:
+    def file_of(self, asked: HelperRequest) -> str:
         """Return where the request lies as a file for the helper, having put it there."""
         key = self._key(asked.version, "request")
         if self.blobs.read(key) != asked.request:
             self.blobs.replace(key, asked.request)
         return f"{self.where}/{key}"
 
-    def put_aside(self, asked: Asked) -> None:
+    def put_aside(self, asked: HelperRequest) -> None:
         """Put a request aside, so that the next round makes another."""
         self.blobs.replace(self._key(asked.version, "aside.msgpack"), _sealed(asked))
         for ending in ("request", "msgpack"):
             self.blobs.delete(self._key(asked.version, ending))
 
-    def tell(self, version: int, waiting: Waiting | None) -> None:
+    def tell(self, version: int, waiting: PendingRequest | None) -> None:
         """Keep what a round waits for, for those who ask; None if it does not wait for the helper."""
         if waiting is None:
             self.blobs.delete(self._key(version, "json"))
             return
         self.blobs.replace(self._key(version, "json"), msgspec.json.encode(waiting))
 
-    def told(self, version: int) -> Waiting | None:
+    def told(self, version: int) -> PendingRequest | None:
         """Return what the last round on a version waits for; None if it does not, or that cannot be read."""
         try:
             data = self.blobs.read(self._key(version, "json"))
-            return None if data is None else msgspec.json.decode(data, type=Waiting)
+            return None if data is None else msgspec.json.decode(data, type=PendingRequest)
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
@@ -160,7 +160,7 @@ class AskedOf:
     def _key(self, version: int, ending: str) -> str:
         return f"{self._folder}/{version}.{ending}"
 
-    def _read(self, key: str, head: Version) -> Asked | None:
+    def _read(self, key: str, head: Version) -> HelperRequest | None:
         """Return what is kept if it is on this very version, None if there is none."""
         if (data := self.blobs.read(key)) is None:
             return None
@@ -176,7 +176,7 @@ class AskedOf:
         return found if here == (self.study, self.line, head.iteration, head.digest) else None
 
 
-def _sealed(asked: Asked) -> bytes:
+def _sealed(asked: HelperRequest) -> bytes:
     body = msgspec.msgpack.encode(asked)
     return sha256(body).digest() + body
 
@@ -186,9 +186,9 @@ def is_whole_request(data: bytes) -> bool:
     return sha256(memoryview(data)[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]
 
 
-def _unsealed(data: bytes) -> Asked:
+def _unsealed(data: bytes) -> HelperRequest:
     if not is_whole_request(data):
         raise ValueError("it is not what its digest says")
-    found = msgspec.msgpack.decode(memoryview(data)[_DIGEST_BYTES:], type=Asked)
+    found = msgspec.msgpack.decode(memoryview(data)[_DIGEST_BYTES:], type=HelperRequest)
     assert found.read  # or it is none
     return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedping.model_store.blobs import LARGEST_BLOB, Sight, is_key
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.location import Bucket, below
+from fedping.protocol.location import Bucket, child
 from fedping.protocol.object_store import (
     BROKEN_ANSWERS,
     BROKEN_PUTS,
@@ -50,7 +50,7 @@ class ObjectBlobs:
     def create(self, key: str, data: bytes) -> bool:
         """See :meth:`Blobs.create`."""
         writer = secrets.token_hex(16)
-        with told("write", below(self.place, key)):
+        with told("write", child(self.place, key)):
             return again(lambda: self._created(key, data, writer), BROKEN_PUTS)
 
     def _created(self, key: str, data: bytes, writer: str) -> bool:
@@ -80,7 +80,7 @@ class ObjectBlobs:
         import obstore
 
         # In one request, as versions are: parts of an upload that was killed stay, are paid for and are seen by nobody.
-        with told("write", below(self.place, key)):
+        with told("write", child(self.place, key)):
             heeding(
                 lambda: obstore.put(
                     self._objects, key, data, mode="overwrite", attributes=_attributes(key), use_multipart=False
@@ -91,7 +91,7 @@ class ObjectBlobs:
         """See :meth:`Blobs.read`."""
         if not is_key(key):
             return None
-        with told("read", below(self.place, key)):
+        with told("read", child(self.place, key)):
             return again(lambda: self._read(key), BROKEN_ANSWERS)
 
     def _read(self, key: str) -> bytes | None:
@@ -115,7 +115,7 @@ class ObjectBlobs:
 
         if not is_key(key):
             return None
-        with told("look at", below(self.place, key)):
+        with told("look at", child(self.place, key)):
             try:
                 found = heeding(lambda: obstore.head(self._objects, key))
             except FileNotFoundError as error:
@@ -130,7 +130,7 @@ class ObjectBlobs:
 
         if folder and not is_key(folder):
             return []
-        with told("list", below(self.place, folder) if folder else self.place):
+        with told("list", child(self.place, folder) if folder else self.place):
             found = again(
                 lambda: heeding(lambda: obstore.list_with_delimiter(self._objects, folder or None)), BROKEN_ANSWERS
             )
@@ -143,7 +143,7 @@ class ObjectBlobs:
         """See :meth:`Blobs.delete`."""
         import obstore
 
-        with told("delete", below(self.place, key)), suppress(FileNotFoundError):
+        with told("delete", child(self.place, key)), suppress(FileNotFoundError):
             heeding(lambda: obstore.delete(self._objects, key))
 
     def check_writing(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from fedping.model_store.chain import LARGEST_NUMBER
 from fedping.model_store.store import ModelStore, lost
-from fedping.model_store.version import Lineage, Version, Watch
+from fedping.model_store.version import GuardState, Lineage, Version
 from fedping.protocol.errors import InvalidSettings
 
 
@@ -70,9 +70,9 @@ def repeated(
     )
 
 
-def _remembered(guard: Watch | None) -> Watch | None:
+def _remembered(guard: GuardState | None) -> GuardState | None:
     """Return what the rounds to come are compared with: all figures that the guard has seen, and no alarm of before."""
-    return None if guard is None else Watch(figures=guard.figures)
+    return None if guard is None else GuardState(figures=guard.figures)
 
 
 def continue_at(

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from fedping.model_store.blobs import Blobs, LocalBlobs, Sight
 from fedping.model_store.chain import Chain, number_in, readable, runs
 from fedping.model_store.checksum import is_whole, sealed, unsealed
-from fedping.model_store.helper_requests import AskedOf
+from fedping.model_store.helper_requests import StoredRequest
 from fedping.model_store.history import Entry, HistoryOf, Kind, Standing
 from fedping.model_store.version import (
     NEWEST_FORMAT,
@@ -49,7 +49,7 @@ from fedping.model_store.version import (
     Outcome,
     PublicPart,
     Sources,
-    StageSeen,
+    StageState,
     Version,
     staged_by,
 )
@@ -59,7 +59,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
 from fedping.protocol.location import Bucket, Place
-from fedping.protocol.model import Staged, UnfitModel, document_trouble
+from fedping.protocol.model import Staged, UnfitModel, validate_document
 from fedping.protocol.sharing.offer import Offer, Terms
 from fedping.protocol.sharing.sealing import sealer
 from fedping.protocol.sharing.terms import agreed
@@ -747,23 +747,23 @@ class ModelStore:
             ) from error
         return version if (version.parent, version.parent_digest) == (head.iteration, head.digest) else None
 
-    def note_heard(self, version: Version, seen: StageSeen) -> None:
+    def note_heard(self, version: Version, seen: StageState) -> None:
         """Keep what the last round has heard of the stage of a version, for those who ask."""
         key = _heard_key(version.study, version.line, version.iteration)
         self.blobs.replace(key, sealed(msgspec.json.encode(seen)))
 
-    def heard(self, study: str, line: str, iteration: int) -> StageSeen | None:
+    def heard(self, study: str, line: str, iteration: int) -> StageState | None:
         """Return what the last round has heard of a stage; None if none has looked, or it cannot be read."""
         key = _heard_key(study, line, iteration)
         try:
             data = self._read(key)
-            return None if data is None else msgspec.json.decode(unsealed(data), type=StageSeen)
+            return None if data is None else msgspec.json.decode(unsealed(data), type=StageState)
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def asked(self, study: str, line: str) -> AskedOf:
+    def asked(self, study: str, line: str) -> StoredRequest:
         """Return what the helper of a line of shares is asked for."""
-        return AskedOf(self.blobs, self.where, study, line)
+        return StoredRequest(self.blobs, self.where, study, line)
 
     def staged_after(self, study: str, line: str, newest: int) -> Staged | None:
         """Return which version a share of the clients is to take instead of the newest; None if there is none.
@@ -897,7 +897,7 @@ class ModelStore:
 
     def _refuse_unfit(self, version: Version, data: bytes, line: Line) -> None:
         public = msgspec.json.encode(msgspec.json.decode(data, type=PublicPart))
-        trouble = document_trouble(public, version.model, line.spec)
+        trouble = validate_document(public, version.model, line.spec)
         if trouble is None and (where := version.unreadable):
             trouble = f"its {where} is no number that can be written"
         if trouble:

@@ -87,7 +87,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
     capped: int | None = None
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class ClientSketch(Struct, frozen=True, kw_only=True):
     """Which clients have sent usable updates so far, as a sketch of fixed size that can only tell about how many.
 
     ``registers`` are written by `fedping.server_jobs.round.new_clients`; ``salt``, 16 bytes in hexadecimal, is drawn in
@@ -159,7 +159,7 @@ class Heard(Struct, frozen=True, kw_only=True):
     arms: dict[str, ArmSummary] = {}
 
 
-class StageSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stage: the share of the clients that got the version first, and what was ``tried`` and ``stayed`` with.
 
     ``tried`` are those of the share with pings of the staged version, ``stayed`` the others with pings of the version
@@ -171,7 +171,7 @@ class StageSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stayed: Heard | None = None
 
 
-class Watch(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a line's guard has seen (`fedping.protocol.guard`).
 
     ``figures`` are those of the last rounds by name, the oldest first, this one's last; ``alarms`` is a sentence for
@@ -187,7 +187,7 @@ class Watch(Struct, frozen=True, kw_only=True, omit_defaults=True):
     alarms: tuple[str, ...] = ()
     decision: Decision = ""
     beyond: int = 0
-    stage: StageSeen | None = None
+    stage: StageState | None = None
 
     @property
     def gives_up(self) -> bool:
@@ -312,9 +312,9 @@ class Lineage(Struct, frozen=True, kw_only=True):
     aggregate: Aggregate | None = None
     window_end_ms: int = 0
     restored: int | None = None
-    guard: Watch | None = None
+    guard: GuardState | None = None
     stopped: bool = False
-    known: Known | None = None
+    known: ClientSketch | None = None
     privacy: PrivacyEvent | None = None
     settings: int = 0
     shards: int = SHARDS
@@ -348,7 +348,7 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
         return digest_of(self)
 
     @property
-    def staged(self) -> StageSeen | None:
+    def staged(self) -> StageState | None:
         """Its stage, if it is held for that alone."""
         return staged_by(self.lineage.guard)
 
@@ -368,7 +368,7 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
         return None
 
 
-def staged_by(guard: Watch | None) -> StageSeen | None:
+def staged_by(guard: GuardState | None) -> StageState | None:
     """Return the stage of a held version that nothing else holds; None if there is none."""
     return guard.stage if guard is not None and not guard.alarms and not guard.decision else None
 
@@ -404,7 +404,7 @@ class Link(Struct, frozen=True, kw_only=True):
 class GuardPart(Struct, frozen=True, kw_only=True):
     """The part of a lineage that its guard has seen."""
 
-    guard: Watch | None = None
+    guard: GuardState | None = None
 
 
 class HeldPart(Link, frozen=True, kw_only=True):
@@ -438,7 +438,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     arms: dict[str, ArmSummary] = {}
     aggregate: Counted | None = None
-    guard: Watch | None = None
+    guard: GuardState | None = None
     restored: int | None = None
     stopped: bool = False
     privacy: Charge | None = None

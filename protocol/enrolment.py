@@ -31,7 +31,7 @@ _BYTES = _BITS // 8
 _WHOLE = float(2**_BITS)
 
 
-def position(study: str, client_id: str) -> float:
+def hash_fraction(study: str, client_id: str) -> float:
     """Return where a client falls in [0, 1): the first 48 bits of SHA-256(study, newline, client id) as a fraction.
 
     The study's name is part of the hash, so that the arms of two studies are independent of each other.
@@ -48,7 +48,7 @@ def staged_for(study: str, line: str, iteration: int, share: float, client_id: s
     return _fraction(f"{study}\n{line}\n{iteration}\n{client_id}") < share
 
 
-def takes_part(study: str, line: str, iteration: int, share: float, client_id: str) -> bool:
+def is_selected(study: str, line: str, iteration: int, share: float, client_id: str) -> bool:
     """Return whether a client has drawn a version to send an update of: as a rule that share of them has.
 
     By the first 48 bits of SHA-256("turn", newline, study, newline, line, newline, number, newline, client id). So it
@@ -63,14 +63,14 @@ def _fraction(text: str) -> float:
 
 def enrol(study: Study | PublicStudy, client_id: str) -> Arm | None:
     """Return the arm of a client, or None if it falls into no part of any arm and is not enrolled."""
-    where = position(study.name, client_id)
-    for place, end in parts_of(study):
+    where = hash_fraction(study.name, client_id)
+    for place, end in arm_intervals(study):
         if where < end:
             return None if place < 0 else study.arms[place]
     return None
 
 
-def parts_of(study: Study | PublicStudy) -> tuple[tuple[int, float], ...]:
+def arm_intervals(study: Study | PublicStudy) -> tuple[tuple[int, float], ...]:
     """Return the parts of [0, 1) in their order: the place of its arm among all, -1 for none, and where it ends."""
     if not study.pieces:
         return tuple(enumerate(accumulate(arm.share for arm in study.arms)))
@@ -79,7 +79,7 @@ def parts_of(study: Study | PublicStudy) -> tuple[tuple[int, float], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class Assignment:
     """The arms of a study as ids are dealt to them.
 
     Attributes:
@@ -120,12 +120,12 @@ class Dealt:
         return places
 
 
-def dealt_by_hash(study: Study) -> Dealt | None:
+def hash_assignment(study: Study) -> Assignment | None:
     """Return how ids are dealt to the arms of a study; None if that is not what decides, so that pings are believed."""
     if study.enrolment != "hash":
         return None
-    of, ends = zip(*parts_of(study), strict=True)
-    return Dealt(study.name, tuple(arm.name for arm in study.arms), of, ends, tuple(map(_beyond, ends)))
+    of, ends = zip(*arm_intervals(study), strict=True)
+    return Assignment(study.name, tuple(arm.name for arm in study.arms), of, ends, tuple(map(_beyond, ends)))
 
 
 def _beyond(end: float) -> bytes:

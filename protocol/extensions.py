@@ -235,7 +235,7 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
     return extension
 
 
-def found(kind: Kind, name: str) -> Extension | None:
+def registered(kind: Kind, name: str) -> Extension | None:
     """Return the extension of this name; if it is not known yet, import those that are installed first.
 
     Raises:
@@ -271,7 +271,7 @@ def recorded(kind: Kind, name: str, code: str) -> Extension:
         InvalidSettings: it is not there.
         OtherCode: its code is another.
     """
-    extension = found(kind, name)
+    extension = registered(kind, name)
     if extension is None:
         raise InvalidSettings(f"{_named_in_words(kind, name)} is an extension that is not here; {TO_LOAD}")
     if code and not extension.is_recorded_as(code):
@@ -580,7 +580,7 @@ def _with_own(raw: Any, info: msgspec.inspect.Type, place: tuple[str, ...]) -> A
 
 
 def _own(raw: Mapping[str, Any], name: str, struct: msgspec.inspect.StructType, place: tuple[str, ...]) -> Any:
-    extension = found(kind_of(struct), name)
+    extension = registered(kind_of(struct), name)
     if extension is None:
         return raw  # which is refused, with the names that there are
     tag = str(struct.tag_field)

@@ -13,7 +13,7 @@ SETTLED_NS = 2_000_000_000
 """Two changes that are further apart than this have different times, also where a file system keeps whole seconds."""
 
 
-def sight(path: Path) -> Sight:
+def file_stamp(path: Path) -> Sight:
     """Return what a file looks like from outside."""
     try:
         found = path.stat()
@@ -22,7 +22,7 @@ def sight(path: Path) -> Sight:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def settled(changed: int, now: int | None = None) -> bool:
+def is_settled(changed: int, now: int | None = None) -> bool:
     """Return whether a further change would show: what has just changed may change again with the same time.
 
     Args:

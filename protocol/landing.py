@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import format_of, refuse_newer
-from fedping.protocol.location import P, Place, above, below, name_of
+from fedping.protocol.location import P, Place, base_name, child, parent
 from fedping.protocol.storage import Bytes, Opened, ShortFile, storage_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def is_landing(landing: Place) -> bool:
     """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
     storage = storage_of(landing)
     # a look at the mark is one request, and at the folder two
-    return (storage.far and storage.exists(below(landing, MARK))) or storage.exists(landing)
+    return (storage.far and storage.exists(child(landing, MARK))) or storage.exists(landing)
 
 
 def check_landing(landing: Place) -> None:
@@ -100,17 +100,17 @@ def mark_landing(landing: Place) -> None:
     Raises:
         StorageAway: nothing can be written there.
     """
-    storage_of(landing).write(below(landing, MARK), [b""])
+    storage_of(landing).write(child(landing, MARK), [b""])
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
     """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
-    return below(line_folder(landing, study, line), f"iteration={iteration}")
+    return child(line_folder(landing, study, line), f"iteration={iteration}")
 
 
 def line_folder(landing: P, study: str, line: str | None) -> P:
     """Return the folder of all the pings of a line."""
-    return below(landing, f"study={study}/line={line or NO_LINE}")
+    return child(landing, f"study={study}/line={line or NO_LINE}")
 
 
 def studies_landed(landing: Place) -> list[str]:
@@ -120,7 +120,7 @@ def studies_landed(landing: Place) -> list[str]:
 
 def lines_landed(landing: Place, study: str) -> list[str]:
     """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
-    return _values(below(landing, f"study={study}"), "line")
+    return _values(child(landing, f"study={study}"), "line")
 
 
 def _values(folder: Place, of: str) -> list[str]:
@@ -155,7 +155,7 @@ def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, li
     folder = line_folder(landing, study, line)
     found = storage_of(landing).tree(folder)
     named = [(number, way) for way in found if (number := _iteration(way)) is not None]
-    by_iteration = {number: _landed(below(folder, way), found[way]) for number, way in sorted(named)}
+    by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
     return {number: files for number, files in by_iteration.items() if files}
 
 
@@ -163,7 +163,7 @@ def all_landed(landing: P, since_ms: int = 0) -> list[P]:
     """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
     found = storage_of(landing).tree(landing, since_ms)
     ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
-    files = [file for way in ways for file in _landed(below(landing, way), found[way])]
+    files = [file for way in ways for file in _landed(child(landing, way), found[way])]
     return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
 
 
@@ -186,7 +186,7 @@ def _is_partition(way: str) -> bool:
 
 
 def _landed(folder: P, names: Sequence[str]) -> list[P]:
-    return [below(folder, name) for name in sorted(names) if name.endswith(".parquet") and name[0] not in "._"]
+    return [child(folder, name) for name in sorted(names) if name.endswith(".parquet") and name[0] not in "._"]
 
 
 def changed(folder: Place, now_ns: int | None = None) -> int | None:
@@ -199,7 +199,7 @@ def changed(folder: Place, now_ns: int | None = None) -> int | None:
 
 def study_of(file: Place) -> str:
     """Return the study whose pings a landed file has."""
-    return name_of(above(above(above(file)))).removeprefix("study=")
+    return base_name(parent(parent(parent(file)))).removeprefix("study=")
 
 
 def size_of(file: Place) -> int:
@@ -250,7 +250,7 @@ def remove_landed(file: Place) -> None:
 
 def landed_at(file: Place) -> int | None:
     """Return when a file was landed (milliseconds since 1970), read from its name; None for a foreign name."""
-    stamp = name_of(file).partition("-")[0]
+    stamp = base_name(file).partition("-")[0]
     return int(stamp) if _is_integer(stamp) else None
 
 
@@ -315,7 +315,7 @@ def write_landed(
         OSError: the file cannot be written, and is not there.
         StorageAway: the bucket does not answer; the file may be there, or come to be.
     """
-    file = below(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
+    file = child(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
     storage_of(file).write(file, _sealed(table, metadata, shards))
     return file
 
@@ -398,7 +398,7 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
     }
 
 
-def newest_noted(landing: Place, store: str, study: str, line: str) -> int:
+def read_published(landing: Place, store: str, study: str, line: str) -> int:
     """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none.
 
     Raises:
@@ -413,7 +413,7 @@ def newest_noted(landing: Place, store: str, study: str, line: str) -> int:
     return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
 
 
-def note_newest(landing: Place, store: str, study: str, line: str, iteration: int) -> None:
+def record_published(landing: Place, store: str, study: str, line: str, iteration: int) -> None:
     """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
 
     By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
@@ -424,13 +424,13 @@ def note_newest(landing: Place, store: str, study: str, line: str, iteration: in
     storage_of(note).write_note(note, str(iteration).encode())
 
 
-def noted_attempt(landing: Place, store: str, study: str, line: str) -> bytes | None:
+def read_status(landing: Place, store: str, study: str, line: str) -> bytes | None:
     """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
     note = _note(landing, store, study, line, ".attempts")
     return storage_of(note).read_note(note, _MOST_ATTEMPT)
 
 
-def note_attempt(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
+def record_status(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
     """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
     if is_landing(landing):
         note = _note(landing, store, study, line, ".attempts")
@@ -443,4 +443,4 @@ def _note(landing: P, store: str, study: str, line: str, folder: str = ".publish
     if isinstance(landing, Path) and "://" not in store:
         way = os.path.relpath(Path(store).resolve(), landing.resolve())
     place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
-    return below(landing, f"{folder}/{study}/{line}/{place}")
+    return child(landing, f"{folder}/{study}/{line}/{place}")

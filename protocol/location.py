@@ -42,19 +42,19 @@ Place: TypeAlias = Path | Bucket
 P = TypeVar("P", bound=Place)
 
 
-def below(place: P, key: str) -> P:
+def child(place: P, key: str) -> P:
     """Return a place below another; ``key`` is the way there, with '/'."""
     if isinstance(place, Bucket):
         return cast("P", replace(place, prefix=f"{place.prefix}/{key}" if place.prefix else key))
     return cast("P", place / key)
 
 
-def name_of(place: Place) -> str:
+def base_name(place: Place) -> str:
     """Return the last part of a place's address: the name of a file or a folder."""
     return place.name if isinstance(place, Path) else place.prefix.rpartition("/")[2]
 
 
-def above(place: P) -> P:
+def parent(place: P) -> P:
     """Return the folder that a place lies in."""
     if isinstance(place, Bucket):
         return cast("P", replace(place, prefix=place.prefix.rpartition("/")[0]))

@@ -63,7 +63,7 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     ] = UNSET
 
 
-def document_trouble(data: bytes, weights: Sequence[float], spec: ModelSpec) -> str | None:
+def validate_document(data: bytes, weights: Sequence[float], spec: ModelSpec) -> str | None:
     """Return why a client of this spec refuses a model document, None if it takes it.
 
     Args:
@@ -91,7 +91,7 @@ def out_of_range(weights: Sequence[float] | NDArray[np.float64], spec: ModelSpec
     return f"weight '{spec.names[beyond[0]]}' would be {values[beyond[0]]:g}, and weights lie between -1e30 and 1e30"
 
 
-def spec_trouble(weights: Sequence[float], spec: ModelSpec) -> str | None:
+def validate_spec(weights: Sequence[float], spec: ModelSpec) -> str | None:
     """Return which weight, of those that a document carries, breaks the spec; None if all hold to it."""
     import numpy as np
 

@@ -392,7 +392,7 @@ def local_sigma(privacy: Privacy, frame: Frame) -> int:
     return math.ceil(2 * frame.bound * least_noise(privacy.local.epsilon, privacy.local.delta))
 
 
-def taken(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
+def bounded_vectors(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
     """Return vectors of shape (k, m + 3) as a server counts them, whatever was sent.
 
     Of clients that send one sign, one at most. Noise of a client's own is longer than the bound, and would no longer
@@ -422,7 +422,7 @@ def farthest(frame: Frame, sigma: int) -> int:
     return min(math.ceil(frame.bound) + FARTHEST * sigma, LARGEST)
 
 
-class Told(NamedTuple):
+class ReleasedMeans(NamedTuple):
     """What the metrics of a sum of vectors say: about how many clients, and their mean loss and top-choice rate.
 
     The means are None where there are hardly any clients.
@@ -433,7 +433,7 @@ class Told(NamedTuple):
     top_choice: float | None
 
 
-def standard_errors(seen: Told, noise: float, between: tuple[float, float]) -> Told:
+def standard_errors(seen: ReleasedMeans, noise: float, between: tuple[float, float]) -> ReleasedMeans:
     """Return the standard errors that noise gives to what is told: of ratios of two noisy sums by the delta method.
 
     Clients are no sample here: the errors are about those who took part, and contain the noise alone.
@@ -448,18 +448,20 @@ def standard_errors(seen: Told, noise: float, between: tuple[float, float]) -> T
     def of(share: float) -> float:
         return noise / seen.clients * math.sqrt(1 + share**2)
 
-    return Told(
+    return ReleasedMeans(
         noise,
         None if seen.loss is None else (high - low) * of((seen.loss - low) / (high - low)),
         None if seen.top_choice is None else of(seen.top_choice),
     )
 
 
-def told(frame: Frame, sums: NDArray[np.int64], between: tuple[float, float]) -> Told:
+def told(frame: Frame, sums: NDArray[np.int64], between: tuple[float, float]) -> ReleasedMeans:
     """Return what the metrics of a sum, shape (m + 3,), say, noise included."""
     m = len(frame.group)
     clients, loss, top = (float(value) / frame.metric for value in sums[m:])
     if clients < 1:
-        return Told(clients, None, None)
+        return ReleasedMeans(clients, None, None)
     low, high = between
-    return Told(clients, low + (high - low) * min(max(loss / clients, 0.0), 1.0), min(max(top / clients, 0.0), 1.0))
+    return ReleasedMeans(
+        clients, low + (high - low) * min(max(loss / clients, 0.0), 1.0), min(max(top / clients, 0.0), 1.0)
+    )

@@ -10,7 +10,7 @@ import msgspec
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import OddSettings, with_own
-from fedping.protocol.validation_messages import told
+from fedping.protocol.validation_messages import validation_message
 
 T = TypeVar("T")
 
@@ -59,6 +59,6 @@ def converted(raw: Any, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(with_own(raw, kind), kind)
     except OddSettings as odd:
-        raise InvalidSettings(f"{where}{told(odd.error, raw, odd.kind, odd.place)}") from odd
+        raise InvalidSettings(f"{where}{validation_message(odd.error, raw, odd.kind, odd.place)}") from odd
     except msgspec.ValidationError as error:
-        raise InvalidSettings(f"{where}{told(error, raw, kind)}") from error
+        raise InvalidSettings(f"{where}{validation_message(error, raw, kind)}") from error

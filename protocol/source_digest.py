@@ -86,9 +86,13 @@ def digest_of_value(value: Any, *, as_written: bool = False) -> str:
             return (digest_as_written if as_written else source_digest)(value, value.__qualname__)
         except InvalidSettings:
             code = getattr(value, "__code__", None)
-            said = _inner(value) if code is None else _inner([code.co_code, code.co_names, code.co_consts])
+            said = (
+                _canonical_item(value)
+                if code is None
+                else _canonical_item([code.co_code, code.co_names, code.co_consts])
+            )
     else:
-        said = _inner(value)
+        said = _canonical_item(value)
     return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -231,7 +235,7 @@ def _sources(
         value = around.get(each)
         if inspect.ismodule(value) and _package(value.__name__) == package:
             yield f"{of.__qualname__}:{each}", form(inspect.getsource(value)).text
-        elif (said := _said(value)) is not None:
+        elif (said := _canonical(value)) is not None:
             yield f"{of.__qualname__}:{each}", said
         for code in _code_in(value):
             if _package(code.__module__) == package and id(code) not in seen:
@@ -261,25 +265,26 @@ def _enclosed(of: Any) -> dict[str, Any]:
     return found
 
 
-def _said(value: Any) -> str | None:
+def _canonical(value: Any) -> str | None:
     """Return a constant as a text that is the same in every process, however a set or a dict is ordered; else None."""
     match value:
         case bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
         case list() | tuple():
-            return f"{type(value).__name__}({', '.join(map(_inner, value))})"
+            return f"{type(value).__name__}({', '.join(map(_canonical_item, value))})"
         case set() | frozenset():
-            return f"{type(value).__name__}({', '.join(sorted(map(_inner, value)))})"
+            return f"{type(value).__name__}({', '.join(sorted(map(_canonical_item, value)))})"
         case dict():
-            return f"dict({', '.join(sorted(f'{_inner(key)}: {_inner(each)}' for key, each in value.items()))})"
+            pairs = sorted(f"{_canonical_item(key)}: {_canonical_item(each)}" for key, each in value.items())
+            return f"dict({', '.join(pairs)})"
     if type(value).__module__ == "numpy" and getattr(value, "dtype", "O") != "O":  # an array, or one number
         return f"{value.dtype.str}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return None
 
 
-def _inner(value: Any) -> str:
+def _canonical_item(value: Any) -> str:
     """Return what is in a list or the like as a text; of what is no constant its type, or its name if it is code."""
-    said = _said(value)
+    said = _canonical(value)
     return said if said is not None else str(getattr(value, "__qualname__", type(value).__qualname__))
 
 

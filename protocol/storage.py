@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
 from fedping.protocol.errors import TemporaryFailure
-from fedping.protocol.file_stamp import settled
+from fedping.protocol.file_stamp import is_settled
 from fedping.protocol.folders import for_the_group, make_folder, sync_folder
 from fedping.protocol.location import Place
 
@@ -217,7 +217,7 @@ class FolderStorage:
             changed = _path(folder).stat().st_mtime_ns
         except FileNotFoundError:
             return None
-        return changed if settled(changed, now_ns) else None
+        return changed if is_settled(changed, now_ns) else None
 
     def size(self, file: Place) -> int:
         """See :meth:`Storage.size`."""

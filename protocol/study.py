@@ -90,7 +90,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     (`fedping.protocol.stopping_settings`); without them, every round takes the pings there are, as long as rounds run.
     ``privacy`` makes it a private line (`fedping.protocol.privacy`), whose ``upload`` is the link of private vectors.
     ``participation`` is which share of the clients sends updates of a version, drawn anew for each by their ids
-    (`fedping.protocol.enrolment.takes_part`): the others send nothing, and are not counted if they do.
+    (`fedping.protocol.enrolment.is_selected`): the others send nothing, and are not counted if they do.
 
     Raises:
         InvalidSettings: rounds recluster centroids, and the weights of the spec are none; nothing can come after a

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from fedping.protocol.enrolment import parts_of
+from fedping.protocol.enrolment import arm_intervals
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
@@ -95,7 +95,7 @@ def _may(change: Change) -> bool:
     return first in OF_STUDY
 
 
-def dealt_on(before: Study, after: Study) -> Study:
+def reassign_clients(before: Study, after: Study) -> Study:
     """Return a changed study with pieces by which whoever is in an arm stays in it, as far as its new share allows.
 
     A smaller arm gives up the ends of its pieces, which become nobody's. A larger or new one gets of what was nobody's
@@ -108,7 +108,7 @@ def dealt_on(before: Study, after: Study) -> Study:
     if before.enrolment == "elsewhere" or same:
         return replace(after, pieces=before.pieces)
     wanted = {arm.name: arm.share for arm in after.arms}
-    old = [(None if place < 0 else before.arms[place].name, end) for place, end in parts_of(before)]
+    old = [(None if place < 0 else before.arms[place].name, end) for place, end in arm_intervals(before)]
     if not old or old[-1][1] < 1:
         old.append((None, 1.0))
     kept, free = _kept(old, wanted)
@@ -172,7 +172,7 @@ def _merged(spans: _Spans) -> tuple[Piece, ...]:
 
 
 def _side_by_side(study: Study) -> tuple[tuple[int, float], ...]:
-    return parts_of(replace(study, pieces=()))
+    return arm_intervals(replace(study, pieces=()))
 
 
 def _alike(one: tuple[Piece, ...], other: tuple[Piece, ...]) -> bool:

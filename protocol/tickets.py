@@ -48,7 +48,7 @@ def _mac(key: TicketKey, study: str, client_id: UUID, expires: str) -> bytes:
     return base64.urlsafe_b64encode(hmac.digest(key.secret, said, "sha256"))[:-1]  # without its padding
 
 
-def ticket_trouble(keys: dict[str, TicketKey], study: str, client_id: UUID, given: str, now: float) -> str | None:
+def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, given: str, now: float) -> str | None:
     """Return why a ticket is not good: ``forged`` (or another client's, or of a key that is gone) or ``expired``.
 
     Args:

@@ -30,7 +30,7 @@ _WORDS = {
 """What the library says of types, in the words of a TOML file."""
 
 
-def told(error: ValidationError, raw: Any, kind: Any, inside: Sequence[str] = ()) -> str:
+def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequence[str] = ()) -> str:
     """Return the sentence for an error of :func:`msgspec.convert`.
 
     Args:

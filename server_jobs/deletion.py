@@ -18,7 +18,7 @@ LOCK = ".giving-up.lock"
 
 
 @contextmanager
-def alone(landing: Place, *, looks: bool = False) -> Iterator[None]:
+def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
     """Be the only one that removes anything from a landing folder; the system lets go of the lock whoever dies.
 
     Whoever only ``looks`` needs no lock, and may be somebody who cannot write there. In a bucket there are no locks:

@@ -28,7 +28,7 @@ _PIECE = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ErasurePlan:
     """A landed file with pings of a client, and how many."""
 
     file: Place
@@ -40,7 +40,7 @@ class Found:
         return study_of(self.file)
 
 
-def pings_of(landing: Place, client: UUID) -> Iterator[Found | UnreadableFile | None]:
+def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
     """Look into every landed file; yield what has pings of a client, what cannot be read, and None for the others."""
     for file in all_landed(landing):
         try:
@@ -50,7 +50,7 @@ def pings_of(landing: Place, client: UUID) -> Iterator[Found | UnreadableFile | 
         except UnreadableFile as error:
             yield error
             continue
-        yield Found(file, found) if found else None
+        yield ErasurePlan(file, found) if found else None
 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
@@ -66,7 +66,7 @@ def _is_of(column: pa.Array, client: UUID) -> pa.Array:
     return pc.equal(column, pa.scalar(client.bytes, column.type))
 
 
-def remove(found: Found, client: UUID) -> None:
+def remove(found: ErasurePlan, client: UUID) -> None:
     """Write a file again without the pings of a client; one that has no others stays, empty.
 
     One that is gone, as a private line's round deletes them, has no pings left.
@@ -97,7 +97,7 @@ def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place
     }
 
 
-def waiting_in(journal: Path, client: UUID) -> list[str] | None:
+def pending_pings(journal: Path, client: UUID) -> list[str] | None:
     """Return the journal's segments that have pings of a client, which have not landed yet; None if it is not here."""
     if not journal.is_dir():
         return None

@@ -25,7 +25,7 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
 from fedping.protocol import log
-from fedping.server_jobs.shutdown import how_it_ended
+from fedping.server_jobs.shutdown import describe_exit
 
 HEADER_MILLISECONDS = 15_000
 """How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
@@ -156,4 +156,4 @@ class _Interrupt:
             for worker in (living[each] for each in ended if each in living):
                 server.interrupt_children.append(worker.idx)
                 worker.inner.join(_LAST_SECONDS)  # its end of the pipe is closed a moment before it has ended
-                server.died(how_it_ended(worker.inner.exitcode))
+                server.died(describe_exit(worker.inner.exitcode))

@@ -82,7 +82,7 @@ def is_addressed(host: str, names: Iterable[str]) -> bool:
     return True
 
 
-def asked_by_another_site(request: Request) -> bool:
+def is_cross_site(request: Request) -> bool:
     """Return whether a page of another site asks, and does not merely lead somebody here by a link.
 
     Programs, which name no site, are no pages.

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import MODEL_UPDATE
-from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, open_landed
 from fedping.protocol.landed_pings import check_columns
@@ -63,7 +63,7 @@ class Participant(Struct, frozen=True, kw_only=True):
     examples: int
 
 
-class Roll(Struct, frozen=True, kw_only=True):
+class ParticipantList(Struct, frozen=True, kw_only=True):
     """The clients of a line, who was heard last first.
 
     Attributes:
@@ -121,7 +121,7 @@ def lists_clients(study: Study) -> bool:
     return study.document is MODEL_UPDATE
 
 
-def roll_of(landing: Place, study: Study, line: str) -> Roll:
+def list_participants(landing: Place, study: Study, line: str) -> ParticipantList:
     """Return who takes part in a line.
 
     Raises:
@@ -137,7 +137,7 @@ def roll_of(landing: Place, study: Study, line: str) -> Roll:
             newest[said.client] = said
         counts[said.client] = counts.get(said.client, 0) + 1
     heard = sorted(newest.values(), key=lambda said: (-said.received_ms, said.client))
-    return Roll(
+    return ParticipantList(
         clients=len(heard),
         listed=tuple(_participant(said, counts[said.client], study) for said in heard)
         if len(heard) <= MOST_LISTED
@@ -184,18 +184,18 @@ def _participant(said: _Said, pings: int, study: Study) -> Participant:
         version=said.version,
         heard_ms=said.received_ms,
         pings=pings,
-        examples=_believed(said, study),
+        examples=_capped_examples(said, study),
     )
 
 
-def _believed(said: _Said, study: Study) -> int:
+def _capped_examples(said: _Said, study: Study) -> int:
     """Return as how many examples a ping counts."""
     most = study.limits.examples if study.limits is not None else None
     return said.examples if most is None else min(said.examples, most)
 
 
 def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: str) -> Evaluation:
-    weights = [_counted(said, study, line) for said in told]
+    weights = [_votes(said, study, line) for said in told]
     total = sum(weights)
     losses = np.array([said.loss for said in told])
     if study.limits is not None:
@@ -213,9 +213,9 @@ def _evaluation(version: int, arm: str, told: list[_Said], study: Study, line: s
     return _with_classes(found, told_classes) if told_classes else found
 
 
-def _counted(said: _Said, study: Study, line: str) -> int:
+def _votes(said: _Said, study: Study, line: str) -> int:
     """Return as how many examples of an evaluation a ping counts: no more than in a round whose votes are examples."""
-    pipeline, believed = study.line(line).pipeline, _believed(said, study)
+    pipeline, believed = study.line(line).pipeline, _capped_examples(said, study)
     if pipeline.weighting != "examples" or pipeline.most_votes is None:
         return believed
     return min(believed, pipeline.most_votes)
@@ -258,7 +258,7 @@ class _Reading:
 
     def __init__(self, landing: Place, study: Study, line: str, cells: int = 0) -> None:
         self._landing, self._study, self._line, self._cells = landing, study, line, cells
-        self._dealt = dealt_by_hash(study)
+        self._dealt = hash_assignment(study)
         self._arms = {arm.name for arm in study.arms if arm.line == line}
         self.complete = True
 

@@ -34,7 +34,7 @@ BY_FORCE: list[Callable[[], None]] = []
 """What else to kill when this process is ended by force, such as a JVM. Called by another thread than the main one."""
 
 
-class OutOfTime(TemporaryFailure):
+class TimedOut(TemporaryFailure):
     """A time limit was reached."""
 
 
@@ -42,11 +42,11 @@ class ApplicationGone(TemporaryFailure):
     """The JVM by which `spark-submit` has started this process has ended, and with it all that this process is for."""
 
 
-class Ended(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Raised in the main thread, wherever it is, to end what it does; no ``except Exception`` stops it."""
 
 
-class EndedBySignal(Ended):
+class EndedBySignal(Interrupted):
     """SIGINT or SIGTERM came."""
 
     def __init__(self, number: int) -> None:
@@ -64,7 +64,7 @@ class EndedBySignal(Ended):
         return "interrupted" if self.number == signal.SIGINT else "terminated"
 
 
-class TimeIsUp(Ended):
+class DeadlineReached(Interrupted):
     """The time of :meth:`Ending.within` is over; ``waited_for`` says for what, where somebody on the way out knows."""
 
     waited_for = ""
@@ -101,9 +101,9 @@ class Ending:
         self._wake()
         try:
             yield
-        except TimeIsUp as error:
+        except DeadlineReached as error:
             waited_for = f": {error.waited_for}" if error.waited_for else ""
-            raise OutOfTime(f"{limit.sentence}{waited_for}; run the same command to continue from there") from error
+            raise TimedOut(f"{limit.sentence}{waited_for}; run the same command to continue from there") from error
         finally:
             self._limit = None
 
@@ -140,7 +140,7 @@ class Ending:
     def _on_time(self, _: int, __: FrameType | None) -> None:
         limit = self._limit
         if limit is not None and time.monotonic() >= limit.deadline and not self._told:
-            raise TimeIsUp
+            raise DeadlineReached
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # the pipe is full, so it wakes anyway
@@ -155,7 +155,7 @@ class Ending:
             if told and now >= told[0] + FORCED_AFTER:
                 _force(told[1].exit_code, f"{told[1].sentence}, but it hung")
             if limit and now >= limit.deadline + FORCED_AFTER:
-                _force(OutOfTime.exit_code, f"{limit.sentence}, and hung")
+                _force(TimedOut.exit_code, f"{limit.sentence}, and hung")
             if limit and now >= limit.deadline and limit is not interrupted:
                 interrupted = limit
                 signal.pthread_kill(threading.main_thread().ident or 0, TIME_IS_UP)
@@ -230,7 +230,7 @@ def _force(code: int, sentence: str) -> None:
     os._exit(code)
 
 
-def how_it_ended(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """Return in words how a process ended, by its exit code, which is minus the signal that killed it."""
     if code is None or code >= 0:
         return f"exit code {code}" if code else "without a reason"

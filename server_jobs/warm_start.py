@@ -61,7 +61,7 @@ def warm_from(
     return Warm(begun, version.weights, settings.spec.model, origin)
 
 
-def taken_again(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float, ...]:
+def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float, ...]:
     """Return the weights that a line's version 0 took over, from the version in a store that they are of.
 
     Raises:
@@ -76,7 +76,7 @@ def taken_again(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float
     return tuple(beginning(line, settings.spec, version.weights, origin.renamed).weights.tolist())
 
 
-def begun_with(store: ModelStore, study: Study) -> dict[str, WarmStart]:
+def start_version(store: ModelStore, study: Study) -> dict[str, WarmStart]:
     """Return by line from where version 0 took weights over; nothing of lines that took none, or cannot be read."""
     found = {}
     for line in study.lines:

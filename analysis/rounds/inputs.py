@@ -15,7 +15,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import id_bytes
-from fedping.protocol.location import Place, below
+from fedping.protocol.location import Place, child
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def round_pings(landing: Place, study: Study, version: Version, columns: Sequenc
         raise FedpingError(f"The pings of study '{study.name}' have no '{unknown[0]}'; theirs are {study.pings}.")
     wanted = list(dict.fromkeys([*_JUDGED, *columns]))
     files = sorted(version.lineage.inputs, key=lambda file: file.path.split("/"))
-    parts = [_read(below(landing, file.path), study.document, wanted, file.digest) for file in files]
+    parts = [_read(child(landing, file.path), study.document, wanted, file.digest) for file in files]
     parts = parts or [_with_strings(schema.empty_table().select(wanted))]
     table = pa.concat_tables(parts).combine_chunks()
     return table.filter(pa.array(_counted(table, version.parent or 0))).select(list(dict.fromkeys(columns)))

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
-from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, parts_of
+from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, split_columns
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
-from fedping.protocol.enrolment import Dealt, dealt_by_hash
+from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import printable
 from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import OLDER
-from fedping.protocol.location import Place, name_of
+from fedping.protocol.location import Place, base_name
 from fedping.protocol.metrics import Segment
 from fedping.protocol.study import Study
 
@@ -113,7 +113,7 @@ def count_study(
         ends = [tally.arms[name].ends(metrics) for name in names] if tails else []
         with reading.checked():
             rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
-        named = parts_of(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
+        named = split_columns(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
         return replace(tally, parts=named, hours=hours)
     finally:
         every.unpersist()
@@ -173,7 +173,7 @@ def _pings(
     counts_as = {counting: believed, "loss": loss}
     taken = [F.when(selected, _value(m, counts_as[m.of] if m.of in counts_as else F.col(m.of))) for m in metrics]
     landed = reading.read(folders, columns)
-    if any(window.divides(OLDER) and name_of(folder) == f"iteration={OLDER}" for folder in folders):
+    if any(window.divides(OLDER) and base_name(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))
     rows = landed.select(
         F.xxhash64("client_id").alias("client"),
@@ -338,12 +338,12 @@ def _reason(study: Study, arm: Column, counted: Column) -> Column:
         reason = F.when(~F.col("loss").between(*limits.loss), "beyond_limits").otherwise(reason)
     if limits is not None and limits.rank is not None:
         reason = F.when(counted > limits.rank, "beyond_limits").otherwise(reason)
-    if (dealt := dealt_by_hash(study)) is not None:
+    if (dealt := hash_assignment(study)) is not None:
         reason = F.when(~arm.eqNullSafe(_dealt_arm(dealt)), "not_enrolled").otherwise(reason)
     return reason
 
 
-def _dealt_arm(dealt: Dealt) -> Column:
+def _dealt_arm(dealt: Assignment) -> Column:
     """Return the number of the arm that a client's id belongs to, null for none (`fedping.protocol.enrolment`)."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -440,7 +440,7 @@ def _left_out(every: DataFrame, study: Study) -> dict[str, int]:
     """Return how many landed pings were left out for each reason, copies included."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    if dealt_by_hash(study) is None and study.limits is None:
+    if hash_assignment(study) is None and study.limits is None:
         return {}
     rows = every.where("left_out is not null").groupBy("left_out").agg(F.sum("copies").alias("n"))
     return {row["left_out"]: row["n"] for row in sorted(rows.toArrow().to_pylist(), key=lambda row: row["left_out"])}

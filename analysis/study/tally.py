@@ -230,7 +230,7 @@ def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, centre: floa
     return MetricTally(counts.of(f"p{i}", arm), counts.of(f"c{i}", arm), sums, first)
 
 
-def parts_of(
+def split_columns(
     arms: Sequence[str], metrics: Sequence[Metric], rows: pa.Table, segments: Sequence[str | None]
 ) -> tuple[Part, ...]:
     """Assemble the parts of a study.

@@ -103,7 +103,7 @@ class Attackers:
         return plot.at_once(who, times, updates, known)
 
 
-def lies_of(plot: Plot | None, who: NDArray[np.int64]) -> Lies | None:
+def corrupt_updates(plot: Plot | None, who: NDArray[np.int64]) -> Lies | None:
     """Return what becomes of the searches of these clients, one a search, shape (S,), before they learn from them."""
     if plot is None:
         return None

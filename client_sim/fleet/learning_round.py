@@ -30,7 +30,7 @@ from fedping.client_sim.learning.states import ClientStates, Kept
 from fedping.client_sim.learning.updates import personal_losses, updates_of_fleet
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import Keys, child_keys
-from fedping.protocol.enrolment import takes_part
+from fedping.protocol.enrolment import is_selected
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.ping import NO_VERSION
@@ -173,7 +173,7 @@ class LearningRound:
         if line is None or line.participation >= 1:
             return members
         ids = (str(self._roster.ids[client]) for client in members.tolist())
-        return members[[takes_part(self._study, line.name, version, line.participation, each) for each in ids]]
+        return members[[is_selected(self._study, line.name, version, line.participation, each) for each in ids]]
 
     def _group(self, arm: Arm, version: int, members: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
         line = self._lines[arm.line] if arm.line is not None else next(iter(self._lines.values()))

@@ -35,7 +35,7 @@ from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
-from fedping.protocol.location import Bucket, Place, key_in, name_of
+from fedping.protocol.location import Bucket, Place, base_name, key_in
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:
@@ -610,7 +610,7 @@ def _files(path: Place, study: str) -> Sequence[Place]:
         if not found:
             kinds = ", ".join(_KINDS)
             raise FedpingError(f"{path} holds no recording: no file ends with {kinds}; give another --replay")
-    return sorted(found, key=lambda file: (name_of(file), str(file)))
+    return sorted(found, key=lambda file: (base_name(file), str(file)))
 
 
 def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Plot
-from fedping.client_sim.fleet.attackers import Attackers, lies_of
+from fedping.client_sim.fleet.attackers import Attackers, corrupt_updates
 from fedping.client_sim.fleet.fetching import Shelf
 from fedping.client_sim.fleet.interactions import (
     Browsers,
@@ -104,7 +104,7 @@ class SearchRound:
                 who = members[sample.client[which]]
                 keys = child_keys(everyones[who], sample.number[which])
                 plot = self._attackers.plot(iteration) if self._attackers and group.arm.submits else None
-                lies = lies_of(plot, who)
+                lies = corrupt_updates(plot, who)
                 interactions = self._interactions(group, who, keys, *sample.of_searches(which), lies)
                 if plot:
                     interactions = self._attacked(plot, group, interactions, who, sample.number[which])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from fedping.client_sim.fleet.transport import Fetched, NotModified, Outcome, Transport, Unavailable
-from fedping.protocol.model import ModelDocument, out_of_range, spec_trouble
+from fedping.protocol.model import ModelDocument, out_of_range, validate_spec
 from fedping.protocol.study import PublicLine, PublicStudy
 
 LONGEST_ASKED = 3600.0
@@ -65,4 +65,4 @@ def model_trouble(document: ModelDocument, study: str, line: PublicLine) -> str 
         return "it is of another model spec than the study's"
     if len(document.model) != spec.m:
         return f"it has {len(document.model):,} weights, and the spec has {spec.m:,}"
-    return out_of_range(document.model, spec) or spec_trouble(document.model, spec)
+    return out_of_range(document.model, spec) or validate_spec(document.model, spec)

@@ -54,7 +54,7 @@ from fedping.client_sim.learning.registry import learner_for
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.protocol.clock import utc_now
 from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
-from fedping.protocol.enrolment import takes_part
+from fedping.protocol.enrolment import is_selected
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.personalization import Reconstruct
 from fedping.protocol.ping import Ping
@@ -91,7 +91,7 @@ class StudyChanged(FedpingError):
     exit_code = 6
 
 
-def asked_of(member: Membership) -> Asked:
+def requested_terms(member: Membership) -> Asked:
     """Return what a study asks of an institution."""
     line = member.line
     return Asked(
@@ -295,7 +295,7 @@ class _Typed(Struct):
     type: Literal["model-update", "private-update"]
 
 
-def told(ping: Waiting) -> Told:
+def describe(ping: Waiting) -> Told:
     """Return what a ping says; raise :class:`FedpingError` for what no ping can say, such as a loss of infinity."""
     try:
         document = DOCUMENT_TYPES[msgspec.json.decode(ping.body, type=_Typed).type]
@@ -366,7 +366,7 @@ class Institution:
         source = OwnTable(rows, class_weights)
         check_rows(member, source.weight)
         self._joined = Joined(
-            study=study.name, line=member.line.name, spec_digest=member.line.spec.digest, asked=asked_of(member)
+            study=study.name, line=member.line.name, spec_digest=member.line.spec.digest, asked=requested_terms(member)
         )
         self.changed = _changes(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.rows = study, member, folder, rows
@@ -432,7 +432,7 @@ class Institution:
         if share >= 1 or not self.member.arm.submits:
             return True
         line, client = self.member.line.name, str(self.member.client_id)
-        return takes_part(self.study.name, line, self.version, share, client)
+        return is_selected(self.study.name, line, self.version, share, client)
 
     @property
     def gave_all(self) -> bool:
@@ -470,7 +470,7 @@ class Institution:
                 return str(error)
             raise
         try:
-            now = asked_of(membership(found, self.folder.seed))
+            now = requested_terms(membership(found, self.folder.seed))
         except InvalidSettings as error:
             raise StudyChanged(f"study '{self.study.name}' is not what it was when you joined: {error}") from error
         if changed := _changes(self._joined, replace(self._joined, asked=now)):
@@ -483,7 +483,7 @@ class Institution:
         ((letter,),) = [letters for letters, _ in self._round.letters(_ME, self.version) if letters]
         body = self._with_confusion(letter.body) if self.evaluates else letter.body
         made = Waiting(version=self.version, document_id=letter.document_id, body=Raw(body))
-        told(made)
+        describe(made)
         return made
 
     def _with_confusion(self, body: bytes) -> bytes:
@@ -547,7 +547,7 @@ class Institution:
 
 def _line(ping: Waiting, outcome: str, reason: str = "") -> Sent:
     """Return the line of the log about a ping."""
-    says = told(ping)
+    says = describe(ping)
     return Sent(
         time=utc_now(),
         version=ping.version,

@@ -27,7 +27,7 @@ from fedping.client_sim.learning.registry import (
 from fedping.client_sim.models import ranking_models
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import found
+from fedping.protocol.extensions import registered
 from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Eden, Mask, Sign, Signs, Upload, UploadLink, name_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalRProp
@@ -117,7 +117,7 @@ def check_training(model: Model[Any], training: Training, *, keeps_state: bool =
 
 def adds_mean(training: Training) -> bool:
     """Whether clients' algorithm is an own one that relies on the mean of the updates being added as it is."""
-    extension = found(training.kind, training.name) if isinstance(training, OwnTraining) else None
+    extension = registered(training.kind, training.name) if isinstance(training, OwnTraining) else None
     return extension is not None and bool(getattr(extension.make, "adds_mean", False))
 
 

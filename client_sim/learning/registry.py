@@ -33,7 +33,7 @@ from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
 from fedping.client_sim.models.own import CODE
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import TO_LOAD, found
+from fedping.protocol.extensions import TO_LOAD, registered
 from fedping.protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
 from fedping.protocol.training import Training
 
@@ -58,7 +58,7 @@ OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 
 def is_ranking_model(name: str) -> bool:
     """Return whether the model of that name ranks pages; only names that are not built in import extensions."""
-    return name in MODELS or (name not in LEARNERS and found("ranking_model", name) is not None)
+    return name in MODELS or (name not in LEARNERS and registered("ranking_model", name) is not None)
 
 
 def model_names() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from fedping.client_sim.models.ranking_loss import losses, selected_ranks
 from fedping.client_sim.models.ranking_model import RankingModel, scores_by_client, weighs_each_search
 from fedping.client_sim.models.searches import NO_CANDIDATE, NOTHING_CHOSEN, Searches, searches_from
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import all_of, found
+from fedping.protocol.extensions import all_of, registered
 
 _ALL: tuple[RankingModel, ...] = (
     Frecency2018(),
@@ -38,7 +38,7 @@ def model_for(name: str, settings: Mapping[str, Any] | None = None) -> RankingMo
     """
     if name in MODELS:
         return MODELS[name]
-    if found("ranking_model", name) is None and not (settings or {}).get(CODE):
+    if registered("ranking_model", name) is None and not (settings or {}).get(CODE):
         raise InvalidSettings(
             f"there is no ranking model '{name}'; set the model spec's model to {' or '.join(ranking_models())}"
         )

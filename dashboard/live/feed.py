@@ -20,10 +20,10 @@ from fedping.dashboard.live.status import Now, now_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.checks import Facts, Ingest
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.checks import CheckInput, Ingest
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.optimize.transformation import link_name
-from fedping.server_jobs.participants import Evaluation, Roll, evaluations, lists_clients, roll_of
+from fedping.server_jobs.participants import Evaluation, ParticipantList, evaluations, list_participants, lists_clients
 
 EVALUATIONS = 20
 """Of the newest versions that a page shows."""
@@ -34,14 +34,14 @@ class KeptLine:
     """The cached data of a line: its rows, the facts by which it is judged, and who takes part."""
 
     history: LineHistory
-    facts: Callable[[], Facts]
+    facts: Callable[[], CheckInput]
     taking_part: Callable[[], TakingPart]
 
 
 class TakingPart(Struct, frozen=True, kw_only=True):
     """Who takes part in a line, None where nothing can be listed, and how its newest versions do on held-out rows."""
 
-    roll: Roll | None = None
+    roll: ParticipantList | None = None
     evaluations: tuple[Evaluation, ...] = ()
 
 
@@ -50,8 +50,8 @@ class Lines:
 
     def __init__(self, settings: DashboardSettings) -> None:
         self.settings = settings
-        self.watch = StudyWatch(places(settings))
-        self.ingest: Callable[[], Ingest] = Paced(lambda: ingest_of(places(settings)))
+        self.watch = StudyMonitor(places(settings))
+        self.ingest: Callable[[], Ingest] = Paced(lambda: ingest_snapshot(places(settings)))
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], KeptLine] = {}
 
@@ -72,7 +72,7 @@ class Lines:
         if not lists_clients(found):
             return TakingPart()
         told = evaluations(landing, found, line)[-EVALUATIONS:]
-        return TakingPart(roll=roll_of(landing, found, line), evaluations=tuple(told))
+        return TakingPart(roll=list_participants(landing, found, line), evaluations=tuple(told))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def described(known: KnownLine) -> dict[str, Any]:
     }
 
 
-def with_unreadable(facts: Facts, found: Mapping[int, str]) -> Facts:
+def with_unreadable(facts: CheckInput, found: Mapping[int, str]) -> CheckInput:
     """Return the facts with the unreadable older versions, which a page that shows all versions has found."""
     told = dict.fromkeys([*facts.line.troubles, *found.values()])
     return replace(facts, line=replace(facts.line, troubles=tuple(told)))

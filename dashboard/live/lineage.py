@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fedping.model_store import ModelStore, StoreError, Version
 from fedping.model_store.rollback import difference
-from fedping.model_store.version import Watch
+from fedping.model_store.version import GuardState
 from fedping.protocol.study import Study
 
 MOST_FILES = 200
@@ -135,7 +135,7 @@ def _made_by(version: Version) -> str:
             )
 
 
-def _decided(guard: Watch | None) -> str:
+def _decided(guard: GuardState | None) -> str:
     if guard is None or guard.decision not in ("released", "promoted"):
         return ""
     if guard.stage is None:

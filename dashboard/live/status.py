@@ -6,7 +6,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.checks import Facts, Health, Held, Ingest, Uploads, judged, lasting
+from fedping.server_jobs.health.checks import (
+    CheckInput,
+    Health,
+    HeldVersion,
+    Ingest,
+    Uploads,
+    check_line,
+    format_duration,
+)
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
 
@@ -25,15 +33,15 @@ class Now(Struct, frozen=True, kw_only=True):
     declared: Declared
     health: Health
     hint: str
-    held: Held | None = None
+    held: HeldVersion | None = None
     privacy: PrivateFacts | None = None
     discreet: bool = False
 
 
-def now_of(newest: int, facts: Facts) -> Now:
+def now_of(newest: int, facts: CheckInput) -> Now:
     """Return the present state of a line with this newest version, as long as nothing newer has been seen."""
     landed = facts.line.landed or Landed(version=newest, pings=0, files=0, newest_ms=None)
-    found = judged(facts)
+    found = check_line(facts)
     return Now(
         newest=landed.version,
         landed=replace(landed, pings=0, files=0, newest_ms=None) if facts.line.privacy is not None else landed,
@@ -49,7 +57,7 @@ def now_of(newest: int, facts: Facts) -> Now:
     )
 
 
-def _discreet(ingest: Ingest, facts: Facts) -> Ingest:
+def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
     """Return what may be told of ingest: nothing that a ping of a private study would change."""
     own = facts.ingest.studies.get(facts.study) if facts.line.privacy is None else None
     return Ingest(
@@ -61,13 +69,13 @@ def _discreet(ingest: Ingest, facts: Facts) -> Ingest:
     )
 
 
-def _own(facts: Facts) -> tuple[Uploads, ...]:
+def _own(facts: CheckInput) -> tuple[Uploads, ...]:
     """Return what has come for the line; of a discreet store nobody is told."""
     own = facts.study, facts.line.name
     return tuple(one for one in facts.ingest.uploads if (one.study, one.line) == own)
 
 
-def _hint(landed: Landed, facts: Facts, found: Health) -> str:
+def _hint(landed: Landed, facts: CheckInput, found: Health) -> str:
     """Return what to do first, or what the line waits for; empty if findings already say so."""
     if found.staged:
         return found.staged[0].sentence
@@ -89,4 +97,8 @@ def _hint(landed: Landed, facts: Facts, found: Health) -> str:
 
 
 def _lands(period: float | None) -> str:
-    return "what ingest accepts lands soon" if period is None else f"what ingest accepts lands within {lasting(period)}"
+    return (
+        "what ingest accepts lands soon"
+        if period is None
+        else f"what ingest accepts lands within {format_duration(period)}"
+    )

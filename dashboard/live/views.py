@@ -30,7 +30,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.spec import Name
 from fedping.server_jobs.participants import lists_clients
 from fedping.server_jobs.privacy.card import Card, card_of
-from fedping.server_jobs.warm_start import begun_with
+from fedping.server_jobs.warm_start import start_version
 
 T = TypeVar("T", bound=Struct)
 
@@ -207,7 +207,7 @@ def _card(store: ModelStore, study: str) -> Card:
     """Return the privacy card of a study of the store; an address may contain anything."""
     try:
         found = store.study(msgspec.convert(study, Name))
-        return card_of(found, begun_with(store, found))
+        return card_of(found, start_version(store, found))
     except msgspec.ValidationError as error:
         raise StoreError(f"'{study}' is not a study's name; go back to the start") from error
 

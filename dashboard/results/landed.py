@@ -14,7 +14,7 @@ from fedping.analysis.study import Window
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import OLDER, changed, iterations, landed_files, partition
-from fedping.protocol.location import Place, above, below, key_in, name_of
+from fedping.protocol.location import Place, base_name, child, key_in, parent
 from fedping.protocol.study import Study
 
 FILES_A_LOOK = 256
@@ -63,7 +63,7 @@ class Folders:
         known = self._known.get(folder)
         if known is not None and known[0] == token:
             return known[1]
-        names = tuple(map(name_of, landed_files(folder)))
+        names = tuple(map(base_name, landed_files(folder)))
         if token is not None:
             self._known[folder] = (token, names)
         return names
@@ -101,7 +101,7 @@ class Watch:
         pings = read = 0
         for file in new_files(self.folders.files(self.landing, study, window), before):
             missed = rows.cache_info().misses
-            pings += rows(below(self.landing, file), window)
+            pings += rows(child(self.landing, file), window)
             read += rows.cache_info().misses - missed
             if read >= FILES_A_LOOK:
                 return Since(pings, complete=False)
@@ -125,7 +125,7 @@ def rows(file: Place, window: Window) -> int:
     from fedping.protocol.landed_file import open_landed
 
     bounds = [("received_at", window.since, None if window.until is None else window.until - 1)]
-    if name_of(above(file)) == f"iteration={OLDER}":
+    if base_name(parent(file)) == f"iteration={OLDER}":
         bounds.append(("model_version", window.first, window.last))
     bounds = [bound for bound in bounds if bound[1:] != (None, None)]
     inside = 0

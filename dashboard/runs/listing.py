@@ -25,7 +25,7 @@ from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.run_folder import NOTE, DamagedRun
 from fedping.experiments.simulate.progress import read_study_progress
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.file_stamp import settled
+from fedping.protocol.file_stamp import is_settled
 from fedping.protocol.formats import NewerFormat, without_format
 from fedping.protocol.settings_file import tables_in
 
@@ -66,7 +66,7 @@ def _changed(folder: Path) -> int | None:
         changed = folder.stat().st_mtime_ns
     except FileNotFoundError:
         return None
-    return changed if settled(changed) else None
+    return changed if is_settled(changed) else None
 
 
 def looked_at(book: RunBook) -> list[Place]:

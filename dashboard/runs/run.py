@@ -10,7 +10,7 @@ import msgspec
 
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.jobs import Job, read_job
-from fedping.protocol.file_stamp import settled
+from fedping.protocol.file_stamp import is_settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 
@@ -75,7 +75,7 @@ def read_run(folder: Path) -> Run:
     if known is not None and known[0] == changed:
         return known[1]
     run = _read_now(folder)
-    if run.is_over and settled(changed):
+    if run.is_over and is_settled(changed):
         _over[folder] = (changed, run)
     return run
 

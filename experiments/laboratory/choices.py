@@ -20,7 +20,7 @@ from fedping.client_sim.models import MODELS
 from fedping.client_sim.models.own import CODE
 from fedping.experiments.laboratory.learning import FROM_DATA, of_spec_and_own
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.extensions import all_of, found
+from fedping.protocol.extensions import all_of, registered
 
 Kind: TypeAlias = Literal["whole", "wholes", "number", "flag", "choice", "text"]
 
@@ -90,7 +90,7 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     Raises:
         InvalidSettings: no such model or data set; a setting of the model is missing, unknown or invalid.
     """
-    if data_set is not None and data_set not in DATASETS and found("data_set", data_set) is None:
+    if data_set is not None and data_set not in DATASETS and registered("data_set", data_set) is None:
         load(data_set)
     of_spec, own = of_spec_and_own(model)
     if of_spec.name not in LEARNERS:

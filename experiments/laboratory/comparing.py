@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from fedping.experiments.laboratory.evaluation import higher_is_better
 from fedping.experiments.laboratory.results import Outcome, RunFolder
 from fedping.experiments.laboratory.results.folder import BINNED
-from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, told_apart
+from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, significant_pairs
 from fedping.experiments.laboratory.results.ranking import NO_QUALITY
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
@@ -126,7 +126,7 @@ def _percent(a: float, apart: float | None) -> float | None:
 
 
 def _better(higher: bool, apart: Band) -> str | None:
-    if apart.mean is None or not told_apart(apart):
+    if apart.mean is None or not significant_pairs(apart):
         return None
     return "b" if (apart.mean > 0) == higher else "a"
 

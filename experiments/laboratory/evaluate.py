@@ -22,12 +22,12 @@ def evaluated_after(setup: Setup, rounds: int) -> bool:
     return rounds % setup.evaluation.every == 0 or rounds == setup.most_rounds
 
 
-def judged_on(setup: Setup) -> str:
+def test_metric(setup: Setup) -> str:
     """Return the split by which variants are judged."""
     return "personal" if setup.evaluation.decided_by == "personal" else "test"
 
 
-def chosen_on(setup: Setup) -> str:
+def selection_metric(setup: Setup) -> str:
     """Return the split by which versions and variants are chosen, if there are validation examples."""
     return "personal_validation" if setup.evaluation.decided_by == "personal" else "validation"
 
@@ -64,7 +64,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     ``rounds``.
     """
     test = problem.test
-    found = evaluate(problem.model, problem.tally, each_ones(weights), test)
+    found = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
     order = np.argsort(found.whose)
     whose = found.whose[order]
     numbers, keys = getattr(test, "ids", None), getattr(problem.train, "natural_keys", None)
@@ -83,7 +83,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     return pa.table(columns | metrics)
 
 
-def each_ones(weights: FloatArray) -> FloatArray | WeightsOf:
+def per_client_weights(weights: FloatArray) -> FloatArray | WeightsOf:
     """Return the weights of everybody, shape (m,), or a function to each client's of those of shape (clients, m)."""
     return weights if weights.ndim == 1 else weights.__getitem__
 

@@ -27,7 +27,7 @@ from fedping.experiments.laboratory.results import Outcome, Row
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -199,7 +199,7 @@ def _begin(writer: Connection, lock: AbstractContextManager[bool], parent: int, 
 
     _tell_parent = tell
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
-    die_with_parent(parent)
+    exit_with_parent(parent)
     unpack(extensions)
 
 

@@ -14,7 +14,7 @@ from fedping.experiments.laboratory.pool import Progress, Watch, run_units
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised, write_units
 from fedping.experiments.laboratory.results.folder import write_table
-from fedping.experiments.laboratory.run_identity import OwnModules, begun_in, forget_changed, made_of
+from fedping.experiments.laboratory.run_identity import OwnModules, begun_in, code_identity, forget_changed
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
@@ -56,7 +56,7 @@ def run_experiment(
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
     modules = OwnModules()
-    said, parts = msgspec.json.format(canonical_json(experiment)), made_of(experiment, noted_of(out), modules)
+    said, parts = msgspec.json.format(canonical_json(experiment)), code_identity(experiment, noted_of(out), modules)
     try:
         claim(out, said, parts)
     except OtherRun as error:

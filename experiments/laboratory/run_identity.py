@@ -42,7 +42,7 @@ class OwnModules(dict[str, dict[str, str]]):
         return self[module]
 
 
-def made_of(
+def code_identity(
     experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({}), modules: OwnModules | None = None
 ) -> dict[str, str]:
     """Return what an experiment's results depend on besides its settings: by name, a digest or the version.

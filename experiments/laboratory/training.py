@@ -20,11 +20,11 @@ from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.evaluate import (
     Measured,
-    chosen_on,
     evaluated_after,
-    judged_on,
     measure,
     record,
+    selection_metric,
+    test_metric,
 )
 from fedping.experiments.laboratory.evaluation import better
 from fedping.experiments.laboratory.local_evaluation import BeforeMerging
@@ -172,7 +172,7 @@ def train(
         if kept:
             kept.write()
         on_round(done.rounds)
-    began, ended = done.start.get(judged_on(setup), {}), done.final.get(judged_on(setup), {})
+    began, ended = done.start.get(test_metric(setup), {}), done.final.get(test_metric(setup), {})
     done.notes = (
         *done.notes,
         *notes.of_rounds(setup, done.rounds, done.versions),
@@ -195,12 +195,12 @@ def _look(setup: Setup, problem: Problem, done: Trained, beside: Measured, on_be
     except ExtensionFailed as error:
         raise ExtensionFailed(f"after round {done.rounds}: {error}") from error
     record(done.log, done.rounds, measured)
-    if done.watchman.see(done.rounds, measured.get(chosen_on(setup), {})):
+    if done.watchman.see(done.rounds, measured.get(selection_metric(setup), {})):
         done.best, done.final = done.weights, measured
         on_best(done.weights, done.rounds)
     if done.to_target is None and setup.evaluation.target is not None:
         metric = deciding_metric(setup, problem)
-        judging = measured.get(chosen_on(setup), measured.get(judged_on(setup), {}))
+        judging = measured.get(selection_metric(setup), measured.get(test_metric(setup), {}))
         if metric in judging and not better(metric, setup.evaluation.target, judging[metric]):
             done.to_target = done.rounds
     return measured
@@ -221,7 +221,7 @@ def outcome_of(done: Trained, setup: Setup, problem: Problem, started: float) ->
         **{name: getattr(done, name) for name in _BYTES},
         clients=len(problem.train),
         shown=tuple(dict.fromkeys((deciding_metric(setup, problem), *problem.tally.headline))),
-        split=judged_on(setup),
+        split=test_metric(setup),
         notes=done.notes,
         seconds=time.monotonic() - min(started, done.began),
         auc="exact" if problem.tally.by_rank else UNSET,

@@ -26,7 +26,7 @@ from fedping.protocol.encodings.vector import vector_payloads
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed
-from fedping.protocol.privacy import METRICS, Central, frame_of, taken
+from fedping.protocol.privacy import METRICS, Central, bounded_vectors, frame_of
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.privacy.noise import Noise
 from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
@@ -166,7 +166,9 @@ def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise
     _land(folder, study, line, pings, 0)
     made = released(study, line, _sums(folder, study, line, 0, engine, None), noise)[arm.name]
     assert line.privacy is not None
-    counted = taken(line.privacy, frame_of(line.privacy, line.spec), worst.astype(np.float64))[:, : line.spec.m]
+    counted = bounded_vectors(line.privacy, frame_of(line.privacy, line.spec), worst.astype(np.float64))[
+        :, : line.spec.m
+    ]
     scores = counted @ np.array(made[: line.spec.m], np.float64)
     return int(((scores > np.median(scores)) == there).sum())
 
@@ -194,7 +196,7 @@ def _worst(line: Line) -> NDArray[np.int64]:
     """Return what counts of a vector as large as fits, shape (1, m + 3)."""
     assert line.privacy is not None
     huge = np.full((1, line.spec.m + len(METRICS)), float(HUGE))
-    return taken(line.privacy, frame_of(line.privacy, line.spec), huge)
+    return bounded_vectors(line.privacy, frame_of(line.privacy, line.spec), huge)
 
 
 def _pings(study: Study, line: Line, arm: Arm, version: int, present: bool) -> Iterator[_Ping]:

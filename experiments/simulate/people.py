@@ -14,7 +14,7 @@ from fedping.client_sim.models import model_for
 from fedping.client_sim.population.behaviour import Activity, Users
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.draws import Keys, bits, child_keys, root_key
-from fedping.protocol.enrolment import parts_of, position
+from fedping.protocol.enrolment import arm_intervals, hash_fraction
 from fedping.protocol.study import Study
 
 _IDS, _INVENTED = range(2)
@@ -154,8 +154,8 @@ def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
 
 def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
     """Return each client's arm as :func:`fedping.protocol.enrolment.enrol` decides it."""
-    places = np.fromiter((position(study.name, text) for text in _uuid_texts(ids)), np.float64, len(ids))
-    of, ends = zip(*parts_of(study), strict=True)
+    places = np.fromiter((hash_fraction(study.name, text) for text in _uuid_texts(ids)), np.float64, len(ids))
+    of, ends = zip(*arm_intervals(study), strict=True)
     parts = np.searchsorted(np.array(ends), places, side="right")
     places_of = [place if place >= 0 else len(study.arms) for place in (*of, -1)]
     return np.array(places_of, np.int16)[parts]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Plot
-from fedping.client_sim.fleet.attackers import last_known, lies_of
+from fedping.client_sim.fleet.attackers import corrupt_updates, last_known
 from fedping.client_sim.fleet.interactions import Browsers, as_sent, by_arm_and_version
 from fedping.client_sim.fleet.pings import ADDON_VERSION
 from fedping.client_sim.population.behaviour import Behaved, Seekers, behave
@@ -255,7 +255,7 @@ class Searchers:
         plot = None
         if attack and attack.is_on(iteration + 1):
             plot = Plot(attack, self._people.hostile, self._experiment.seed, tick)
-        lies = lies_of(plot, searches.users)
+        lies = corrupt_updates(plot, searches.users)
         links = None if settings.line is None else self.links[settings.line]
         within = projections(links, searches.keys, _UPLOAD) if links else None
         behaved = behave(self._people.users(ranking.spec.model), ranking, seekers, iteration, lies, within)

@@ -11,7 +11,7 @@ import click
 
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
-from fedping.spark_session import ITERATION, TIMES, counting_session, milliseconds
+from fedping.spark_session import ITERATION, TIMES, analysis_session, milliseconds
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _counted(study: Study, plan: Plan, landing: Place, master: str | None) -> St
     from fedping.analysis.study.metrics import window_folders
 
     window_folders(landing, study, plan.window)  # says that there is nothing before seconds go into starting Spark
-    with status("starting Spark") as tell, counting_session("fedping-analyze", master) as session:
+    with status("starting Spark") as tell, analysis_session("fedping-analyze", master) as session:
         tell("counting the landed pings")
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim, parts=True)
 

@@ -177,7 +177,7 @@ def join(
     from fedping.client_sim.fleet.transport import StudyEnded
     from fedping.client_sim.joining.evaluating import keep_share
     from fedping.client_sim.joining.institution import REVEALS
-    from fedping.server_jobs.shutdown import EndedBySignal, OutOfTime, ended_by_signals
+    from fedping.server_jobs.shutdown import EndedBySignal, TimedOut, ended_by_signals
 
     pace = Pace(
         rounds=rounds,
@@ -214,7 +214,7 @@ def join(
         click.echo(f"fedping: {over}", err=True)
         return 0
     except _TimeOver as error:
-        raise OutOfTime("time is over before there was anything to send; run the same command to go on") from error
+        raise TimedOut("time is over before there was anything to send; run the same command to go on") from error
     except EndedBySignal as ended:
         click.echo(f"fedping: {ended.sentence}; the same command goes on", err=True)
         return ended.exit_code
@@ -431,9 +431,9 @@ def _made(institution: Institution, pace: Pace) -> Waiting:
 
 
 def _summary(ping: Waiting) -> str:
-    from fedping.client_sim.joining.institution import told
+    from fedping.client_sim.joining.institution import describe
 
-    says = told(ping)
+    says = describe(ping)
     if says.loss is None or says.examples is None:
         shares = " in two shares" if says.encoding == "shared" else ""
         return f"version {says.version}: a private vector{shares}; {says.bytes:,} bytes as client {says.client_id}"
@@ -608,10 +608,10 @@ class _TakingPart:
             return
         import msgspec
 
-        from fedping.client_sim.joining.institution import REVEALS, told
+        from fedping.client_sim.joining.institution import REVEALS, describe
 
         answer = {"outcome": outcome.delivery.value, "reason": outcome.reason, "warning": REVEALS}
-        row = {**msgspec.to_builtins(told(ping)), **answer}
+        row = {**msgspec.to_builtins(describe(ping)), **answer}
         click.echo(msgspec.json.encode(row).decode())
 
     def _explain(self, why: str | None, waits_for: str = "") -> None:
@@ -640,16 +640,16 @@ class _TakingPart:
                 time.sleep(seconds)
 
     def _out_of_time(self) -> NoReturn:
-        from fedping.server_jobs.shutdown import OutOfTime
+        from fedping.server_jobs.shutdown import TimedOut
 
         if any(institution.folder.waiting is not None for institution in self._institutions):
-            raise OutOfTime("time is over, and the ping is not taken; run the same command to send it")
+            raise TimedOut("time is over, and the ping is not taken; run the same command to send it")
         if self._pace.rounds is not None:
-            raise OutOfTime(
+            raise TimedOut(
                 f"time is over after {self._done} of {self._pace.rounds} rounds; run the same command to go on"
             )
         if not self._taken:
-            raise OutOfTime("time is over, and no ping was taken; run the same command to go on")
+            raise TimedOut("time is over, and no ping was taken; run the same command to go on")
         raise _Over(0)
 
 

@@ -11,11 +11,11 @@ from uuid import UUID
 import click
 import msgspec
 
-from fedping.commands.study_life import because_option, whoever
+from fedping.commands.study_life import because_option, current_user
 from fedping.options import AnyPlace, journal_of, journal_option, json_option, landing_option, store_option
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.location import below, key_in
+from fedping.protocol.location import child, key_in
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -85,18 +85,18 @@ def prune(
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.deletion import alone
+    from fedping.server_jobs.deletion import deletion_lock
     from fedping.server_jobs.pruning import pruning, remove
 
     store = open_store(store_path)
     names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
-    with alone(landing, looks=dry_run):
+    with deletion_lock(landing, looks=dry_run):
         found = [pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
                 versions = {line: numbers for line, numbers in one.versions.items() if numbers}
                 store.note(
-                    one.study, "pruned", one.told, at=utc_now(), by=whoever(), because=because, versions=versions
+                    one.study, "pruned", one.told, at=utc_now(), by=current_user(), because=because, versions=versions
                 )
                 with status(f"{one.study}: removing landed files") as tell:
                     for number in remove(one):
@@ -149,16 +149,16 @@ def forget(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landed_file import UnreadableFile
-    from fedping.server_jobs.deletion import alone, in_words
-    from fedping.server_jobs.erasure import Found, pings_of, remove, versions_of, waiting_in
+    from fedping.server_jobs.deletion import deletion_lock, in_words
+    from fedping.server_jobs.erasure import ErasurePlan, find_pings, pending_pings, remove, versions_of
 
     store = open_store(store_path)
-    with alone(landing, looks=dry_run), status("looking into the landed files") as tell:
+    with deletion_lock(landing, looks=dry_run), status("looking into the landed files") as tell:
         journal = journal_of(journal, landing)
-        waiting = waiting_in(journal, client_id)  # first: they may land meanwhile
-        found: list[Found] = []
+        waiting = pending_pings(journal, client_id)  # first: they may land meanwhile
+        found: list[ErasurePlan] = []
         damaged: list[UnreadableFile] = []
-        for looked, one in enumerate(pings_of(landing, client_id), 1):
+        for looked, one in enumerate(find_pings(landing, client_id), 1):
             tell(f"looked into {looked:,} landed files")
             if isinstance(one, UnreadableFile):
                 damaged.append(one)
@@ -181,7 +181,7 @@ def forget(
                     "forgotten",
                     tuple(told),
                     at=utc_now(),
-                    by=whoever(),
+                    by=current_user(),
                     because=because,
                     versions=made_of[name],
                     files=tuple(key_in(landing, file) for file in files),
@@ -260,7 +260,7 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
             new = 0
             for number, file in enumerate(files, 1):
                 with suppress(FileNotFoundError):  # removed since it was listed
-                    new += copy_landed(file, below(to, key_in(landing, file)))
+                    new += copy_landed(file, child(to, key_in(landing, file)))
                 tell(f"{name}: {number:,} of {len(files):,} landed files")
             if as_json:
                 click.echo(msgspec.json.encode({"study": name, "files": len(files), "new": new}).decode())
@@ -283,11 +283,11 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.clock import time_at
-    from fedping.server_jobs.participants import roll_of
+    from fedping.server_jobs.participants import list_participants
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):
-        roll = roll_of(landing, store.study(study), line)
+        roll = list_participants(landing, store.study(study), line)
         if as_json:
             click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(roll)}).decode())
             continue

@@ -129,13 +129,13 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.card import card_of
-    from fedping.server_jobs.warm_start import begun_with
+    from fedping.server_jobs.warm_start import start_version
 
     if study.endswith(".toml"):
         made = card_of(study_from_toml(Path(study)))
     else:
         store = open_store(store_path)
-        made = card_of(the_study := store.study(study), begun_with(store, the_study))
+        made = card_of(the_study := store.study(study), start_version(store, the_study))
     click.echo(msgspec.json.encode(made).decode() if as_json else made.text)
 
 

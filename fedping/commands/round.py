@@ -234,11 +234,11 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
     """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
     if wait is None:
         return
-    from fedping.server_jobs.round.wait_for_clients import awaited, check_wait
+    from fedping.server_jobs.round.wait_for_clients import check_wait, wait_for_clients
 
     check_wait(store.study(study), lines)
     with status(f"{study}: waiting for clients") as tell:
-        came = awaited(
+        came = wait_for_clients(
             store,
             landing,
             study,
@@ -338,12 +338,12 @@ def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -
     """
     if not helpers and answer is None:
         return {}
-    from fedping.server_jobs.round import AnswerFile, HttpHelper
+    from fedping.server_jobs.round import FileHelper, HttpHelper
 
     lines = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
     if not lines:
         raise InvalidSettings(f"no line of study '{study.name}' has a second server; leave --helper and --answer out")
-    found: dict[str, Helper] = {} if answer is None else {"": AnswerFile(answer)}
+    found: dict[str, Helper] = {} if answer is None else {"": FileHelper(answer)}
     for given in helpers:
         first, _, rest = given.partition("=")
         line, url = ("", given) if "://" in first or not rest else (first, rest)
@@ -406,7 +406,7 @@ def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | 
     Raises:
         StoreError: what is declared of it cannot be read.
     """
-    from fedping.server_jobs.health.checks import when
+    from fedping.server_jobs.health.checks import format_time
 
     declared = store.declared(study)
     if declared.state == "running":
@@ -416,7 +416,7 @@ def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | 
 
         for line in store.study(study).lines:
             delete_pings(landing, study, line.name, upto=None)
-    is_so = f"is paused since {when(declared.since)}" if declared.state == "paused" else "has ended"
+    is_so = f"is paused since {format_time(declared.since)}" if declared.state == "paused" else "has ended"
     return f"no round, for study '{study}' {is_so}{declared.told}; 'fedping study resume {study}' lets it go on"
 
 
@@ -474,7 +474,7 @@ def run_line(
 def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
     """Note beside the pings how the round inside ends."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
-    from fedping.server_jobs.shutdown import Ended, TimeIsUp
+    from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
 
     outcome, update_bytes, began = "crashed", 0, time.monotonic()
     why: BaseException | None = None
@@ -485,10 +485,10 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
 
     try:
         yield ended_with
-    except TimeIsUp:  # the time limit, which its outcome says
+    except DeadlineReached:  # the time limit, which its outcome says
         outcome = "out_of_time"
         raise
-    except (Ended, KeyboardInterrupt):  # of whom it comes does not matter: PySpark raises one of its own
+    except (Interrupted, KeyboardInterrupt):  # of whom it comes does not matter: PySpark raises one of its own
         outcome = "ended"
         raise
     except Exception as error:

@@ -37,7 +37,7 @@ from fedping.commands.round import (
 from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import tell
-from fedping.server_jobs.shutdown import ApplicationGone, OutOfTime
+from fedping.server_jobs.shutdown import ApplicationGone, TimedOut
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
@@ -211,7 +211,7 @@ def _run_all(
                 for line in lines:
                     with _reported(engine, study, line):
                         show(run_line(store, landing, study, line, engine, given), as_json)
-        except OutOfTime as error:
+        except TimedOut as error:
             tell(str(error), study=study)
 
 

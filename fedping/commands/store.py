@@ -127,7 +127,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 
     'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
     """
-    from fedping.model_store.held_versions import staged_in_words, still_missing
+    from fedping.model_store.held_versions import describe_missing, describe_staged
     from fedping.model_store.rollback import difference
     from fedping.model_store.store import open_store
 
@@ -143,10 +143,10 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
         return
     settings = opened.settings(study, found.lineage.settings)[1].line(line)  # by which it was made, and is judged
     if found.staged and settings.guard and (stage := settings.guard.stage):
-        heard = still_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
+        heard = describe_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
         waits = f"; {heard} by the last round" if heard else ""
         click.echo(
-            f"{study}/{line}: {staged_in_words(found.iteration, found.staged.share)}, since {found.created}{waits}"
+            f"{study}/{line}: {describe_staged(found.iteration, found.staged.share)}, since {found.created}{waits}"
         )
     else:
         click.echo(f"version {found.iteration} of {study}/{line}, computed {found.created}, is held back:")
@@ -224,12 +224,12 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
     """
     from fedping.model_store.rollback import continue_at
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import newest_noted
+    from fedping.protocol.landing import read_published
 
     _warn_without(landing)
     opened = open_store(store_path)
     opened.study(study).line(line)
-    seen = newest_noted(landing, str(store_path), study, line)
+    seen = read_published(landing, str(store_path), study, line)
     opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from fedping.model_store import ModelStore
     from fedping.protocol.location import Place
-    from fedping.server_jobs.health.snapshot import Judgement, StudyWatch
+    from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor
     from fedping.server_jobs.ingest.settings import IngestSettings
     from fedping.server_jobs.warm_start import Warm
 
@@ -98,7 +98,7 @@ def create(
     same, or --renamed says so; all others begin with the start values of FILE. 'fedping study check' shows it first.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import newest_noted
+    from fedping.protocol.landing import read_published
     from fedping.server_jobs.optimize import first_versions
 
     the_study = checked(file, own_models, store_path)
@@ -106,7 +106,7 @@ def create(
     warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
     the_study = as_stored(store, the_study, study_as_written(file))
-    noted = {line.name: newest_noted(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
+    noted = {line.name: read_published(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
     begun = {name: (each.weights, each.origin) for name, each in warm.items()}
     firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)
     if store.create_study(the_study, firsts, noted):
@@ -242,10 +242,10 @@ def list_(store_path: Place) -> None:
 @json_option
 def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: Path | None, as_json: bool) -> int:
     """Show whether the studies NAMES (default: all) are well, as the dashboard does. Exits with 1 on a problem."""
-    from fedping.server_jobs.health.snapshot import ingest_of
+    from fedping.server_jobs.health.snapshot import ingest_snapshot
 
     places = _places(store_path, landing, journal)
-    found = _watch(places, names).all(ingest_of(places), names)
+    found = _watch(places, names).all(ingest_snapshot(places), names)
     for name, judgement in found.items():
         _show_health(name, judgement, as_json)
     return int(any(judged.verdict == "problem" for _, judged in found.values()))
@@ -281,7 +281,7 @@ def watch(
     that fails is reported on stderr, and retried.
     """
     from fedping.server_jobs.health.monitor import watch_studies
-    from fedping.server_jobs.health.webhook import Webhook, poster
+    from fedping.server_jobs.health.webhook import Webhook, make_poster
     from fedping.server_jobs.schedule import WallClock, parse_every
     from fedping.terminal import stopped_by_signals
 
@@ -294,7 +294,7 @@ def watch(
         if as_json or not is_json():
             _show_health(name, judgement, as_json)
 
-    hook = None if webhook is None else Webhook(poster(webhook), tell)
+    hook = None if webhook is None else Webhook(make_poster(webhook), tell)
     with stopped_by_signals(clock):
         watch_studies(
             _watch(places, names),
@@ -314,23 +314,23 @@ def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSe
     return IngestSettings(store=store_path, landing=landing, journal=journal_of(journal, landing))
 
 
-def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyWatch:
+def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyMonitor:
     """Return what looks at studies; raises :class:`StoreError` if there is no store, or it has no such study."""
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.health.snapshot import StudyWatch
+    from fedping.server_jobs.health.snapshot import StudyMonitor
 
     store = open_store(places.store)
     for name in names:
         store.study(name)
-    return StudyWatch(places)
+    return StudyMonitor(places)
 
 
 def _show_health(name: str, judgement: Judgement, as_json: bool) -> None:
     declared, judged = judgement
     if as_json:
-        from fedping.server_jobs.health.webhook import message
+        from fedping.server_jobs.health.webhook import payload
 
-        click.echo(msgspec.json.encode(message(name, declared, judged)).decode())
+        click.echo(msgspec.json.encode(payload(name, declared, judged)).decode())
         return
     click.echo(f"{name}: {judged.headline}")
     for one in judged.findings:

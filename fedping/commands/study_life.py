@@ -35,7 +35,7 @@ because_option = click.option(
 )
 
 
-def whoever() -> str:
+def current_user() -> str:
     """Return who runs this command, as the system calls them."""
     try:
         return getpass.getuser()
@@ -89,7 +89,7 @@ def _declare(store_path: Place, name: str, state: State, because: str, words: st
             return
     except StoreError as error:
         click.echo(f"fedping: {error}; the state is replaced", err=True)
-    declared = Declared(state=state, since=utc_now(), by=whoever(), because=because)
+    declared = Declared(state=state, since=utc_now(), by=current_user(), because=because)
     store.declare(name, declared, after=after)
     click.echo(f"study '{name}' {_IS[state]}: {words}")
 
@@ -119,7 +119,7 @@ def change(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.extensions import with_recorded_code
-    from fedping.protocol.study_changes import changes, check_change, dealt_on
+    from fedping.protocol.study_changes import changes, check_change, reassign_clients
 
     store = open_store(store_path)
     wanted = checked(file, own_models, store_path)
@@ -129,10 +129,10 @@ def change(
     read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_as_written(file)))]
     wanted = min(read, key=lambda each: len(changes(now, each)))
     check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
-    wanted = dealt_on(now, wanted)
+    wanted = reassign_clients(now, wanted)
     told = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")
     if told and not dry_run:
-        store.change(wanted, told, at=utc_now(), by=whoever(), because=because, after=after)
+        store.change(wanted, told, at=utc_now(), by=current_user(), because=because, after=after)
     if as_json:
         made = {"study": wanted.name, "changes": told, "changed": bool(told) and not dry_run}
         click.echo(msgspec.json.encode(made).decode())
@@ -179,21 +179,24 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
 
 
 def _described(entry: Entry) -> list[str]:
-    from fedping.server_jobs.health.checks import when
+    from fedping.server_jobs.health.checks import format_time
 
     who = f" by {entry.by}" if entry.by else ""
     why = f", because: {entry.because}" if entry.because else ""
-    return [f"{entry.number:>4}  {when(entry.at)}  {entry.kind}{who}{why}", *(f"        {each}" for each in entry.told)]
+    return [
+        f"{entry.number:>4}  {format_time(entry.at)}  {entry.kind}{who}{why}",
+        *(f"        {each}" for each in entry.told),
+    ]
 
 
 def as_declared(store: ModelStore, name: str) -> list[str]:
     """Return in words what holds of a stored study beside its settings; nothing of one that has just run since ever."""
-    from fedping.server_jobs.health.checks import when
+    from fedping.server_jobs.health.checks import format_time
 
     declared, (entry, _) = store.declared(name), store.settings(name)
     told = []
     if declared.since and not declared.simulated:
-        told.append(f"  it {_IS[declared.state]} since {when(declared.since)}{declared.told}")
+        told.append(f"  it {_IS[declared.state]} since {format_time(declared.since)}{declared.told}")
     if entry:
         told.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
     return told

@@ -18,12 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.model_store.dates import date_trouble
-from fedping.model_store.held_versions import staged_in_words, still_missing
-from fedping.model_store.version import Outcome, StageSeen
+from fedping.model_store.held_versions import describe_missing, describe_staged
+from fedping.model_store.version import Outcome, StageState
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage
-from fedping.protocol.privacy import Told, standard_errors
+from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
@@ -194,7 +194,7 @@ class Ingest(Struct, frozen=True, kw_only=True):
     uploads: tuple[Uploads, ...] = ()
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class HeldVersion(Struct, frozen=True, kw_only=True):
     """A version that the guard of a line holds back: its number, and a phrase for each reason; or its ``stage``.
 
     The stage is as the last round has seen it, or as it began.
@@ -202,10 +202,10 @@ class Held(Struct, frozen=True, kw_only=True):
 
     iteration: int
     alarms: tuple[str, ...]
-    stage: StageSeen | None = None
+    stage: StageState | None = None
 
 
-class LineFacts(Struct, frozen=True, kw_only=True):
+class LineSnapshot(Struct, frozen=True, kw_only=True):
     """A line at one moment.
 
     ``outcomes`` are those of its newest versions, oldest first; none if no version can be read, of which ``troubles``
@@ -224,12 +224,12 @@ class LineFacts(Struct, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
     landed: Landed | None = None
     troubles: tuple[str, ...] = ()
-    held: Held | None = None
+    held: HeldVersion | None = None
     failing: Failing | None = None
     privacy: PrivateFacts | None = None
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class CheckInput(Struct, frozen=True, kw_only=True):
     """What a line of a study is judged by.
 
     ``now`` is in seconds since 1970. ``beside`` is how many pings of arms that follow no line have landed between the
@@ -241,7 +241,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     study: str
     declared: Declared
     arms: tuple[Arm, ...]
-    line: LineFacts
+    line: LineSnapshot
     ingest: Ingest
     now: float
     beside: int | None = None
@@ -301,21 +301,21 @@ class Facts(Struct, frozen=True, kw_only=True):
         return tuple(arm for arm in self.arms if arm.line == self.line.name)
 
 
-def judged(facts: Facts) -> Health:
+def check_line(facts: CheckInput) -> Health:
     """Return the judgement of a line."""
     declared = facts.declared
     asked = _SIMULATED if declared.simulated else _ASKED[declared.state]
     findings = _sorted(finding for name in FINDINGS if name in asked for finding in _CHECKS[name](facts))
     over = () if facts.over is None else (facts.line.name,)
-    return replace(_health(declared, findings, _well(facts), over), staged=_staged(facts))
+    return replace(_health(declared, findings, _healthy_headline(facts), over), staged=_staged(facts))
 
 
-def _staged(facts: Facts) -> tuple[StagedLine, ...]:
+def _staged(facts: CheckInput) -> tuple[StagedLine, ...]:
     held, stage = facts.line.held, facts.line.stage
     if held is None or held.stage is None or stage is None or facts.declared.state == "ended":
         return ()
-    told = staged_in_words(held.iteration, held.stage.share)
-    waits = still_missing(stage, held.stage)
+    told = describe_staged(held.iteration, held.stage.share)
+    waits = describe_missing(stage, held.stage)
     one = StagedLine(
         line=facts.line.name,
         version=held.iteration,
@@ -327,7 +327,7 @@ def _staged(facts: Facts) -> tuple[StagedLine, ...]:
     return (one,)
 
 
-def together(declared: Declared, lines: Sequence[tuple[str, Health]]) -> Health:
+def merge_lines(declared: Declared, lines: Sequence[tuple[str, Health]]) -> Health:
     """Return the judgement of a study of these lines; a sentence that all have is told once, another with its line."""
     if len(lines) == 1:
         return lines[0][1]
@@ -351,7 +351,7 @@ def together(declared: Declared, lines: Sequence[tuple[str, Health]]) -> Health:
     return replace(judgement, staged=tuple(staged))
 
 
-def unreadable(why: str) -> Health:
+def unreadable_study(why: str) -> Health:
     """Return the judgement of a study that cannot be read."""
     return _health(Declared(), (_problem("store", as_sentence(why)),), "")
 
@@ -379,19 +379,19 @@ _ALTHOUGH = {"running": "", "paused": ", and paused", "ended": ", although the s
 
 def _declared_in_words(declared: Declared) -> str:
     if declared.state == "paused":
-        told = f"Paused since {when(declared.since)}{declared.told}"
+        told = f"Paused since {format_time(declared.since)}{declared.told}"
         return f"{told}: no round makes a version; pings are still taken and land."
     if declared.simulated:
-        return f"A simulation, which is over; its clock stopped at {when(declared.since)}."
-    return f"Ended on {when(declared.since)}{declared.told}: no ping is taken, and no round makes a version."
+        return f"A simulation, which is over; its clock stopped at {format_time(declared.since)}."
+    return f"Ended on {format_time(declared.since)}{declared.told}: no ping is taken, and no round makes a version."
 
 
-def when(moment: str) -> str:
+def format_time(moment: str) -> str:
     """Return a time for people: 2026-01-31 10:00 UTC."""
     return f"{moment[:10]} {moment[11:16]} UTC"
 
 
-def _well(facts: Facts) -> str:
+def _healthy_headline(facts: CheckInput) -> str:
     if facts.declared.simulated:
         return "Healthy: a simulation, which goes on."
     if facts.over is not None:
@@ -404,14 +404,16 @@ def _well(facts: Facts) -> str:
     return "Healthy: ingest is running, and waits for the first pings."
 
 
-def _ingest(facts: Facts) -> Iterator[Finding]:
+def _ingest(facts: CheckInput) -> Iterator[Finding]:
     ingest = facts.ingest
     ended = facts.declared.state == "ended"
     if ingest.state == "running" and ingest.requests:
         private = facts.discreet
         if trouble := failing_requests(ingest.requests, Path(ingest.journal), private):
             yield _problem("ingest", as_sentence(trouble))
-    waiting = f"{_some(facts, ingest.pending)} that it has accepted {_waits(facts, ingest.pending)} in its journal"
+    waiting = (
+        f"{_ping_count(facts, ingest.pending)} that it has accepted {_wait_verb(facts, ingest.pending)} in its journal"
+    )
     if ingest.state == "running" or (ended and not ingest.pending):
         return
     if ingest.state == "unknown":
@@ -426,7 +428,7 @@ def _ingest(facts: Facts) -> Iterator[Finding]:
             f"Ingest is not running: {waiting} and will not land before it runs again. Start 'fedping ingest'.",
         )
     elif ingest.state == "absent":
-        yield _absent(facts)
+        yield _no_journal(facts)
     else:
         yield _problem(
             "ingest",
@@ -438,7 +440,7 @@ def _ingest(facts: Facts) -> Iterator[Finding]:
 _OTHER_JOURNAL = ", or, if it has another journal, name that by --journal or FEDPING_JOURNAL"
 
 
-def _absent(facts: Facts) -> Finding:
+def _no_journal(facts: CheckInput) -> Finding:
     """Tell that nothing ever ran with a journal; where pings have landed, somebody has taken them with another."""
     journal = facts.ingest.journal
     if facts.has_landed:
@@ -456,17 +458,17 @@ def _absent(facts: Facts) -> Finding:
     )
 
 
-def _landing(facts: Facts) -> Iterator[Finding]:
+def _landing(facts: CheckInput) -> Iterator[Finding]:
     ingest, landed = facts.ingest, facts.line.landed
     for trouble in ingest.troubles:
         yield _problem("landing", trouble)
-    waiting = f"{_some(facts, ingest.pending)} {_waits(facts, ingest.pending)}"
+    waiting = f"{_ping_count(facts, ingest.pending)} {_wait_verb(facts, ingest.pending)}"
     limit = WAITS if ingest.period is None else max(WAIT_PERIODS * ingest.period, LATE_AT_LEAST)
     waited = facts.now - (facts.now if ingest.waiting_since is None else ingest.waiting_since)
     if ingest.state == "running" and not ingest.troubles and ingest.pending and waited > limit:
         yield _problem(
             "landing",
-            f"{as_sentence(waiting)[:-1]} in ingest's journal, some for {lasting(waited)}, "
+            f"{as_sentence(waiting)[:-1]} in ingest's journal, some for {format_duration(waited)}, "
             "and should have landed. See what ingest says on stderr, and /__heartbeat__ on its operator's port.",
         )
     if landed is not None and landed.unreadable:
@@ -481,7 +483,7 @@ def _landing(facts: Facts) -> Iterator[Finding]:
         yield _problem("landing", failures_in_words(failing))
 
 
-def _store(facts: Facts) -> Iterator[Finding]:
+def _store(facts: CheckInput) -> Iterator[Finding]:
     for trouble in facts.line.troubles:
         yield _problem("store", as_sentence(trouble))
     if failing := facts.fails_by("store"):
@@ -500,14 +502,14 @@ def failures_in_words(failing: Failing) -> str:
     """Return how rounds fail: the count of failures in a row, since when, and the reason of the last."""
     why = as_sentence(failing.why) if failing.why else "See what the round says on stderr."
     if failing.times == 1:
-        return f"The last round {_FAILED[failing.outcome]}, on {when(failing.last)}. {why}"
+        return f"The last round {_FAILED[failing.outcome]}, on {format_time(failing.last)}. {why}"
     return (
-        f"The last {failing.times:,} rounds failed, since {when(failing.since)}; the last one "
+        f"The last {failing.times:,} rounds failed, since {format_time(failing.since)}; the last one "
         f"{_FAILED[failing.outcome]}. {why}"
     )
 
 
-def _held(facts: Facts) -> Iterator[Finding]:
+def _held(facts: CheckInput) -> Iterator[Finding]:
     held, line = facts.line.held, f"{facts.study} {facts.line.name}"
     newest = facts.line.outcomes[-1] if facts.line.outcomes else None
     guard = newest.lineage.guard if newest else None
@@ -537,7 +539,7 @@ def _is_withdrawal(outcome: Outcome) -> bool:
     return outcome.lineage.guard is not None and outcome.lineage.guard.decision == "withdrawn"
 
 
-def _rounds(facts: Facts) -> Iterator[Finding]:
+def _rounds(facts: CheckInput) -> Iterator[Finding]:
     """Judge whether rounds fail, and the age of the newest version by the time between the last rounds."""
     if failing := facts.fails_by(""):
         severity_of: Severity = "problem" if failing.is_problem else "warning"
@@ -560,8 +562,8 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
     pings = facts.line.landed.pings if facts.line.landed is not None else 0
     has = "has" if pings == 1 and not facts.discreet else "have"
     why = (
-        f"{as_sentence(_some(facts, pings))[:-1]} of it {has} landed, and a step takes "
-        f"{count(facts.line.min_clients, 'client')}: see what the schedule says, and whether it runs."
+        f"{as_sentence(_ping_count(facts, pings))[:-1]} of it {has} landed, and a step takes "
+        f"{format_count(facts.line.min_clients, 'client')}: see what the schedule says, and whether it runs."
         if pings
         else "No ping of it has landed: see whether clients fetch it, and can send."
     )
@@ -582,11 +584,12 @@ def _rounds(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         name="rounds",
         severity=severity,
-        sentence=f"Version {newest.iteration} is {lasting(age)} old, and versions came every {lasting(every)}. {why}",
+        sentence=f"Version {newest.iteration} is {format_duration(age)} old, and versions came every "
+        f"{format_duration(every)}. {why}",
     )
 
 
-def _stale(facts: Facts) -> Iterator[Finding]:
+def _stale(facts: CheckInput) -> Iterator[Finding]:
     """Judge how many pings were of older versions, but for those that a version which repeats another left behind."""
     repeats = {one.iteration for one in facts.line.outcomes if one.lineage.origin in ("rollback", "continued")}
     recent = tuple(one for one in facts.recent if one.iteration - 1 not in repeats)
@@ -602,7 +605,7 @@ def _stale(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _refused(facts: Facts) -> Iterator[Finding]:
+def _refused(facts: CheckInput) -> Iterator[Finding]:
     """Judge what was refused lately of the study, and of requests for no study, which may be meant for this."""
     own = facts.ingest.recent.get(facts.study, Recently())
     stray = facts.ingest.recent.get("", Recently())
@@ -666,7 +669,7 @@ def _refusals(came: Came) -> Counter[str]:
     return Counter({reason: n for reason, n in came.rejected.items() if reason not in beside})
 
 
-def _postponed(facts: Facts, window: Came) -> Iterator[Finding]:
+def _postponed(facts: CheckInput, window: Came) -> Iterator[Finding]:
     """Judge answers that asked to send a ping again later: no harm while nearly every ping is accepted in the end."""
     by_reason = {reason: n for reason, n in window.rejected.items() if reason in POSTPONED}
     postponed = sum(by_reason.values())
@@ -682,7 +685,7 @@ def _postponed(facts: Facts, window: Came) -> Iterator[Finding]:
     )
 
 
-def _arms(facts: Facts) -> Iterator[Finding]:
+def _arms(facts: CheckInput) -> Iterator[Finding]:
     """Judge the arms' shares of pings against those of the study: the sample ratio.
 
     Pings of one client come together, so they vary more than independent ones would: where activity is spread like an
@@ -718,7 +721,7 @@ def _arms(facts: Facts) -> Iterator[Finding]:
         yield Finding(name="arms", severity="warning" if pings else "problem", sentence=sentence)
 
 
-def _free_arms(facts: Facts) -> Iterator[Finding]:
+def _free_arms(facts: CheckInput) -> Iterator[Finding]:
     """Judge the arms that follow no line, and are in no round: what landed of them while the line's rounds were made.
 
     The line's clients send its pings and those that come late for its rounds; theirs are told from nothing but time.
@@ -751,7 +754,7 @@ def _spread(recent: Sequence[Outcome]) -> float:
     return max(1.0, 2 * used / clients) if clients else 1.0
 
 
-def _noise(facts: Facts) -> float:
+def _noise(facts: CheckInput) -> float:
     """Return the variance of the noise on an arm's clients over the recent rounds of a private line; else 0."""
     return len(facts.recent) * facts.line.privacy.noise**2 if facts.line.privacy is not None else 0.0
 
@@ -770,7 +773,7 @@ def _is_off(pings: int, total: int, share: float, spread: float, noise: float = 
     return abs(pings - total * share) > max(SURELY * error, OFF * total * share)
 
 
-def _loss(facts: Facts) -> Iterator[Finding]:
+def _loss(facts: CheckInput) -> Iterator[Finding]:
     """Judge the loss of each arm that applies the model against that of the first that does not.
 
     A personal arm's loss may be of what its clients made of the model, which says nothing of the version.
@@ -800,7 +803,7 @@ def _loss(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _beyond_noise(facts: Facts, arm: str, control: str) -> bool:
+def _beyond_noise(facts: CheckInput, arm: str, control: str) -> bool:
     """Return whether two arms' losses in the recent rounds differ by more than a private line's noise explains."""
     private = facts.line.privacy
     if private is None or not private.noise:
@@ -809,7 +812,7 @@ def _beyond_noise(facts: Facts, arm: str, control: str) -> bool:
     for one in facts.recent:
         for name, sign in ((arm, 1), (control, -1)):
             seen = one.lineage.arms[name]
-            told = Told(seen.pings, seen.loss, None) if seen.pings else Told(0, None, None)
+            told = ReleasedMeans(seen.pings, seen.loss, None) if seen.pings else ReleasedMeans(0, None, None)
             error = standard_errors(told, private.noise, private.loss).loss
             if told.loss is None or error is None:
                 return False
@@ -817,7 +820,7 @@ def _beyond_noise(facts: Facts, arm: str, control: str) -> bool:
     return apart > SURELY * math.sqrt(variance)
 
 
-def _privacy(facts: Facts) -> Iterator[Finding]:
+def _privacy(facts: CheckInput) -> Iterator[Finding]:
     """Judge how many rounds the guarantee of a private line still allows."""
     private = facts.line.privacy
     if private is None or private.rounds is None or private.rounds_left is None:
@@ -825,8 +828,8 @@ def _privacy(facts: Facts) -> Iterator[Finding]:
     if facts.exhausted:
         yield _problem(
             "privacy",
-            f"The guarantee of the line is exhausted: all its {count(private.rounds, 'round')} have been made, and no "
-            "version follows. Clients still send pings, which no round reads: declare the study ended with 'fedping "
+            f"The guarantee of the line is exhausted: all its {format_count(private.rounds, 'round')} have been made, "
+            "and no version follows. Clients still send pings, which no round reads: declare the study ended with 'fedping "
             f"study end {facts.study}'.",
         )
     elif private.rounds_left <= max(1, FEW_LEFT * private.rounds) and private.releases:
@@ -838,7 +841,7 @@ def _privacy(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _helper(facts: Facts) -> Iterator[Finding]:
+def _helper(facts: CheckInput) -> Iterator[Finding]:
     """Judge how long a line of shares has waited for its helper, by the time between the last rounds."""
     waiting = facts.line.privacy.waiting if facts.line.privacy is not None else None
     if waiting is None:
@@ -846,7 +849,7 @@ def _helper(facts: Facts) -> Iterator[Finding]:
     if waiting.for_good:
         yield _problem(
             "helper",
-            f"No answer of the helper can come any more to what it was asked on {when(waiting.since)}: "
+            f"No answer of the helper can come any more to what it was asked on {format_time(waiting.since)}: "
             f"{waiting.why.rstrip('.')}. The next round says how to go on, by 'fedping store continue'.",
         )
         return
@@ -857,12 +860,12 @@ def _helper(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         name="helper",
         severity="problem" if waited > max(VERY_LATE * every, VERY_LATE * LATE_AT_LEAST) else "warning",
-        sentence=f"The line waits for its helper since {when(waiting.since)}: {waiting.why.rstrip('.')}. Pings that it "
-        "was asked about are kept until it has answered.",
+        sentence=f"The line waits for its helper since {format_time(waiting.since)}: {waiting.why.rstrip('.')}. Pings "
+        "that it was asked about are kept until it has answered.",
     )
 
 
-def _newcomers(facts: Facts) -> Iterator[Finding]:
+def _newcomers(facts: CheckInput) -> Iterator[Finding]:
     """Judge the new clients of this hour or the last by the most of any hour before: whoever invents some is many.
 
     Of a private line all clients are new with every version, for their ids are.
@@ -885,7 +888,7 @@ def _newcomers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _capped(facts: Facts) -> Iterator[Finding]:
+def _capped(facts: CheckInput) -> Iterator[Finding]:
     """Judge how many clients of the last rounds count for fewer examples than they claim, where examples are votes."""
     made = [one.lineage.aggregate for one in facts.recent if one.lineage.aggregate is not None]
     capped, clients = sum(one.capped or 0 for one in made), sum(one.clients for one in made)
@@ -900,7 +903,7 @@ def _capped(facts: Facts) -> Iterator[Finding]:
     )
 
 
-_CHECKS: dict[FindingName, Callable[[Facts], Iterator[Finding]]] = {
+_CHECKS: dict[FindingName, Callable[[CheckInput], Iterator[Finding]]] = {
     "ingest": _ingest,
     "landing": _landing,
     "store": _store,
@@ -954,23 +957,23 @@ def _percent(part: float, whole: float) -> str:
     return f"{share:.0f} %" if share >= 1 or not share else "less than 1 %"
 
 
-def count(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """Return a number of things: 1 ping, 1,200 pings."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _some(facts: Facts, pings: int) -> str:
+def _ping_count(facts: CheckInput, pings: int) -> str:
     """Return how many pings, unless that is not to be told."""
-    return "pings" if facts.discreet and pings else count(pings, "ping")
+    return "pings" if facts.discreet and pings else format_count(pings, "ping")
 
 
-def _waits(facts: Facts, pings: int) -> str:
+def _wait_verb(facts: CheckInput, pings: int) -> str:
     return "waits" if pings == 1 and not facts.discreet else "wait"
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time in its largest unit, so that it seldom changes: 40 seconds, 12 minutes, 5 hours, 3 days."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size * (2 if size == 86400 else 1):
-            return count(int(seconds // size), unit)
-    return count(max(0, int(seconds)), "second")
+            return format_count(int(seconds // size), unit)
+    return format_count(max(0, int(seconds)), "second")

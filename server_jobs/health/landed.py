@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
-from fedping.protocol.location import Place, name_of
+from fedping.protocol.location import Place, base_name
 
 
 class Landed(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class LandedPings:
             pings=sum(counted),
             files=len(counted),
             newest_ms=max((stamp for file in self._rows if (stamp := landed_at(file)) is not None), default=None),
-            unreadable=tuple(name_of(file) for file, rows in self._rows.items() if rows is None),
+            unreadable=tuple(base_name(file) for file, rows in self._rows.items() if rows is None),
         )
 
 

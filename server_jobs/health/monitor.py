@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.snapshot import Judgement, StudyWatch, ingest_of
-from fedping.server_jobs.health.webhook import Key, Webhook, key_of
+from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor, ingest_snapshot
+from fedping.server_jobs.health.webhook import Key, Webhook, dedup_key
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.schedule import Clock
 
 
 def watch_studies(
-    watch: StudyWatch,
+    watch: StudyMonitor,
     places: IngestSettings,
     names: Sequence[str],
     every: float,
@@ -37,15 +37,15 @@ def watch_studies(
     complaint = ""
     while clock.wait_until(clock.now()):
         try:
-            found, trouble = watch.all(ingest_of(places), names), ""
+            found, trouble = watch.all(ingest_snapshot(places), names), ""
         except (FedpingError, OSError) as error:
             found, trouble = {}, str(error)
         if trouble and trouble != complaint:
             complain(trouble)
         complaint = trouble
         for name, judgement in found.items():
-            if told.get(name) != key_of(*judgement):
-                told[name] = key_of(*judgement)
+            if told.get(name) != dedup_key(*judgement):
+                told[name] = dedup_key(*judgement)
                 on_change(name, judgement)
         if webhook is not None:
             webhook.judged(found)

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from fedping.model_store.helper_requests import Waiting
+from fedping.model_store.helper_requests import PendingRequest
 from fedping.model_store.store import ModelStore
 from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import Line, Study
@@ -40,7 +40,7 @@ class PrivateFacts(Struct, frozen=True, kw_only=True):
     loss: tuple[float, float]
     local: bool = False
     shared: bool = False
-    waiting: Waiting | None = None
+    waiting: PendingRequest | None = None
 
 
 def private_facts(store: ModelStore, study: Study, line: Line) -> PrivateFacts:

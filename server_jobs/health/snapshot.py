@@ -20,15 +20,15 @@ from fedping.protocol.location import Place
 from fedping.protocol.study import Declared, Line, Study
 from fedping.server_jobs.health.checks import (
     PACED,
-    Facts,
+    CheckInput,
     Health,
-    Held,
+    HeldVersion,
     Ingest,
-    LineFacts,
+    LineSnapshot,
     Uploads,
-    judged,
-    together,
-    unreadable,
+    check_line,
+    merge_lines,
+    unreadable_study,
 )
 from fedping.server_jobs.health.landed import LandedBeside, LandedPings
 from fedping.server_jobs.health.private import PrivateFacts, private_facts
@@ -53,7 +53,7 @@ Judgement: TypeAlias = tuple[Declared, Health]
 """What is declared of a study, and how it is."""
 
 
-class StudyWatch:
+class StudyMonitor:
     """Looks at the studies of a store; what cannot change is read once. Any number of threads may ask.
 
     Args:
@@ -84,7 +84,7 @@ class StudyWatch:
             try:
                 found[name] = self.study(name, ingest)
             except FedpingError as error:
-                found[name] = Declared(), unreadable(str(error))
+                found[name] = Declared(), unreadable_study(str(error))
         return found
 
     def private(self) -> frozenset[str]:
@@ -126,9 +126,9 @@ class StudyWatch:
         with self._lock:
             found = self._read(name)
             facts = [self._facts(found, line, ingest) for line in found.lines or (None,)]
-        return facts[0].declared, together(facts[0].declared, [(one.line.name, judged(one)) for one in facts])
+        return facts[0].declared, merge_lines(facts[0].declared, [(one.line.name, check_line(one)) for one in facts])
 
-    def line(self, study: str, line: str, ingest: Ingest) -> Facts:
+    def line(self, study: str, line: str, ingest: Ingest) -> CheckInput:
         """Return what a line is judged by.
 
         Raises:
@@ -147,10 +147,10 @@ class StudyWatch:
             known = self._studies[name] = seen, self._store.study(name)
         return known[1]
 
-    def _facts(self, study: Study, line: Line | None, ingest: Ingest) -> Facts:
+    def _facts(self, study: Study, line: Line | None, ingest: Ingest) -> CheckInput:
         now = self._clock()
         declared, troubles = self._declared(study.name)
-        known = LineFacts(name="", min_clients=0)
+        known = LineSnapshot(name="", min_clients=0)
         if line is not None:
             key = (study.name, line.name)
             seen = self._lines.get(key)
@@ -158,7 +158,7 @@ class StudyWatch:
                 seen = self._lines[key] = _SeenLine(self._places, study, line)
             known = seen.facts(self._store, int(now * 1e9))
         known = replace(known, troubles=(*troubles, *known.troubles))
-        facts = Facts(
+        facts = CheckInput(
             study=study.name,
             declared=declared,
             arms=study.arms,
@@ -211,7 +211,7 @@ class _SeenLine:
         self._asked_of: tuple[tuple[int, Sight | None], ...] | None = None
         self._ask_again = 0.0
         self._trouble: str | None = None
-        self._held: Held | None = None
+        self._held: HeldVersion | None = None
         self._held_trouble: str | None = None
         self._failing: Failing | None = None
         self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
@@ -229,7 +229,7 @@ class _SeenLine:
         last = next(reversed(self._outcomes.values()), None)
         return last if isinstance(last, Outcome) else None
 
-    def facts(self, store: ModelStore, now_ns: int) -> LineFacts:
+    def facts(self, store: ModelStore, now_ns: int) -> LineSnapshot:
         """Return the line as it is now."""
         numbers = self._newest_numbers(store)
         keys = [(number, store.sight(self._study, self._line.name, number)) for number in numbers]
@@ -238,7 +238,7 @@ class _SeenLine:
         trouble = self._store_trouble(store, tuple(keys))
         unreadable = [one for one in found if isinstance(one, str)]
         private = self._private_now(store, tuple(keys)) if self._line.privacy is not None else None
-        return LineFacts(
+        return LineSnapshot(
             name=self._line.name,
             min_clients=self._line.pipeline.min_clients,
             most_examples=self._most_examples,
@@ -282,7 +282,7 @@ class _SeenLine:
             self.private = replace(self.private, waiting=waiting)
         return self.private
 
-    def _held_now(self, store: ModelStore) -> tuple[Held | None, str | None]:
+    def _held_now(self, store: ModelStore) -> tuple[HeldVersion | None, str | None]:
         """Return the version that is held back, if any, or why that cannot be told."""
         if self._trouble is not None:  # nothing can be published after the newest version, held or not
             return None, None
@@ -294,7 +294,7 @@ class _SeenLine:
             stage = version.staged and (store.heard(self._study, self._line.name, version.iteration) or version.staged)
         except FedpingError as error:
             return None, str(error)
-        return Held(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
+        return HeldVersion(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
 
     def _newest_numbers(self, store: ModelStore) -> list[int]:
         """Return the numbers of the newest versions, ascending; there are gaps where a line was continued."""
@@ -312,7 +312,7 @@ class _SeenLine:
             return str(error)
 
 
-def ingest_of(places: IngestSettings) -> Ingest:
+def ingest_snapshot(places: IngestSettings) -> Ingest:
     """Return what ingest's lock, journal and counters say."""
     journal = str(places.journal)
     try:

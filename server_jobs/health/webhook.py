@@ -33,7 +33,7 @@ Post: TypeAlias = Callable[[Mapping[str, Any]], str | None]
 """Hands over a message; returns why it could not be, without the address."""
 
 
-def message(study: str, declared: Declared, health: Health) -> dict[str, Any]:
+def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
     """Return a judgement as it is posted; ``text`` has all of it in words, and is the field that chat services show."""
     told = [f"{one.severity}: {one.sentence}" for one in health.findings]
     return {
@@ -52,13 +52,13 @@ def message(study: str, declared: Declared, health: Health) -> dict[str, Any]:
     }
 
 
-def key_of(declared: Declared, health: Health) -> Key:
+def dedup_key(declared: Declared, health: Health) -> Key:
     """Return what makes one judgement another: not the numbers in its sentences, which change all the time."""
     findings = tuple((one.name, one.severity) for one in health.findings)
     return declared.state, health.verdict, findings, health.over, tuple((s.line, s.version) for s in health.staged)
 
 
-def poster(url: str) -> Post:
+def make_poster(url: str) -> Post:
     """Return what posts to an address.
 
     Raises:
@@ -133,14 +133,14 @@ class Webhook:
             waiting = [
                 (self._known[study].due, study)
                 for study, (declared, health) in found.items()
-                if self._known[study].posted != key_of(declared, health) and self._known[study].due <= self.clock()
+                if self._known[study].posted != dedup_key(declared, health) and self._known[study].due <= self.clock()
             ]
             if self._began is not None or not waiting:
                 self._complain()
                 return
             self._began = self.clock()
             due = [
-                (study, found[study], {**message(study, *found[study]), "was": self._known[study].verdict})
+                (study, found[study], {**payload(study, *found[study]), "was": self._known[study].verdict})
                 for _, study in sorted(waiting)
             ]
         self.begin(lambda: self._post_all(due))
@@ -157,7 +157,7 @@ class Webhook:
             for study, (declared, health), body in due:
                 with self._lock:
                     self._began = self.clock()
-                if not self._post(study, key_of(declared, health), health.verdict, body):
+                if not self._post(study, dedup_key(declared, health), health.verdict, body):
                     return
         finally:
             with self._lock:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.own_login import login_in_address
-from fedping.server_jobs.shutdown import OutOfTime
+from fedping.server_jobs.shutdown import TimedOut
 
 _MOST_BYTES = 65_536
 """Of an answer; ingest's has some hundred."""
@@ -33,7 +33,7 @@ def flush(operations: str, seconds: float) -> None:
     url = f"{operations.rstrip('/')}/__flush__"
     status, answer = _answer(url, operations, seconds)
     if status == 504:
-        raise OutOfTime(f"ingest at {operations} has not landed its pings within {seconds:g} s. See its log.")
+        raise TimedOut(f"ingest at {operations} has not landed its pings within {seconds:g} s. See its log.")
     if status == 503:
         raise TemporaryFailure(f"ingest at {operations} has too many flushes under way. Run the command again.")
     if status != 200 or not isinstance(answer, dict) or answer.get("flushed") is not True:

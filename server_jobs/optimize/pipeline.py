@@ -127,7 +127,7 @@ def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -
         direction: the aggregate of the updates, such as their mean: a direction of descent, shape (m,).
 
     Huge updates can lead to weights that are not finite; the publisher must check
-    (:func:`fedping.protocol.model.document_trouble`).
+    (:func:`fedping.protocol.model.validate_document`).
     """
     with np.errstate(over="ignore", invalid="ignore"):
         step, after = pipeline_for(line.spec, line.pipeline).update(direction, state, weights)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.model import out_of_range, spec_trouble
+from fedping.protocol.model import out_of_range, validate_spec
 from fedping.protocol.spec import ModelSpec, published_array
 from fedping.protocol.study import Line
 from fedping.protocol.weights import Kind, WeightNames
@@ -92,7 +92,7 @@ def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Map
         if part.taken is not None:
             values[part.places.start : part.places.stop] = before[part.taken.start : part.taken.stop]
     within = _within_constraints(line, values)
-    if trouble := out_of_range(within, spec) or spec_trouble(tuple(published_array(spec, within).tolist()), spec):
+    if trouble := out_of_range(within, spec) or validate_spec(tuple(published_array(spec, within).tolist()), spec):
         raise InvalidSettings(f"line '{line.name}' cannot begin with the weights that were taken over: {trouble}")
     return Beginning(parts, within, tuple(np.flatnonzero(within != values).tolist()))
 

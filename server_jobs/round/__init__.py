@@ -7,7 +7,7 @@ other rooms may use is named here.
 
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
-from fedping.server_jobs.round.helper_client import AnswerFile, Helper, HttpHelper
+from fedping.server_jobs.round.helper_client import FileHelper, Helper, HttpHelper
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import delete_pings, exact_sums
 from fedping.server_jobs.round.private_release import PrivateArrayRound, released, sigma_of
@@ -20,9 +20,9 @@ from fedping.server_jobs.round.step import ArrayRound, pieces_of
 from fedping.server_jobs.round.stopping import best_version, stop_if_over, validation_losses
 
 __all__ = [
-    "AnswerFile",
     "ArrayRound",
     "Engine",
+    "FileHelper",
     "Helper",
     "HttpHelper",
     "Moments",

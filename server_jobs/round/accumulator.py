@@ -122,15 +122,15 @@ def no_moments(m: int) -> Moments:
     return Moments(0.0, np.zeros(m), np.zeros(m))
 
 
-def without_spread(total: Any) -> Any:
+def without_variance(total: Any) -> Any:
     """Return what an accumulator begins with, so that no squared deviations are worked out where nobody looks at them.
 
     Everything else keeps its bits. For rounds in memory, which leave no lineage.
     """
     if isinstance(total, WithMoments):
-        return WithMoments(without_spread(total.moments), total.own)
+        return WithMoments(without_variance(total.moments), total.own)
     if isinstance(total, Clipped):
-        return replace(total, own=without_spread(total.own))
+        return replace(total, own=without_variance(total.own))
     return Moments(total.weight, total.mean, np.zeros(0)) if isinstance(total, Moments) else total
 
 
@@ -321,7 +321,7 @@ def room_for_all(m: int) -> int:
     return max(1, MOST_KEPT_BYTES // SHARDS // (4 * m))
 
 
-def room_in(accumulator: Accumulator[Any], line: Line, shards: int) -> int | None:
+def partial_size(accumulator: Accumulator[Any], line: Line, shards: int) -> int | None:
     """Return how many updates one of so many shards has room for; None if the accumulator keeps none.
 
     More shards have less room each: what a round keeps in all stays the same.
@@ -350,7 +350,7 @@ class Sent(NamedTuple):
     clients: NDArray[np.uint64]
 
 
-def of_clients(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
+def per_client(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return an accumulator that keeps the updates, and ends with one point a client.
 
     Args:
@@ -517,6 +517,6 @@ def staged(pipeline: Pipeline, made: Accumulator[Any], bound: float | None) -> A
     return clipped(made, pipeline.clip, bound) if pipeline.clips else made
 
 
-def key_for(round_key: bytes, what: str) -> bytes:
+def subkey(round_key: bytes, what: str) -> bytes:
     """Return a round's key for one use, 32 bytes; nobody can tell it from one for another use."""
     return hashlib.blake2b(what.encode(), key=round_key[:64], digest_size=32).digest()

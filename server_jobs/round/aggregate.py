@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.model_store.version import Aggregate, ArmSummary, Known
+from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Moments, accumulator_for, merged, moments_of, no_moments
 from fedping.server_jobs.round.clipping import limit
-from fedping.server_jobs.round.influence import Pulls, influence_of, merged_pulls
+from fedping.server_jobs.round.influence import InfluenceSums, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers
 from fedping.server_jobs.round.ping_file import Rows
 from fedping.server_jobs.round.ping_filter import (
@@ -66,7 +66,7 @@ class ShardPartial:
     clients: int
     arms: tuple[ArmPartial, ...]
     total: Any
-    pulls: Pulls | None = None
+    pulls: InfluenceSums | None = None
     registers: Registers | None = None
     update_bytes: int = 0
     capped: int = 0
@@ -150,7 +150,7 @@ class RoundAggregate:
     updates: Aggregate
     total: Any = field(default=None, compare=False)
     registers: Registers | None = field(default=None, compare=False)
-    known: Known | None = None
+    known: ClientSketch | None = None
     update_bytes: int = 0
 
 
@@ -179,7 +179,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     """
     accumulator = accumulator_for(rules.line, rules.bound)
     total = accumulator.init(rules.line)
-    pulls: Pulls | None = None
+    pulls: InfluenceSums | None = None
 
     def others() -> Iterator[ShardPartial]:
         nonlocal total, pulls

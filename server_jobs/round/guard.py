@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedping.model_store.version import Aggregate, ArmSummary, Level, Version, Watch
+from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Level, Version
 from fedping.protocol.guard import FIGURES, Guard
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize.transformation import Vector
@@ -63,7 +63,7 @@ def watched(
     aggregate: Aggregate,
     arms: Mapping[str, ArmSummary],
     weights: Vector,
-) -> Watch | None:
+) -> GuardState | None:
     """Return what the lineage tells of a round's figures: those of the last rounds, and what stands out now.
 
     Args:
@@ -90,7 +90,7 @@ def watched(
     kept = {name: (*history[name], now[name])[-guard.window :] if name in now else history[name] for name in FIGURES}
     crowded = bool(alarms.keys() & _CROWD)  # those who came all at once do not say how the model fares
     beyond = (before.beyond if before else 0) + 1 if not crowded and _is_beyond(guard, study, parent, arms) else 0
-    return Watch(
+    return GuardState(
         figures={name: values for name, values in kept.items() if values}, alarms=tuple(alarms.values()), beyond=beyond
     )
 
@@ -102,7 +102,7 @@ class Fall(NamedTuple):
     why: str
 
 
-def fallen(guard: Guard | None, seen: Watch | None) -> Fall | None:
+def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
     """Return why a line is to be rolled back; None if it is not."""
     rail = guard.guardrail if guard is not None else None
     if rail is None or seen is None or seen.beyond < rail.rounds:

@@ -36,7 +36,7 @@ BYTES = "application/octet-stream"
 _BLOCK = 65_536
 
 
-class NoAnswer(FedpingError):
+class HelperUnavailable(FedpingError):
     """There is no answer yet, and asking again may bring it: for what it waits, as part of a sentence."""
 
 
@@ -84,7 +84,7 @@ class HttpHelper:
         waits = self._attempt(request, most, until, begun=False)
         while not isinstance(waits, bytes):
             if time.monotonic() + waits >= until:
-                raise NoAnswer(f"the helper at {self.url} is still at work on the answer")
+                raise HelperUnavailable(f"the helper at {self.url} is still at work on the answer")
             time.sleep(waits)
             waits = self._attempt(request, most, until, begun=True)
         return waits
@@ -102,7 +102,7 @@ class HttpHelper:
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise _refused(refusal, request)
-            raise NoAnswer(f"the helper at {self.url} has answered with HTTP {got.status_code}")
+            raise HelperUnavailable(f"the helper at {self.url} has answered with HTTP {got.status_code}")
 
     def _posted(self, request: bytes, until: float) -> requests.Response:
         import requests
@@ -138,7 +138,9 @@ class HttpHelper:
                     "that the address is that of a helper"
                 )
             if time.monotonic() > until:
-                raise NoAnswer(f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds")
+                raise HelperUnavailable(
+                    f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
+                )
         return bytes(found)
 
     @contextmanager
@@ -149,17 +151,17 @@ class HttpHelper:
         try:
             yield
         except requests.ConnectTimeout as error:
-            raise NoAnswer(f"the helper at {self.url} cannot be reached") from error
+            raise HelperUnavailable(f"the helper at {self.url} cannot be reached") from error
         except requests.Timeout as error:
-            raise NoAnswer(
+            raise HelperUnavailable(
                 f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
             ) from error
         except requests.exceptions.SSLError as error:
-            raise NoAnswer(f"the certificate of the helper at {self.url} cannot be checked") from error
+            raise HelperUnavailable(f"the certificate of the helper at {self.url} cannot be checked") from error
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise NoAnswer(f"the helper at {self.url} cannot be reached, or broke off") from error
+            raise HelperUnavailable(f"the helper at {self.url} cannot be reached, or broke off") from error
         except requests.RequestException as error:
-            raise NoAnswer(f"the helper at {self.url} cannot be asked ({type(error).__name__})") from error
+            raise HelperUnavailable(f"the helper at {self.url} cannot be asked ({type(error).__name__})") from error
 
 
 class _Upload:
@@ -182,7 +184,7 @@ class _Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFile:
+class FileHelper:
     """A file that the helper's operator has sent back: the answer, or the refusal as JSON."""
 
     path: Path
@@ -203,10 +205,10 @@ class AnswerFile:
         return data
 
 
-def _refused(refusal: Refusal, request: bytes) -> Refused | NoAnswer:
+def _refused(refusal: Refusal, request: bytes) -> Refused | HelperUnavailable:
     """Return what a refusal means for a request: nothing, if it says that it is of another one."""
     if refusal.request not in (None, digest_of_signed(request)):
-        return NoAnswer("what has come refuses an earlier request; give what the helper says to this one")
+        return HelperUnavailable("what has come refuses an earlier request; give what the helper says to this one")
     return Refused(refusal.refused, refusal.why, refusal.signature)
 
 

@@ -34,7 +34,7 @@ AT_ONCE = 2**15
 
 
 @dataclass(frozen=True, slots=True)
-class Pulls:
+class InfluenceSums:
     """What is seen of some updates; their clients count :data:`UNIT` each, shared out among their pings.
 
     Attributes:
@@ -56,7 +56,7 @@ class Pulls:
     signed: float
 
 
-def is_seen(line: Line) -> bool:
+def needs_influence(line: Line) -> bool:
     """Return whether versions of a line tell who moved the model: not where single updates say nothing of themselves.
 
     That is so where an upload link is undone of their sum alone. Of a private line nobody looks.
@@ -85,7 +85,7 @@ def signs_of_few(updates: Sparse, counts: Vector, m: int) -> tuple[Vector, float
     return signs, float(np.abs(pushes).sum())
 
 
-def pulls_of(
+def influence_sums(
     pipeline: Pipeline,
     bound: float | None,
     *,
@@ -94,7 +94,7 @@ def pulls_of(
     votes: Vector,
     of: NDArray[np.int64],
     signs: tuple[Vector, float],
-) -> Pulls:
+) -> InfluenceSums:
     """Return what is seen of the updates of a shard.
 
     Args:
@@ -112,7 +112,7 @@ def pulls_of(
         lengths = norms if bound is None else np.minimum(norms, bound)
     summed = np.bincount(of, votes * lengths)  # in the order of the pings, and so the same bits everywhere
     pulls = np.asarray(summed, np.float64)
-    return Pulls(
+    return InfluenceSums(
         norms=_binned(norms, counts),
         clients=float(counts.sum()),
         longest=float(norms.max(initial=0.0)),
@@ -131,9 +131,9 @@ def _binned(values: Vector, counts: Vector) -> Vector:
     return found
 
 
-def merged_pulls(a: Pulls, b: Pulls) -> Pulls:
+def merged_pulls(a: InfluenceSums, b: InfluenceSums) -> InfluenceSums:
     """Return what is seen of the updates of both; exact, in any order."""
-    return Pulls(
+    return InfluenceSums(
         norms=a.norms + b.norms,
         clients=a.clients + b.clients,
         longest=max(a.longest, b.longest),
@@ -144,7 +144,7 @@ def merged_pulls(a: Pulls, b: Pulls) -> Pulls:
     )
 
 
-def influence_of(seen: Pulls, bound: float | None) -> Influence | None:
+def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
     """Return what a round tells of who moved the model; None without any client.
 
     Args:
@@ -166,7 +166,7 @@ def influence_of(seen: Pulls, bound: float | None) -> Influence | None:
     )
 
 
-def _norm(seen: Pulls, share: float) -> float:
+def _norm(seen: InfluenceSums, share: float) -> float:
     """Return a norm that ``share`` of the clients do not exceed, at most a sixteenth above the least such."""
     reached = np.cumsum(seen.norms)
     wanted = share * seen.clients - (seen.clients - reached[-1])  # the others have updates of zero

@@ -14,7 +14,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
-from fedping.protocol.location import Place, absolute, below, key_in
+from fedping.protocol.location import Place, absolute, child, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.plan import LateFile, Rules, Work
@@ -155,7 +155,7 @@ def work_on(landing: Place, inputs: Sequence[InputFile], rules: Rules, before: S
 
 
 def _address(landing: Place, file: InputFile) -> str:
-    return absolute(below(landing, file.path))
+    return absolute(child(landing, file.path))
 
 
 def _landed_between(files: Sequence[Place], since_ms: int, latest: int) -> list[Place]:

@@ -16,9 +16,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.model_store.version import Known
+from fedping.model_store.version import ClientSketch
 from fedping.protocol.draws import mixed
-from fedping.server_jobs.round.accumulator import key_for
+from fedping.server_jobs.round.accumulator import subkey
 
 REGISTERS = 2048
 
@@ -35,7 +35,7 @@ Registers = NDArray[np.uint8]
 
 def salt_for(key: bytes) -> bytes:
     """Return the salt of a line whose first round has this key, 16 bytes."""
-    return key_for(key, "known clients")[:16]
+    return subkey(key, "known clients")[:16]
 
 
 def registers_of(clients: NDArray[np.uint64], salt: bytes) -> Registers:
@@ -50,25 +50,25 @@ def registers_of(clients: NDArray[np.uint64], salt: bytes) -> Registers:
     return found
 
 
-def with_more(known: Known, registers: Registers) -> Known:
+def with_more(known: ClientSketch, registers: Registers) -> ClientSketch:
     """Return the clients that were known, and those of other registers."""
     both = np.maximum(read(known), registers)
-    return Known(salt=known.salt, registers=_LETTERS[both].tobytes().decode())
+    return ClientSketch(salt=known.salt, registers=_LETTERS[both].tobytes().decode())
 
 
-def read(known: Known) -> Registers:
+def read(known: ClientSketch) -> Registers:
     """Return the registers that a lineage tells, of ids with its salt."""
     found = np.zeros(256, np.uint8)
     found[_LETTERS] = np.arange(len(_LETTERS))
     return found[np.frombuffer(known.registers.encode(), np.uint8)]
 
 
-def no_clients(salt: bytes) -> Known:
+def no_clients(salt: bytes) -> ClientSketch:
     """Return what is known before the first round."""
-    return Known(salt=salt.hex(), registers=chr(_LETTERS[0]) * REGISTERS)
+    return ClientSketch(salt=salt.hex(), registers=chr(_LETTERS[0]) * REGISTERS)
 
 
-def estimated(known: Known) -> float:
+def estimated(known: ClientSketch) -> float:
     """Return about how many clients are known."""
     counts = np.bincount(read(known), minlength=_REST + 2).tolist()
     total = REGISTERS * _tau(1 - counts[_REST + 1] / REGISTERS)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.enrolment import Dealt
+from fedping.protocol.enrolment import Assignment
 from fedping.protocol.pipeline import Pipeline, Staleness
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.ping_file import MISSING, UNKNOWN, Rows
-from fedping.server_jobs.round.plan import Rules, Side
+from fedping.server_jobs.round.plan import Rules, StageSide
 
 REASONS = (
     "used",
@@ -137,7 +137,7 @@ def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bo
     return later
 
 
-def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Dealt) -> NDArray[np.bool_]:
+def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Assignment) -> NDArray[np.bool_]:
     """Return which rows name an arm of the line that their client's id does not belong to.
 
     Each client is hashed once, which is what takes time here.
@@ -147,7 +147,7 @@ def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Dealt
     return strange & (rows.arm >= 0) & ~rows.done
 
 
-def _elsewhere(rows: Rows, clients: Clients, side: Side) -> NDArray[np.bool_]:
+def _elsewhere(rows: Rows, clients: Clients, side: StageSide) -> NDArray[np.bool_]:
     """Return which rows of the line are of clients on the other side of a stage."""
     elsewhere: NDArray[np.bool_] = ~side.of(_ids(rows, clients))[clients.of]
     return elsewhere & (rows.arm >= 0) & ~rows.done

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
-from fedping.protocol.enrolment import Dealt, dealt_by_hash, staged_for, takes_part, uuid_texts
+from fedping.protocol.enrolment import Assignment, hash_assignment, is_selected, staged_for, uuid_texts
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Line, Study
@@ -24,7 +24,7 @@ That is where clients are spread evenly. What bounds a task where they are not: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class StageSide:
     """One side of the stage of a version: who got it first if ``inside``, else who did not.
 
     ``share`` and ``iteration`` are those of `fedping.protocol.enrolment.staged_for`.
@@ -45,8 +45,8 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """Which clients have drawn a version to send updates of, by `fedping.protocol.enrolment.takes_part`."""
+class Participation:
+    """Which clients have drawn a version to send updates of, by `fedping.protocol.enrolment.is_selected`."""
 
     study: str
     line: str
@@ -55,7 +55,7 @@ class Turns:
     def of(self, ids: NDArray[np.uint8], versions: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Return which of k clients have drawn the version that each has sent of; ids are bytes, shape (k, 16)."""
         pairs = zip(uuid_texts(ids), versions.tolist(), strict=True)
-        drawn = [takes_part(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
+        drawn = [is_selected(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
         return np.array(drawn, np.bool_)
 
 
@@ -87,13 +87,13 @@ class Rules:
     measures: bool = False
     sees: bool = False
     salt: bytes = b""
-    dealt: Dealt | None = None
+    dealt: Assignment | None = None
     limits: Limits | None = None
-    side: Side | None = None
+    side: StageSide | None = None
     coins: Coins | None = None
     among: bytes | None = None
     shards: int = SHARDS
-    turns: Turns | None = None
+    turns: Participation | None = None
 
     @property
     def m(self) -> int:
@@ -133,7 +133,7 @@ def rules_for(
         bounded=bounded,
         key=key,
         bound=bound,
-        dealt=dealt_by_hash(study),
+        dealt=hash_assignment(study),
         limits=study.limits,
         coins=coins,
         among=among,
@@ -142,9 +142,9 @@ def rules_for(
     )
 
 
-def _turns(study: Study, line: str) -> Turns | None:
+def _turns(study: Study, line: str) -> Participation | None:
     share = study.line(line).participation
-    return None if share >= 1 else Turns(study=study.name, line=line, share=share)
+    return None if share >= 1 else Participation(study=study.name, line=line, share=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,14 @@ from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import files_by_iteration, is_landing, landed_at, newest_noted, note_newest, remove_landed
+from fedping.protocol.landing import (
+    files_by_iteration,
+    is_landing,
+    landed_at,
+    read_published,
+    record_published,
+    remove_landed,
+)
 from fedping.protocol.location import Place
 from fedping.protocol.privacy import Privacy, frame_of
 from fedping.protocol.sharing.terms import agreed
@@ -32,10 +39,10 @@ from fedping.server_jobs.round.helper_client import Helper
 from fedping.server_jobs.round.manifest import Manifest, list_landed, work_on
 from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.private_release import (
+    check_release,
     event_of,
     next_private,
     noise_in_clients,
-    refuse_broken,
     released,
     released_places,
     sigma_of,
@@ -139,7 +146,7 @@ class PrivateRound:
         is no version. Neither is there one of a line of shares before its helper has answered; then there always is,
         for of that version it answers nothing else.
         """
-        refuse_broken(self.line, self.head)
+        check_release(self.line, self.head)
         counted = epsilon_after(self._privacy, self.before.releases + 1)  # first: what it needs may not be installed
         shared = None
         if self.shared is not None:
@@ -190,7 +197,7 @@ class PrivateRound:
 
     def note(self, version: Version) -> None:
         """Note beside the pings what has been released, for rounds of whichever copy of the store."""
-        note_newest(self.landing, str(self.landing), self.study.name, self.line.name, version.iteration)
+        record_published(self.landing, str(self.landing), self.study.name, self.line.name, version.iteration)
 
     def delete(self, upto: int | None) -> None:
         """Delete the landed pings of all versions up to ``upto``, of every one if None; unless they are to be kept."""
@@ -294,7 +301,7 @@ def _refuse_another_copy(landing: Place, study: Study, line: Line, head: Version
 
     It may be a copy that is tried out: clients would be charged in one of the two, and released in both.
     """
-    released = newest_noted(landing, str(landing), study.name, line.name)
+    released = read_published(landing, str(landing), study.name, line.name)
     if released > head.iteration:
         raise FedpingError(
             f"the private line '{line.name}' of study '{study.name}' is at version {head.iteration} here, but with "

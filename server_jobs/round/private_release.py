@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedping.model_store.version import FORMAT, Answered, ArmSummary, Lineage, PrivacyEvent, Version
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.model import out_of_range, spec_trouble
-from fedping.protocol.privacy import METRICS, Frame, Privacy, Told, frame_of, told
+from fedping.protocol.model import out_of_range, validate_spec
+from fedping.protocol.privacy import METRICS, Frame, Privacy, ReleasedMeans, frame_of, told
 from fedping.protocol.spec import published
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import BrokenLink, state_to_document
@@ -25,7 +25,7 @@ from fedping.server_jobs.optimize.transformation import States, Vector
 from fedping.server_jobs.privacy.noise import Noise
 from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round.private_sums import Released, Sums, private_sums
-from fedping.server_jobs.round.step import state_of, stepped
+from fedping.server_jobs.round.step import apply_step, state_of
 
 
 def total_sigma_of(line: Line) -> float:
@@ -106,7 +106,7 @@ def event_of(
     )
 
 
-def again_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
+def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
     """Return what a lineage says of a release, computed again.
 
     What was drawn, and by which key, cannot be; and the last digits of ε are those of the accountant's version.
@@ -124,7 +124,7 @@ def next_private(
     If too few clients were seen, by the noisy count, or the step fails, or no client could read the weights that it
     leads to, the version has the weights and the state of the one before.
     """
-    by_arm = told_by_arm(study, line, event)
+    by_arm = released_means(study, line, event)
     submitting = [arm.name for arm in _following(study, line) if arm.submits]
     clients = sum(by_arm[name].clients for name in submitting)
     moved = None
@@ -154,13 +154,13 @@ def next_private(
     )
 
 
-def told_by_arm(study: Study, line: Line, event: PrivacyEvent) -> dict[str, Told]:
+def released_means(study: Study, line: Line, event: PrivacyEvent) -> dict[str, ReleasedMeans]:
     """Return what the metrics of a release say of each arm, noise included; clients that add noise tell no loss."""
     privacy, frame = _of(line)
     found = {}
     for arm in _following(study, line):
         each = told(frame, np.array(event.released[arm.name], np.int64), privacy.loss)
-        found[arm.name] = each if privacy.local is None else Told(each.clients, None, None)
+        found[arm.name] = each if privacy.local is None else ReleasedMeans(each.clients, None, None)
     return found
 
 
@@ -215,7 +215,7 @@ class PrivateArrayRound:
         if clients < self._line.pipeline.min_clients:
             return None
         total = total_of(self._study, self._line, made, self._sigma, clients)
-        return stepped(self._line, weights, state, total, key)
+        return apply_step(self._line, weights, state, total, key)
 
 
 def _moved(
@@ -235,12 +235,12 @@ def _moved(
     if not np.isfinite(there).all():
         return None
     made = replace(parent, weights=weights, model=published(line.spec, weights), state=state_to_document(after))
-    if made.unreadable or out_of_range(made.model, line.spec) or spec_trouble(made.model, line.spec):
+    if made.unreadable or out_of_range(made.model, line.spec) or validate_spec(made.model, line.spec):
         return None
     return weights, made.state
 
 
-def refuse_broken(line: Line, parent: Version) -> None:
+def check_release(line: Line, parent: Version) -> None:
     """Raise what keeps a line from any step at all, by taking one of zeros: before anything is read.
 
     Raises:
@@ -252,7 +252,7 @@ def refuse_broken(line: Line, parent: Version) -> None:
 
 def _stepped(line: Line, parent: Version, total: Released) -> tuple[Vector, States]:
     key = bytes.fromhex(parent.digest)
-    return stepped(line, np.array(parent.weights), state_of(line, parent), total, key)
+    return apply_step(line, np.array(parent.weights), state_of(line, parent), total, key)
 
 
 def _of(line: Line) -> tuple[Privacy, Frame]:
@@ -274,6 +274,6 @@ def _whole(clients: float) -> int:
     return max(0, round(clients))
 
 
-def _summary(each: Told) -> ArmSummary:
+def _summary(each: ReleasedMeans) -> ArmSummary:
     clients = _whole(each.clients)
     return ArmSummary(pings=clients, examples=clients, loss=each.loss, rank_selected=None)

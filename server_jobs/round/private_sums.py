@@ -12,7 +12,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.privacy import frame_of, taken
+from fedping.protocol.privacy import bounded_vectors, frame_of
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import Accumulator, Finished, Updates, no_moments
@@ -49,7 +49,7 @@ def private_sums(line: Line) -> Accumulator[Sums]:
     zone = 0.0 if line.privacy.central is None else line.privacy.central.dead_zone
 
     def add(sums: Sums, vectors: Updates, votes: Vector, arms: NDArray[np.int16]) -> Sums:
-        whole = taken(privacy, frame, vectors)
+        whole = bounded_vectors(privacy, frame, vectors)
         return merge(sums, {int(arm): whole[arms == arm].sum(axis=0) for arm in np.unique(arms)})
 
     def merge(a: Sums, b: Sums) -> Sums:

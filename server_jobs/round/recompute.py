@@ -14,7 +14,7 @@ from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OtherCode
-from fedping.protocol.location import Place, below
+from fedping.protocol.location import Place, child
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
 from fedping.server_jobs.privacy.budget import spent
@@ -22,11 +22,11 @@ from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.manifest import Late, Manifest, late_for
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.private import noise_has_its_size
-from fedping.server_jobs.round.private_release import again_event, next_private
+from fedping.server_jobs.round.private_release import next_private, replay_event
 from fedping.server_jobs.round.run import aggregate_of, next_version
 from fedping.server_jobs.round.staging import stage_of, verdict
 from fedping.server_jobs.round.stopping import version_to_keep
-from fedping.server_jobs.warm_start import taken_again
+from fedping.server_jobs.warm_start import recompute_warm_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Ver
     origin, given, weights = version.lineage.warm_start, "", version.weights
     if origin is not None:
         try:
-            weights = taken_again(store, study.line(version.line), origin)
+            weights = recompute_warm_start(store, study.line(version.line), origin)
         except StoreError as error:
             given = f"the weights that version 0 has from {origin.taken.told} were taken as they are ({error})"
     warm = {} if origin is None else {version.line: (weights, origin)}
@@ -147,7 +147,7 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
             )
         return repeated(target, parent, stopped=stopped, created=created, code_version=code, settings=entry)
     if version.lineage.privacy is not None:
-        event = again_event(line, version.lineage.privacy, spent(store, parent).releases + 1)
+        event = replay_event(line, version.lineage.privacy, spent(store, parent).releases + 1)
         return next_private(study, line, parent, event, created=created, code_version=code)
     late = late_for(store, study.name, line, parent.iteration)
     try:
@@ -182,7 +182,7 @@ def _kept_manifest(landing: Place, study: Study, version: Version, late: Late | 
     """Return the manifest that a version was made from, having looked that its files are as they were."""
     lineage = version.lineage
     for file in lineage.inputs:
-        place = below(landing, file.path)
+        place = child(landing, file.path)
         found = open_ping_file(place, study.document)
         if found.rows != file.rows:
             raise FedpingError(

@@ -28,10 +28,10 @@ from fedping.server_jobs.round.accumulator import (
     Kept,
     Sent,
     WithMoments,
-    key_for,
-    of_clients,
+    per_client,
     points_of,
     room_for_all,
+    subkey,
 )
 from fedping.server_jobs.round.clipping import norms_of
 from fedping.server_jobs.round.sketch import Columns, Sketch, columns_of, of_columns
@@ -65,7 +65,7 @@ def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         return Finished(geometric_median_of(kept.updates, kept.votes, settings))
 
-    return of_clients(finish)
+    return per_client(finish)
 
 
 def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
@@ -77,7 +77,7 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     def room(m: int) -> int:
         return max(1, min(MOST_POINTS, math.isqrt(MOST_DIFFERENCES // m)) // SHARDS)
 
-    return of_clients(finish, room)
+    return per_client(finish, room)
 
 
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
@@ -91,7 +91,7 @@ def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent,
             found = settings.beta * before + (1.0 - settings.beta) * found
         return Finished(found, {"center": found})
 
-    return of_clients(finish)
+    return per_client(finish)
 
 
 def bucketed(inner: Accumulator[Any], size: int) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
@@ -112,12 +112,12 @@ def bucketed(inner: Accumulator[Any], size: int) -> Accumulator[WithMoments[tupl
         most = inner.room(m)
         return room_for_all(m) if most is None else size * most
 
-    return of_clients(finish, room)
+    return per_client(finish, room)
 
 
 def buckets_of(points: NDArray[np.floating], votes: Vector, size: int, key: bytes) -> Kept:
     """Return the means of ``size`` points each by their votes, and the sums of these, drawn by the key."""
-    drawn = np.random.Philox(key=int.from_bytes(key_for(key, "bucketing")[:16], "little")).random_raw(len(points))
+    drawn = np.random.Philox(key=int.from_bytes(subkey(key, "bucketing")[:16], "little")).random_raw(len(points))
     order = np.argsort(drawn, kind="stable")
     bucket = (np.arange(len(order)) // size).astype(np.uint64)
     return points_of(np.asarray(points[order], np.float32), votes[order], np.stack([bucket, bucket], axis=1))

@@ -17,10 +17,10 @@ from msgspec import structs
 
 from fedping.model_store.dates import date_trouble
 from fedping.model_store.held_versions import (
+    describe_missing,
+    describe_staged,
     promote,
     rolled_back,
-    staged_in_words,
-    still_missing,
     with_stage,
     withdrawal,
 )
@@ -28,19 +28,19 @@ from fedping.model_store.store import ModelStore, StoreError, VersionConflict, l
 from fedping.model_store.version import (
     FORMAT,
     ArmSummary,
+    ClientSketch,
+    GuardState,
     Influence,
-    Known,
     Lineage,
-    StageSeen,
+    StageState,
     Version,
-    Watch,
 )
 from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, TemporaryFailure
-from fedping.protocol.landing import is_landing, newest_noted, note_newest, partition
+from fedping.protocol.landing import is_landing, partition, read_published, record_published
 from fedping.protocol.location import Place
-from fedping.protocol.model import UnfitModel, out_of_range, spec_trouble
+from fedping.protocol.model import UnfitModel, out_of_range, validate_spec
 from fedping.protocol.spec import published
 from fedping.protocol.stopping_settings import EarlyStop, IterationLength
 from fedping.protocol.study import Line, Study
@@ -52,13 +52,13 @@ from fedping.server_jobs.round.capacity import key_of_lots
 from fedping.server_jobs.round.clipping import first_bound, has_to_measure
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.guard import fallen, looks_at_new_clients, watched
-from fedping.server_jobs.round.influence import is_seen
+from fedping.server_jobs.round.influence import needs_influence
 from fedping.server_jobs.round.manifest import Manifest, late_for, list_landed, work_on
 from fedping.server_jobs.round.new_clients import estimated, no_clients, salt_for, with_more
 from fedping.server_jobs.round.plan import Rules, rules_for
-from fedping.server_jobs.round.staging import look_at, stage_of, tried_in_words, verdict
-from fedping.server_jobs.round.step import carried_bound, state_of, stepped
-from fedping.server_jobs.round.stopping import is_over, missing, stop_if_over
+from fedping.server_jobs.round.staging import describe_trial, read_stage, stage_of, verdict
+from fedping.server_jobs.round.step import apply_step, next_clip_bound, state_of
+from fedping.server_jobs.round.stopping import clients_missing, iteration_ended, stop_if_over
 
 if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise
@@ -153,7 +153,7 @@ class RoundResult:
     missing: str = ""
     since: str | None = None
     influence: Influence | None = None
-    stage: StageSeen | None = None
+    stage: StageState | None = None
     privacy: PrivacySpent | None = None
     update_bytes: int = 0
     capped: int | None = None
@@ -189,7 +189,7 @@ class RoundResult:
             case "staged":
                 waits = self.missing or f"it is tried until {(self.until or '')[:19].replace('T', ' ')} UTC at least"
                 share = self.stage.share if self.stage else 0.0
-                return f"{where}: {staged_in_words(self.iteration + 1, share)}; {waits}"
+                return f"{where}: {describe_staged(self.iteration + 1, share)}; {waits}"
             case "withdrawn":
                 return (
                     f"{where}: version {self.iteration + 1} is withdrawn, and version {self.restored} published again "
@@ -239,7 +239,7 @@ class RoundResult:
         if self.privacy is not None:
             return self._released(self.privacy)
         used, others = self.counts["used"], sum(self.counts.values()) - self.counts["used"]
-        tried = f": {tried_in_words(self.stage)}" if self.stage is not None else ""
+        tried = f": {describe_trial(self.stage)}" if self.stage is not None else ""
         return (
             f"published version {self.iteration + 1} from {used:,} pings of {self.clients:,} clients ({others:,} other "
             f"pings not used){tried}"
@@ -323,7 +323,7 @@ def run_round(
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
     entry, the_study = store.settings(study)
-    noted = newest_noted(landing, store.where, study, line)  # before the head: another round may publish in between
+    noted = read_published(landing, store.where, study, line)  # before the head: another round may publish in between
     head = store.head(study, line, noted)
     settings = the_study.line(line)
     receiving(settings)  # or nothing could be read of what has landed
@@ -377,7 +377,7 @@ def run_round(
             store.publish(version)
         except VersionConflict:  # the other round's noise is the one that counts, and this one's is seen by nobody
             return lost_to_another
-        note_newest(landing, store.where, study, line, version.iteration)
+        record_published(landing, store.where, study, line, version.iteration)
         private.note(version)
         on_step("published")
         private.delete(upto=head.iteration)
@@ -405,8 +405,8 @@ def run_round(
         update_bytes=aggregate.update_bytes,
         capped=made.capped,
     )
-    if length is not None and not is_over(length, minutes, made):
-        told = missing(length, made)
+    if length is not None and not iteration_ended(length, minutes, made):
+        told = clients_missing(length, made)
         return replace(result, status="early", until=_after(head, length.most), missing=told)
     if aggregate.updates.clients < settings.pipeline.min_clients:
         return replace(result, status="waiting")
@@ -420,7 +420,7 @@ def run_round(
             result = replace(result, status="rolled_back", alarms=(fall.why,), restored=target.iteration)
     on_step("stepped")
     try:
-        if broken := out_of_range(version.model, settings.spec) or spec_trouble(version.model, settings.spec):
+        if broken := out_of_range(version.model, settings.spec) or validate_spec(version.model, settings.spec):
             told = f"version {version.iteration} of line '{line}' of study '{study}' was not published: {broken}"
             raise UnfitModel(told, broken)
         if result.status != "rolled_back" and version.lineage.guard is not None and version.lineage.guard.alarms:
@@ -432,15 +432,15 @@ def run_round(
             on_step("held")
             store.refresh_public(study, line)
             on_step("staged")
-            seen = StageSeen(share=stage.share)
-            return replace(result, status="staged", stage=seen, missing=still_missing(stage, seen))
+            seen = StageState(share=stage.share)
+            return replace(result, status="staged", stage=seen, missing=describe_missing(stage, seen))
         store.publish(version)
     except UnfitModel as error:
         remedy = _remedy(head, partition(landing, study, line, head.iteration))
         raise UnfitModel(f"{error}; {remedy}", error.reason) from error
     except VersionConflict:
         return replace(result, status="lost")
-    note_newest(landing, store.where, study, line, version.iteration)
+    record_published(landing, store.where, study, line, version.iteration)
     on_step("published")
     if result.status == "rolled_back":
         return result
@@ -469,18 +469,18 @@ def _stage(
         decided = store.intended(head.study, head.line)
         if decided is None:
             now = milliseconds_of(clock())
-            look = look_at(landing, study, head, held, stage.share, engine, now_ms=now)
+            look = read_stage(landing, study, head, held, stage.share, engine, now_ms=now)
             on_step("listed")
             store.note_heard(held, look.seen)
             result = replace(result, stage=look.seen)
             minutes = _minutes_since(held, now)
             found = verdict(stage, look.seen)
             if found is None or minutes < stage.minutes:
-                short = still_missing(stage, look.seen)
+                short = describe_missing(stage, look.seen)
                 return replace(result, status="staged", missing=short, until=_after(held, stage.minutes))
             on_step("judged")
             if found.decision == "withdrawn":
-                watch = Watch(alarms=(found.why,), decision="withdrawn", stage=look.seen)
+                watch = GuardState(alarms=(found.why,), decision="withdrawn", stage=look.seen)
                 decided = withdrawal(head, held, watch, created=clock(), code_version=code_version, until=look.until_ms)
                 decided = store.intend(decided)
                 on_step("intended")
@@ -489,13 +489,13 @@ def _stage(
                 result = replace(result, status="published")
         if decided is not None:
             store.publish(decided)
-            guard = decided.lineage.guard or Watch()
+            guard = decided.lineage.guard or GuardState()
             told = guard.alarms or ("somebody has decided so",)
             result = replace(result, status="withdrawn", restored=head.iteration, alarms=told, stage=guard.stage)
     except VersionConflict:
         return replace(result, status="lost")
     published = store.head(head.study, head.line).iteration
-    note_newest(landing, store.where, head.study, head.line, published)
+    record_published(landing, store.where, head.study, head.line, published)
     on_step("published")
     return result
 
@@ -584,9 +584,9 @@ def aggregate_of(
     ``published`` before there was something to tell of all of them, it is not told now either.
     """
     line, key = study.line(parent.line), key_of_lots(parent.digest, manifest.inputs)
-    bound = carried_bound(line, state_of(line, parent))
+    bound = next_clip_bound(line, state_of(line, parent))
     rules = rules_for(study, line.name, parent.iteration, key=key, bounded=bounded, bound=bound)
-    sees, knows = is_seen(line), looks_at_new_clients(line.guard)
+    sees, knows = needs_influence(line), looks_at_new_clients(line.guard)
     if published is not None:
         made = published.aggregate
         sees, knows = made is not None and made.influence is not None, published.known is not None
@@ -612,7 +612,7 @@ def aggregate_of(
     return replace(found, updates=structs.replace(found.updates, influence=influence), known=together)
 
 
-def _salt(known: Known | None, key: bytes) -> bytes:
+def _salt(known: ClientSketch | None, key: bytes) -> bytes:
     return bytes.fromhex(known.salt) if known is not None else salt_for(key)
 
 
@@ -644,7 +644,7 @@ def next_version(
     ``entry`` is that of the study's history whose settings the study and line are.
     """
     key = key_of_lots(parent.digest, manifest.inputs)
-    there, after = stepped(line, np.array(parent.weights), state_of(line, parent), aggregate.total, key)
+    there, after = apply_step(line, np.array(parent.weights), state_of(line, parent), aggregate.total, key)
     weights = tuple(there.tolist())
     return Version(
         format=FORMAT,
@@ -685,11 +685,11 @@ def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator
         StoreError: there is no such study, or rounds have published more than there is; nothing was done.
     """
     store.study(study).line(line)  # or the name may be none, and lead anywhere
-    noted = newest_noted(landing, store.where, study, line)
+    noted = read_published(landing, store.where, study, line)
     _refuse_an_older_copy(landing, store.where, store.head(study, line), noted)
     yield
     if is_landing(landing):
-        note_newest(landing, store.where, study, line, store.head(study, line).iteration)
+        record_published(landing, store.where, study, line, store.head(study, line).iteration)
 
 
 def _refuse_an_older_copy(landing: Place, store: str, head: Version, noted: int) -> None:
@@ -701,7 +701,7 @@ def _refuse_an_older_copy(landing: Place, store: str, head: Version, noted: int)
     if noted > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, noted, str(landing)))
     if noted < head.iteration and is_landing(landing):
-        note_newest(landing, store, head.study, head.line, head.iteration)
+        record_published(landing, store, head.study, head.line, head.iteration)
 
 
 def _remedy(head: Version, folder: Place) -> str:

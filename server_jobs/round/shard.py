@@ -26,11 +26,11 @@ from fedping.protocol.link_ends import Decoded, Sparse
 from fedping.protocol.study import Line
 from fedping.protocol.upload import Receiving
 from fedping.server_jobs.optimize.transformation import broken_if_failed
-from fedping.server_jobs.round.accumulator import Updates, accumulator_for, room_in
+from fedping.server_jobs.round.accumulator import Updates, accumulator_for, partial_size
 from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted, partial_bytes
 from fedping.server_jobs.round.capacity import ONE, thinned
 from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units_of
-from fedping.server_jobs.round.influence import Pulls, pulls_of, signs_of, signs_of_few, units
+from fedping.server_jobs.round.influence import InfluenceSums, influence_sums, signs_of, signs_of_few, units
 from fedping.server_jobs.round.new_clients import registers_of
 from fedping.server_jobs.round.ping_file import PingFile, Rows, joined, open_ping_file
 from fedping.server_jobs.round.ping_filter import (
@@ -132,7 +132,7 @@ def shard_partials(
     files = _held([*older, *(open_ping_file(path, rules.document) for path in paths)])
     for file in files:
         _refuse_replaced(file, (digests or {}).get(file.path))
-    for some in together(sorted(shards), rules.m):
+    for some in merge_partials(sorted(shards), rules.m):
         yield from _partials(files, some, rules)
 
 
@@ -145,7 +145,7 @@ def _held(files: list[PingFile]) -> list[PingFile]:
     ]
 
 
-def together(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
+def merge_partials(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
     """Yield the shards of a task, so many at a time as there is memory for where there are m weights."""
     size = max(SHARDS, TOTALS_BYTES // partial_bytes(m))
     for low in range(0, len(shards), size):
@@ -193,7 +193,7 @@ class _Shard:
     def __init__(self, shard: int, read: _Read, rules: Rules) -> None:
         self._shard, self._rules, self._left_out = shard, rules, read.left_out
         self._accumulator = measuring() if rules.measures else accumulator_for(rules.line, rules.bound)
-        self._room = room_in(self._accumulator, rules.line, rules.shards)
+        self._room = partial_size(self._accumulator, rules.line, rules.shards)
         self._parts = read.taken()  # one after the other they are wanted for a moment only, shard after shard
         self._over: NDArray[np.intp] | None = None
         self.unreadable: list[NDArray[np.intp]] = []
@@ -288,9 +288,9 @@ class _Shard:
             capped=self._capped,
         )
 
-    def _pulls(self) -> Pulls:
+    def _pulls(self) -> InfluenceSums:
         used = np.flatnonzero(self.weights)
-        return pulls_of(
+        return influence_sums(
             self._rules.line.pipeline,
             limit(self._rules.line.pipeline.clip, self._rules.bound),
             norms=self._norms[used],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 
-from fedping.model_store.helper_requests import Asked, AskedOf, Waiting
+from fedping.model_store.helper_requests import HelperRequest, PendingRequest, StoredRequest
 from fedping.model_store.version import Answered, InputFile, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import Place
@@ -40,7 +40,7 @@ from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.leader import leader_identity, leader_key, verify_key
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import Engine
-from fedping.server_jobs.round.helper_client import Helper, NoAnswer
+from fedping.server_jobs.round.helper_client import Helper, HelperUnavailable
 from fedping.server_jobs.round.manifest import Manifest, work_on
 from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.private_sums import Sums
@@ -87,7 +87,7 @@ class SharedSums:
         offered: whether what the helper offers is published, without which clients send nothing.
     """
 
-    asked: AskedOf
+    asked: StoredRequest
     landing: Place
     study: Study
     line: Line
@@ -122,7 +122,7 @@ class SharedSums:
             made = self.asked.sign_again(made, signed(made.read, leader_key(self.key)))
         try:
             answered, data = self._answered(made)
-        except NoAnswer as error:
+        except HelperUnavailable as error:
             return self._waits(result, made, "asked", str(error))
         except Refused as error:
             return self._refused(result, made, error)
@@ -146,7 +146,7 @@ class SharedSums:
     def _arms(self) -> tuple[str, ...]:
         return arms_of(self.study.arms, self.line.name)
 
-    def _request(self, manifest: Manifest, engine: Engine, now: str) -> Asked | str:
+    def _request(self, manifest: Manifest, engine: Engine, now: str) -> HelperRequest | str:
         """Return a request of what has landed, or for what it is too early, as part of a sentence."""
         shares = self._shares(manifest.inputs, engine)
         if len(repeated := repeated_documents(shares)):
@@ -170,7 +170,7 @@ class SharedSums:
             made=now,
             verify_key=proofs.verify_key if proofs else b"",
         )
-        return Asked(
+        return HelperRequest(
             study=self.study.name,
             line=self.line.name,
             version=self.head.iteration,
@@ -213,11 +213,11 @@ class SharedSums:
             return f"{there:,} of at least {wanted:,} clients have sent a usable share"
         return ""
 
-    def _answered(self, made: Asked) -> tuple[Asked, bytes]:
+    def _answered(self, made: HelperRequest) -> tuple[HelperRequest, bytes]:
         """Return what has come from the helper, and to which request: this one, or that which was put aside before."""
         where = self.asked.file_of(made)
         if self.helper is None:
-            raise NoAnswer(
+            raise HelperUnavailable(
                 f"give --helper URL, or send {where} to the helper and give the file that comes back by --answer FILE"
             )
         most = most_answer_bytes(self.line, made.read)
@@ -235,28 +235,28 @@ class SharedSums:
         return instead or made, data
 
     def _waits(
-        self, result: RoundResult, made: Asked, status: Literal["asked", "waiting"], why: str, shown: str = ""
+        self, result: RoundResult, made: HelperRequest, status: Literal["asked", "waiting"], why: str, shown: str = ""
     ) -> RoundResult:
         """Return that the line waits, and why; ``shown`` is what pages say of that, if it is something else."""
         since = made.read.made
         if status == "asked":
-            self.asked.tell(self.head.iteration, Waiting(since=since, why=shown or why))
+            self.asked.tell(self.head.iteration, PendingRequest(since=since, why=shown or why))
         clients = sum(arm.clients for arm in made.read.arms)
         return replace(result, status=status, clients=clients, missing=why, since=since)
 
-    def _refused(self, result: RoundResult, made: Asked, refused: Refused) -> RoundResult:
+    def _refused(self, result: RoundResult, made: HelperRequest, refused: Refused) -> RoundResult:
         said = f"it refuses the request ({refused.reason}: {str(refused).rstrip('.')})"
         shown = f"it refuses the request ({refused.reason})" if refused.reason in _OF_COUNTS else said
         if refused.reason in SIGNED and not refused.is_from(self._shared.helper, made.digest):
             why = f"the helper has not signed that {said}; see that the address is the helper's, and nobody in between"
             return self._waits(result, made, "asked", why, f"the helper has not signed that {shown}")
         if refused.reason in _NO_REQUEST:
-            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=said, for_good=True))
+            self.asked.tell(self.head.iteration, PendingRequest(since=made.read.made, why=said, for_good=True))
             self._refuse_for_good(said)
         if refused.reason in _NEW_REQUEST:
             self.asked.put_aside(made)
             aside = "which is put aside; the next round makes another"
-            self.asked.tell(self.head.iteration, Waiting(since=made.read.made, why=f"{shown}, {aside}"))
+            self.asked.tell(self.head.iteration, PendingRequest(since=made.read.made, why=f"{shown}, {aside}"))
             return self._waits(result, made, "waiting", f"the helper was asked, and {said}, {aside}")
         return self._waits(result, made, "asked", said, shown)
 
@@ -269,7 +269,7 @@ class SharedSums:
             "which counts them as released"
         )
 
-    def _together(self, made: Asked, data: bytes, engine: Engine) -> Together:
+    def _together(self, made: HelperRequest, data: bytes, engine: Engine) -> Together:
         """Return the sums of both servers, without the clients that the helper has refused."""
         answer = self._checked(made, data)
         asked, of = made.read.arms, summing(self.line)
@@ -299,7 +299,7 @@ class SharedSums:
         )
         return Together(found, told)
 
-    def _checked(self, made: Asked, data: bytes) -> Answer:
+    def _checked(self, made: HelperRequest, data: bytes) -> Answer:
         """Return the answer to a request.
 
         Raises:
@@ -370,7 +370,7 @@ def _d(line: Line) -> int:
     return line.spec.m + len(METRICS)
 
 
-def _answers(data: bytes, asked: Asked) -> bool:
+def _answers(data: bytes, asked: HelperRequest) -> bool:
     try:
         return read_signed(data, Answer).request == asked.digest
     except ValueError:

@@ -1,7 +1,7 @@
 """Whether a staged version is for everybody: what was heard of those who got it first, beside those who did not.
 
 A stage is read from the landed pings alone, and as a whole at every look, so that a round may be killed and run again.
-What the decision was made of stands in the lineage (`fedping.model_store.version.StageSeen`), and the decision follows
+What the decision was made of stands in the lineage (`fedping.model_store.version.StageState`), and the decision follows
 from it.
 """
 
@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from fedping.model_store.held_versions import still_missing
-from fedping.model_store.version import Heard, InputFile, Level, StageSeen, Version
+from fedping.model_store.held_versions import describe_missing
+from fedping.model_store.version import Heard, InputFile, Level, StageState, Version
 from fedping.protocol.guard import Stage
 from fedping.protocol.location import Place
 from fedping.protocol.study import Line, Study
@@ -21,28 +21,28 @@ from fedping.server_jobs.round.capacity import key_of_lots
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.guard import mean_of_arms
 from fedping.server_jobs.round.manifest import list_landed, work_on
-from fedping.server_jobs.round.plan import Side, rules_for
+from fedping.server_jobs.round.plan import StageSide, rules_for
 
 SURELY = 2.33
 """Standard errors by which those who try a version have to be worse, where they are known: chance alone once in 100."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StageReading:
     """What a round finds of a stage.
 
     ``stale`` counts pings of versions before the newest that have landed since the staged one was made, and
     ``until_ms`` is the latest landing that was seen.
     """
 
-    seen: StageSeen
+    seen: StageState
     stale: int
     until_ms: int
 
 
-def look_at(
+def read_stage(
     landing: Place, study: Study, head: Version, staged: Version, share: float, engine: Engine, *, now_ms: int
-) -> Look:
+) -> StageReading:
     """Return what has landed of the stage of a version that may follow ``head``.
 
     Those who stayed are heard from pings that have landed since the staged version was made: at the same time as those
@@ -56,13 +56,13 @@ def look_at(
     before = list_landed(landing, study, head.line, head.iteration, window, now_ms=now_ms)
     since = list_landed(landing, study, head.line, staged.iteration, window, now_ms=now_ms)
     stayed = tuple(file for file in before.inputs if file.path not in used)
-    side = Side(study=study.name, line=head.line, iteration=staged.iteration, share=share, inside=True)
-    seen = StageSeen(
+    side = StageSide(study=study.name, line=head.line, iteration=staged.iteration, share=share, inside=True)
+    seen = StageState(
         share=share,
         tried=_heard(landing, study, staged.iteration, since.inputs, side, staged.digest, engine),
         stayed=_heard(landing, study, head.iteration, stayed, replace(side, inside=False), staged.digest, engine),
     )
-    return Look(seen=seen, stale=before.stale, until_ms=max(before.window_end_ms, since.window_end_ms))
+    return StageReading(seen=seen, stale=before.stale, until_ms=max(before.window_end_ms, since.window_end_ms))
 
 
 def _heard(
@@ -70,7 +70,7 @@ def _heard(
     study: Study,
     iteration: int,
     inputs: tuple[InputFile, ...],
-    side: Side,
+    side: StageSide,
     digest: str,
     engine: Engine,
 ) -> Heard:
@@ -100,9 +100,9 @@ class Verdict(NamedTuple):
     why: str
 
 
-def verdict(stage: Stage, seen: StageSeen) -> Verdict | None:
+def verdict(stage: Stage, seen: StageState) -> Verdict | None:
     """Return what becomes of a staged version; None as long as too few have been heard."""
-    if still_missing(stage, seen):
+    if describe_missing(stage, seen):
         return None
     tried, stayed = loss_of(seen.tried), loss_of(seen.stayed)
     if tried is None or stayed is None:
@@ -110,11 +110,11 @@ def verdict(stage: Stage, seen: StageSeen) -> Verdict | None:
     bound = stayed.value + (stage.most - 1) * abs(stayed.value)
     bound += SURELY * math.hypot(tried.error or 0.0, stage.most * (stayed.error or 0.0))
     if tried.value <= bound:
-        return Verdict("promoted", tried_in_words(seen))
-    return Verdict("withdrawn", f"{tried_in_words(seen)}, and it may be {bound:.4g} at most")
+        return Verdict("promoted", describe_trial(seen))
+    return Verdict("withdrawn", f"{describe_trial(seen)}, and it may be {bound:.4g} at most")
 
 
-def tried_in_words(seen: StageSeen) -> str:
+def describe_trial(seen: StageState) -> str:
     """Return what was heard of both sides, as a part of a sentence."""
     return " and ".join(
         f"{side.clients:,} clients {who} had a mean loss of {loss.value:.4g}"

@@ -23,16 +23,16 @@ from fedping.server_jobs.round.accumulator import (
     Accumulator,
     Updates,
     accumulator_for,
-    key_for,
-    room_in,
-    without_spread,
+    partial_size,
+    subkey,
+    without_variance,
 )
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
 from fedping.server_jobs.round.ping_filter import step_weights, votes_of
 from fedping.server_jobs.round.shard import batch_rows
 
 
-def stepped(line: Line, weights: Vector, state: States, total: Any, key: bytes) -> tuple[Vector, States]:
+def apply_step(line: Line, weights: Vector, state: States, total: Any, key: bytes) -> tuple[Vector, States]:
     """Return the weights and the state that follow from a round; pure, and the whole of it.
 
     Args:
@@ -46,7 +46,7 @@ def stepped(line: Line, weights: Vector, state: States, total: Any, key: bytes) 
         BrokenLink: a link raised an error, or returned what cannot be used.
     """
     own = _name_of_state(line)
-    found = accumulator_for(line).finish(total, line, weights, state.get(own, {}), key_for(key, "accumulator"))
+    found = accumulator_for(line).finish(total, line, weights, state.get(own, {}), subkey(key, "accumulator"))
     with broken_if_failed():
         links = receiving(line)
         direction = links.undo_sum(line.spec, found.direction)
@@ -65,7 +65,7 @@ def state_of(line: Line, version: Version) -> States:
     return state_from_document(version.state, {**first, own: {name: np.array(v) for name, v in kept.items()}})
 
 
-def carried_bound(line: Line, state: States) -> float | None:
+def next_clip_bound(line: Line, state: States) -> float | None:
     """Return the norm that a line's state has for this round to clip at; None if there is none, or no need for one."""
     return bound_of(state.get(_name_of_state(line), {}))
 
@@ -103,11 +103,11 @@ class ArrayRound:
     def __init__(self, line: Line, state: States | None = None, shards: int = SHARDS) -> None:
         self._line, self._count = line, shards
         self._held: list[_Batch] = []
-        bound = carried_bound(line, state or {})
+        bound = next_clip_bound(line, state or {})
         self._measures = has_to_measure(line, bound)
         accumulator = accumulator_for(line, bound)
         self._begin(measuring() if self._measures else accumulator)
-        self._room, self._asks = room_in(accumulator, line, shards), accumulator.asks
+        self._room, self._asks = partial_size(accumulator, line, shards), accumulator.asks
 
     def _begin(self, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
@@ -172,12 +172,12 @@ class ArrayRound:
                 self._sizes[batch.shard] += len(batch.votes)
                 self._take(batch)
             self._held = []
-        total = reduce(self._accumulator.merge, self._came(), without_spread(self._accumulator.init(self._line)))
-        return stepped(self._line, weights, state, total, key)
+        total = reduce(self._accumulator.merge, self._came(), without_variance(self._accumulator.init(self._line)))
+        return apply_step(self._line, weights, state, total, key)
 
     def _take(self, batch: _Batch) -> None:
         there = self._shards[batch.shard]
-        before = without_spread(self._accumulator.init(self._line)) if there is None else there
+        before = without_variance(self._accumulator.init(self._line)) if there is None else there
         given = {name: batch.besides[name] for name in self._accumulator.asks}
         self._shards[batch.shard] = self._accumulator.add(before, batch.updates, batch.votes, **given)
 

@@ -15,7 +15,7 @@ import numpy as np
 from fedping.model_store.rollback import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
-from fedping.protocol.landing import note_newest
+from fedping.protocol.landing import record_published
 from fedping.protocol.location import Place
 from fedping.protocol.smoothing import smoothed
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
@@ -31,7 +31,7 @@ class Loss(NamedTuple):
 # --- the length of an iteration ---
 
 
-def is_over(length: IterationLength, minutes: float, seen: Aggregate) -> bool:
+def iteration_ended(length: IterationLength, minutes: float, seen: Aggregate) -> bool:
     """Return whether an iteration ends that is so old, and whose pings have come to this."""
     if minutes < length.least or minutes >= length.most:
         return minutes >= length.most
@@ -52,7 +52,7 @@ def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
     return float(np.mean((np.abs(mean) >= rule.z * error) | ((mean == 0) & (m2 == 0))))
 
 
-def missing(length: IterationLength, seen: Aggregate) -> str:
+def clients_missing(length: IterationLength, seen: Aggregate) -> str:
     """Return in words what an iteration has of what it waits for; nothing if that is time alone."""
     if isinstance(length, IterationByClients):
         return f"{seen.clients:,} of {length.clients:,} clients have sent a usable update"
@@ -150,5 +150,5 @@ def stop_if_over(
         target = store.version(head.study, head.line, best)
         again = repeated(target, head, stopped=True, created=created, code_version=code_version, settings=settings)
         store.publish(again)
-        note_newest(landing, store.where, head.study, head.line, head.iteration + 1)
+        record_published(landing, store.where, head.study, head.line, head.iteration + 1)
     return best

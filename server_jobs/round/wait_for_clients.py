@@ -12,7 +12,7 @@ from uuid import UUID
 
 from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
-from fedping.protocol.enrolment import dealt_by_hash, takes_part
+from fedping.protocol.enrolment import hash_assignment, is_selected
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landed_pings import check_columns
@@ -31,7 +31,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Came(NamedTuple):
+class Arrivals(NamedTuple):
     """How many clients of a line have sent an update to its newest version, and how many are waited for."""
 
     line: str
@@ -54,7 +54,7 @@ def check_wait(study: Study, lines: Sequence[str]) -> None:
             )
 
 
-def awaited(
+def wait_for_clients(
     store: ModelStore,
     landing: Place,
     study: str,
@@ -63,8 +63,8 @@ def awaited(
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-    tell: Callable[[tuple[Came, ...]], None] = lambda came: None,
-) -> tuple[Came, ...]:
+    tell: Callable[[tuple[Arrivals, ...]], None] = lambda came: None,
+) -> tuple[Arrivals, ...]:
     """Wait until enough clients of every line have sent, or time is over; return how many then had.
 
     Args:
@@ -98,11 +98,11 @@ class _Looking:
         self._landing, self._study = landing, study
         self._wanted = study.line(line).pipeline.min_clients if wanted is None else wanted
         self._submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
-        self._dealt, self._share = dealt_by_hash(study), study.line(line).participation
+        self._dealt, self._share = hash_assignment(study), study.line(line).participation
         self._version = -1
         self._of: dict[Place, frozenset[bytes]] = {}
 
-    def came(self, version: int) -> Came:
+    def came(self, version: int) -> Arrivals:
         """Return how many have; more than are waited for are not counted."""
         if version != self._version:
             self._version, self._of = version, {}
@@ -113,7 +113,7 @@ class _Looking:
             found |= self._of[file]
             if len(found) >= self._wanted:
                 break
-        return Came(self.line, min(len(found), self._wanted), self._wanted)
+        return Arrivals(self.line, min(len(found), self._wanted), self._wanted)
 
     def _clients_in(self, file: Place) -> frozenset[bytes]:
         found: set[bytes] = set()
@@ -134,4 +134,4 @@ class _Looking:
     def _counts(self, client: UUID, arm: str) -> bool:
         if self._dealt is not None and self._dealt.arm_of(client) != arm:
             return False
-        return self._share >= 1 or takes_part(self._study.name, self.line, self._version, self._share, str(client))
+        return self._share >= 1 or is_selected(self._study.name, self.line, self._version, self._share, str(client))

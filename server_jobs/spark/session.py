@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedping.server_jobs.shutdown import ApplicationGone, TimeIsUp
+from fedping.server_jobs.shutdown import ApplicationGone, DeadlineReached
 from fedping.server_jobs.spark import private
 from fedping.server_jobs.spark.archive_place import current_archive
 from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, value_of
@@ -207,7 +207,7 @@ def _start_told_of(master: str) -> Iterator[None]:
     """Make a time limit that is reached while Spark starts say so."""
     try:
         yield
-    except TimeIsUp as error:
+    except DeadlineReached as error:
         error.waited_for = NO_START.format(master=master)
         raise
 

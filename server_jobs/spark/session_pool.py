@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.shutdown import TimeIsUp
+from fedping.server_jobs.shutdown import DeadlineReached
 from fedping.server_jobs.spark import failures
 from fedping.server_jobs.spark.executors import Executors
 
@@ -47,7 +47,7 @@ class LivingSession:
                 yield session
         except GeneratorExit:  # whoever asked has failed: nothing is going on in Spark
             raise
-        except TimeIsUp as error:
+        except DeadlineReached as error:
             if executors.none_came():
                 error.waited_for = failures.NO_EXECUTOR.format(master=executors.master)
             self._cut_off(error)

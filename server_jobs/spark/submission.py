@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.shutdown import Ended, ended_by_signals
+from fedping.server_jobs.shutdown import Interrupted, ended_by_signals
 
 EXIT_CODE = re.compile(r"^\s*exit code: (\d+)$", re.MULTILINE)
 
@@ -47,7 +47,7 @@ def run_and_read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[
             for line in process.stdout or ():
                 said.append(line)
                 print(line, end="", file=sys.stderr, flush=True)
-        except Ended:
+        except Interrupted:
             process.kill()
             raise
         finally:

@@ -14,7 +14,7 @@ from fedping.analysis.study.metrics import METRICS
 from fedping.analysis.verdict import Asked, Verdict, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.words import left_out_sentence
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.enrolment import dealt_by_hash
+from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits
@@ -36,7 +36,7 @@ HONEST, FORGED = 400, 40
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 clients without any effect, then 40 pings of `control` from ids that are in no arm, which typed much."""
     folder = tmp_path_factory.mktemp("forged") / "landing"
-    rng, dealt = np.random.default_rng(1), dealt_by_hash(STUDY)
+    rng, dealt = np.random.default_rng(1), hash_assignment(STUDY)
     assert dealt is not None
     ids = random_ids(rng, 2000)
     places = dealt.places(ids)
@@ -107,7 +107,7 @@ def test_a_stranger_who_borrows_an_id_does_not_take_its_owner_out(
     spark: "SparkSession", tmp_path: Path, landing: Path
 ) -> None:
     """A client that names two arms is in neither; by hash only the ping of the wrong arm goes."""
-    dealt = dealt_by_hash(STUDY)
+    dealt = hash_assignment(STUDY)
     assert dealt is not None
     owner = next(each for i in range(99) if dealt.arm_of(each := uuid.UUID(int=i << 76 | 1 << 62)) == "treatment")
     table = landed_table(
@@ -125,7 +125,7 @@ def test_a_stranger_who_borrows_an_id_does_not_take_its_owner_out(
 def test_arms_whose_shares_have_changed_are_counted_where_they_lie(spark: "SparkSession", tmp_path: Path) -> None:
     ends = (("treatment", 0.2), ("control", 0.65), (None, 0.7), ("treatment", 0.95))
     study = replace(STUDY, pieces=tuple(Piece(arm=arm, end=end) for arm, end in ends))
-    dealt = dealt_by_hash(study)
+    dealt = hash_assignment(study)
     assert dealt is not None
     ids = random_ids(np.random.default_rng(8), 500)
     places = dealt.places(ids)
@@ -186,5 +186,5 @@ def test_a_loss_that_is_clipped_counts_as_the_limit_and_is_left_in(spark: "Spark
 
 
 def _arm_of(client: uuid.UUID) -> str | None:
-    dealt = dealt_by_hash(STUDY)
+    dealt = hash_assignment(STUDY)
     return None if dealt is None else dealt.arm_of(client)

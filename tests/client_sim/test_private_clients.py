@@ -28,8 +28,8 @@ from fedping.protocol.privacy import (
     OneSign,
     Privacy,
     Signs,
+    bounded_vectors,
     local_sigma,
-    taken,
 )
 from fedping.protocol.weights import Kind
 from tests.support.private import CENTRAL, private_study
@@ -76,7 +76,7 @@ def test_no_vector_is_longer_than_the_sensitivity(
     [vector] = made.vectors(np.array([update]), np.array([loss]), np.array([top]), seeded(0))
     assert sum(int(number) ** 2 for number in vector) <= made.frame.squared
     assert not vector[:M][made.frame.group < 0].any()
-    np.testing.assert_array_equal(taken(privacy, made.frame, vector[None])[0], vector)
+    np.testing.assert_array_equal(bounded_vectors(privacy, made.frame, vector[None])[0], vector)
 
 
 class Branching(Chance):
@@ -187,7 +187,7 @@ def test_clients_with_noise_of_their_own_tell_no_metrics(local: Local) -> None:
     vectors = made.vectors(updates, np.ones(200), np.ones(200), seeded(1))
     assert (vectors[:, M] == made.frame.metric).all()
     assert not vectors[:, M + 1 :].any()
-    np.testing.assert_array_equal(taken(privacy, made.frame, vectors), vectors)
+    np.testing.assert_array_equal(bounded_vectors(privacy, made.frame, vectors), vectors)
     if isinstance(local, LocalGaussian):
         sigma = local_sigma(privacy, made.frame)
         assert sigma == math.ceil(2 * SIGN * 2 * least_noise(1.0, 1e-6))
@@ -199,7 +199,7 @@ def test_a_client_that_lies_has_one_sign_all_the_same() -> None:
     privacy = Privacy(local=OneSign(epsilon=1.0))
     made = contributor(privacy)
     sent = np.array([[0, 9e9, -64, 64, 1, 1, 1], [64.0] * 7])
-    assert taken(privacy, made.frame, sent)[:, :M].tolist() == [[0, SIGN, 0, 0], [SIGN, 0, 0, 0]]
+    assert bounded_vectors(privacy, made.frame, sent)[:, :M].tolist() == [[0, SIGN, 0, 0], [SIGN, 0, 0, 0]]
 
 
 def test_one_sign_is_not_clipped() -> None:

@@ -30,7 +30,7 @@ from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import all_landed, copy_landed, partition, write_landed
-from fedping.protocol.location import below, place_of
+from fedping.protocol.location import child, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.study import Study
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
@@ -138,7 +138,7 @@ def test_what_landed_in_a_bucket_lands_again(
     with bucket_of(object_servers("s3")) as bucket:
         landing = f"{bucket.url}/landing"
         for file in all_landed(tmp_path / "recording"):
-            copy_landed(file, below(place_of(landing), file.relative_to(tmp_path / "recording").as_posix()))
+            copy_landed(file, child(place_of(landing), file.relative_to(tmp_path / "recording").as_posix()))
         found = replayed(capsys, server.url, "--replay", landing, "--same-ids")
         assert (found["pings"]["accepted"], found["skipped_by_reason"]) == (240, {})
         _, err = said(capsys, server.url, "--replay", landing, "--from-study", "other", code=1)
@@ -604,7 +604,7 @@ def test_ctrl_c_is_heeded_while_a_bucket_hangs(
     recorded(tmp_path / "recording", own_study(), clients=5)
     with bucket_of(object_servers("s3")) as bucket:
         for file in all_landed(tmp_path / "recording"):
-            copy_landed(file, below(place_of(bucket.url), file.relative_to(tmp_path / "recording").as_posix()))
+            copy_landed(file, child(place_of(bucket.url), file.relative_to(tmp_path / "recording").as_posix()))
         command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", bucket.url, "--rate", "5"]
         environment = {**os.environ, PATIENCE_VARIABLE: "300"}  # longer than the test waits
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -20,11 +20,11 @@ from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
 from fedping.protocol.clock import milliseconds_of
-from fedping.protocol.enrolment import dealt_by_hash, enrol
+from fedping.protocol.enrolment import enrol, hash_assignment
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
-from fedping.protocol.study_changes import dealt_on
-from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, judged
+from fedping.protocol.study_changes import reassign_clients
+from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, check_line
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
@@ -318,7 +318,7 @@ def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps
         if sum(wanted) > 1:
             continue
         try:
-            changed = dealt_on(study, _dealt(*wanted))
+            changed = reassign_clients(study, _dealt(*wanted))
         except InvalidSettings:
             continue
         changed = msgspec.json.decode(msgspec.json.encode(changed), type=Study)
@@ -331,7 +331,7 @@ def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps
             )
             assert arm.share < sizes.get(arm.name, 0.0) or was <= now
             assert arm.share > sizes.get(arm.name, 0.0) or now <= was
-        dealt = dealt_by_hash(changed)
+        dealt = hash_assignment(changed)
         assert dealt is not None
         assert [dealt.arm_of(uuid.UUID(each)) for each in IDS] == after
         places = dealt.places(np.frombuffer(b"".join(uuid.UUID(each).bytes for each in IDS), np.uint8).reshape(-1, 16))
@@ -342,14 +342,14 @@ def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps
 def test_arms_that_stay_side_by_side_need_no_pieces() -> None:
     study = _dealt(0.2, 0.2)
     for shares in ((0.2, 0.4), (0.2, 0.1), (0.2, 0.2, 0.3), (0.2, 0.2)):
-        assert dealt_on(study, _dealt(*shares)) == _dealt(*shares)
-    assert dealt_on(study, _dealt(0.3, 0.2)).pieces == (
+        assert reassign_clients(study, _dealt(*shares)) == _dealt(*shares)
+    assert reassign_clients(study, _dealt(0.3, 0.2)).pieces == (
         Piece(arm="arm0", end=0.2),
         Piece(arm="arm1", end=0.4),
         Piece(arm="arm0", end=0.5),
     )
     with pytest.raises(InvalidSettings, match=r"arm 'arm2' .* 10 % of all clients would have to come from other arms"):
-        dealt_on(_dealt(0.5, 0.4), _dealt(0.4, 0.4, 0.2))
+        reassign_clients(_dealt(0.5, 0.4), _dealt(0.4, 0.4, 0.2))
     with pytest.raises(InvalidSettings, match="leave 'pieces' out"):
         msgspec.structs.replace(study, pieces=(Piece(arm="arm0", end=0.3), Piece(arm="arm1", end=0.5)))
 
@@ -379,16 +379,16 @@ def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
     arms["control"] = ArmSummary(pings=3000, examples=1, loss=None, rank_selected=None)
     made = Tally(origin="round", arms=arms, aggregate=Counted(pings=6000, clients=6000))
     outcomes = tuple(Outcome(iteration=n, created=WHEN, lineage=made) for n in range(1, 5))
-    facts = Facts(
+    facts = CheckInput(
         study="study",
         declared=Declared(),
         arms=tuple(msgspec.structs.replace(arm, share=0.5) for arm in study.arms),
-        line=LineFacts(name="main", min_clients=1, outcomes=outcomes),
+        line=LineSnapshot(name="main", min_clients=1, outcomes=outcomes),
         ingest=Ingest(state="running"),
         now=0.0,
     )
-    assert "arms" in {finding.name for finding in judged(facts).findings}
-    assert "arms" not in {finding.name for finding in judged(msgspec.structs.replace(facts, settings=1)).findings}
+    assert "arms" in {finding.name for finding in check_line(facts).findings}
+    assert "arms" not in {finding.name for finding in check_line(msgspec.structs.replace(facts, settings=1)).findings}
 
 
 def test_an_analysis_over_other_shares_is_warned_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

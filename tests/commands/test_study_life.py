@@ -12,7 +12,7 @@ from fedping.main import main
 from fedping.model_store import StoreError, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.killed_command import killed_at
 from tests.support.versions import WHEN, small_study
@@ -56,7 +56,7 @@ def test_why_is_told_wherever_the_state_is(store_path: Path, capsys: pytest.Capt
     assert "because: we look into the loss" in capsys.readouterr().out
     landing = store_path.parent / "landing"
     places = IngestSettings(store=store_path, landing=landing, journal=landing / ".journal")
-    declared, _ = StudyWatch(places).study("study", ingest_of(places))
+    declared, _ = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert declared.because == "we look into the loss"
     words = ["round", "study", "--engine", "numpy", "--landing", str(landing), "--json"]
     assert command(store_path, *words) == 0
@@ -66,7 +66,7 @@ def test_why_is_told_wherever_the_state_is(store_path: Path, capsys: pytest.Capt
     assert told["since"]
     assert "because: we look into the loss" in said.err
     assert command(store_path, "study", "end", "study", "--because", "it is over") == 0
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert "because: it is over: no ping is taken" in health.headline
 
 

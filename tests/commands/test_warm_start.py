@@ -27,7 +27,7 @@ from fedping.server_jobs.privacy.card import card_of
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.warm_start import begun_with, warm_from
+from fedping.server_jobs.warm_start import start_version, warm_from
 from tests.support.dashboard import dashboard_client
 from tests.support.object_server import bucket_of, object_server
 from tests.support.private import private_study
@@ -394,7 +394,7 @@ def test_the_privacy_card_tells_what_was_promised_to_those_behind_the_start_weig
     newer = begin(store, renamed(private_study(privacy=privacy), name="newer"), "new")
 
     def said(study: Study) -> str:
-        return card_of(study, begun_with(store, study)).text
+        return card_of(study, start_version(store, study)).text
 
     assert "What it begins with" not in said(old)
     assert f"version 2 of old/main was learned privately: by then (epsilon = {spent.epsilon:.4g}" in said(new)

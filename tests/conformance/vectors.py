@@ -56,7 +56,7 @@ from fedping.protocol.draws import bits, child_keys, uniforms
 from fedping.protocol.encodings.blocks import padded_size
 from fedping.protocol.encodings.mask import places, weights_kept
 from fedping.protocol.encodings.seeds import payload_seeds
-from fedping.protocol.enrolment import enrol, position, staged_for
+from fedping.protocol.enrolment import enrol, hash_fraction, staged_for
 from fedping.protocol.links import Dense, Float32, Levels, Mask, Rotation, Sign, Signs, Steps, Upload
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.model import ModelDocument
@@ -365,7 +365,7 @@ def _staged(draw: Draw) -> Iterator[dict[str, Any]]:
 def _positions(draw: Draw) -> Iterator[list[Any]]:
     for study in ("firefox-2018", "demo", "a", "s" * 64, "größe-ß", "学習", "😀"):
         for client in (draw.uuid(), "", "x" * draw.whole(1, 130)):
-            yield [study, client, position(study, client)]
+            yield [study, client, hash_fraction(study, client)]
 
 
 _PIECES = (

@@ -11,9 +11,9 @@ from flask.testing import FlaskClient
 
 from fedping.dashboard.live.rolling_back import plan, roll_back
 from fedping.model_store import ModelStore, VersionConflict, open_store
-from fedping.model_store.version import Version, Watch
+from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import newest_noted, note_newest
+from fedping.protocol.landing import read_published, record_published
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
 from tests.support.dashboard import csrf_token, dashboard_client
@@ -211,7 +211,9 @@ def test_rolling_back_to_the_newest_or_without_a_token_changes_nothing(client: F
 def held_by(store: ModelStore) -> Version:
     """Hold the version after the head back, and return it."""
     version = after(store.head("study", "main"))
-    lineage = msgspec.structs.replace(version.lineage, guard=Watch(alarms=("the updates together are 1e+20 long",)))
+    lineage = msgspec.structs.replace(
+        version.lineage, guard=GuardState(alarms=("the updates together are 1e+20 long",))
+    )
     version = msgspec.structs.replace(version, lineage=lineage)
     store.hold(version)
     return version
@@ -240,22 +242,22 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store_and_what_is_publis
     client: FlaskClient, store: ModelStore, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
-    note_newest(landing, store.where, "study", "main", 7)
+    record_published(landing, store.where, "study", "main", 7)
     seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
     answer = wished(client, 2, seen)
     assert answer.status_code >= 400
     assert "the store is an older copy" in answer.text
     assert store.head("study", "main").iteration == 4
-    note_newest(landing, store.where, "study", "main", 4)
+    record_published(landing, store.where, "study", "main", 4)
     assert wished(client, 2, seen).get_json() == {"published": 5, "repeats": 2}
-    assert newest_noted(landing, store.where, "study", "main") == 5
+    assert read_published(landing, store.where, "study", "main") == 5
 
 
 def test_a_held_version_is_not_released_into_an_older_copy_of_the_store(
     client: FlaskClient, store: ModelStore, tmp_path: Path
 ) -> None:
     held_by(store)
-    note_newest(tmp_path / "landing", store.where, "study", "main", 7)
+    record_published(tmp_path / "landing", store.where, "study", "main", 7)
     seen = client.get(f"{LINE}/held.json?choice=release").get_json()["seen"]
     headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/")}
     answer = client.post(f"{LINE}/held", json={"choice": "release", "seen": seen}, headers=headers)

@@ -16,9 +16,9 @@ from fedping.protocol import landed_file
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, Uploads
+from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, Uploads
 from fedping.server_jobs.health.landed import Landed, LandedPings
-from fedping.server_jobs.health.snapshot import ingest_of
+from fedping.server_jobs.health.snapshot import ingest_snapshot
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter, created_ms
@@ -62,9 +62,9 @@ def test_a_file_that_landed_in_the_same_instant_as_the_listing_is_not_missed(tmp
 def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Path) -> None:
     settings = dashboard_settings(tmp_path)
     journal = str(settings.journal)
-    assert ingest_of(places(settings)) == Ingest(state="absent", journal=journal)
+    assert ingest_snapshot(places(settings)) == Ingest(state="absent", journal=journal)
     settings.journal.mkdir(parents=True)
-    assert ingest_of(places(settings)) == Ingest(state="stopped", journal=journal)
+    assert ingest_snapshot(places(settings)) == Ingest(state="stopped", journal=journal)
     before = set(settings.journal.iterdir())
     lock = Lock(settings.journal / INGEST_LOCK)
     assert lock.take()
@@ -74,7 +74,7 @@ def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Pat
     counters.add("rejected.not_json", 2)
     segment = SegmentWriter(settings.journal, 1, "frecency-update")
     segment.append(b"{}\n{}\n", 2)
-    found = ingest_of(places(settings))
+    found = ingest_snapshot(places(settings))
     began = created_ms(segment.path) / 1000
     assert found == Ingest(
         state="running",
@@ -89,7 +89,7 @@ def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Pat
     segment.roll()
     assert lock._file is not None
     os.close(lock._file)
-    assert ingest_of(places(settings)).state == "stopped"
+    assert ingest_snapshot(places(settings)).state == "stopped"
     assert not before
     assert Lock(settings.journal / INGEST_LOCK).take(), "looking leaves nothing locked"
 
@@ -97,7 +97,7 @@ def test_ingest_is_told_from_its_lock_its_counters_and_its_journal(tmp_path: Pat
 def test_looking_writes_nothing(tmp_path: Path) -> None:
     settings = dashboard_settings(tmp_path)
     settings.journal.mkdir(parents=True)
-    ingest_of(places(settings))
+    ingest_snapshot(places(settings))
     assert list(settings.journal.iterdir()) == []
 
 
@@ -119,8 +119,8 @@ def test_what_takes_long_is_looked_at_less_often() -> None:
 
 def hint(newest: int, landed: Landed, ingest: Ingest) -> str:
     study = small_study()
-    line = LineFacts(name="main", min_clients=1, landed=replace(landed, version=newest))
-    facts = Facts(study="s", declared=Declared(), arms=study.arms, line=line, ingest=ingest, now=0.0)
+    line = LineSnapshot(name="main", min_clients=1, landed=replace(landed, version=newest))
+    facts = CheckInput(study="s", declared=Declared(), arms=study.arms, line=line, ingest=ingest, now=0.0)
     return now_of(newest, facts).hint
 
 
@@ -200,8 +200,8 @@ def test_a_ping_that_lands_is_told_without_any_row(tmp_path: Path) -> None:
 def test_the_bytes_of_updates_are_told_of_the_line_alone_and_never_beside_a_private_study() -> None:
     mine = Uploads(study="s", line="main", encoding="steps", updates=3, update_bytes=90)
     others = (replace(mine, study="t"), replace(mine, line="second"))
-    line = LineFacts(name="main", min_clients=1, landed=Landed(version=0, pings=0, files=0, newest_ms=None))
-    facts = Facts(
+    line = LineSnapshot(name="main", min_clients=1, landed=Landed(version=0, pings=0, files=0, newest_ms=None))
+    facts = CheckInput(
         study="s",
         declared=Declared(),
         arms=small_study().arms,

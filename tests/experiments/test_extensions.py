@@ -183,7 +183,7 @@ def test_metrics_are_what_they_say(site: Path, tmp_path: Path) -> None:
 def test_what_is_written_down_has_the_code_and_all_the_settings(site: Path, tmp_path: Path) -> None:
     before = experiment()
     setup = before.variants["federated"]
-    digest = extensions.found("optimizer", "lion").code  # type: ignore[union-attr]
+    digest = extensions.registered("optimizer", "lion").code  # type: ignore[union-attr]
     said = setup.server.optimizer
     assert (said.name, said.settings, said.code) == ("lion", {"rate": 0.3, "beta": 0.9}, digest)  # type: ignore[union-attr]
     assert [each.settings for each in setup.upload] == [{"by": 4.0, "breaks": ""}, {"bits": 24, "most": 100.0}]  # type: ignore[union-attr]

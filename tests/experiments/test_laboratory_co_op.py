@@ -8,7 +8,7 @@ import pytest
 
 from fedping.client_sim.data.seeds import generator
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.rounds.co_op import CoOpRounds, fate_of, mixed
+from fedping.experiments.laboratory.rounds.co_op import CoOpRounds, merge_outcome, mixed
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings.setup import CoOp
 from fedping.protocol.errors import InvalidSettings
@@ -22,7 +22,7 @@ BOUNDED = {"lower": 1, "upper": 6, "speeds": [1.0, 0.2]}
 
 def test_a_model_is_outdated_overactive_or_merged_by_its_age() -> None:
     bounds = CoOp(lower=2, upper=4)
-    fates = [fate_of(bounds, behind) for behind in range(7)]
+    fates = [merge_outcome(bounds, behind) for behind in range(7)]
     assert fates == ["overactive"] * 2 + ["merged"] * 3 + ["outdated"] * 2
 
 

@@ -22,7 +22,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds
 from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes, spectral_gap
 from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.laboratory.run_identity import made_of
+from fedping.experiments.laboratory.run_identity import code_identity
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.settings.gossip import Gossip
 from fedping.experiments.laboratory.units import Unit
@@ -226,9 +226,9 @@ def test_an_own_graph_is_a_file_beside_the_experiment(tmp_path: Path) -> None:
     report = write_report(tmp_path / "out", tmp_path / "report.html").read_text()
     assert "spectral gap" in report
     assert "which nobody has" in report
-    before = made_of(experiment)
+    before = code_identity(experiment)
     (tmp_path / "edges.csv").write_text("\n".join(["node,neighbour", *edges, "0,4", ""]))
-    changed = {name for name, digest in made_of(experiment).items() if before[name] != digest}
+    changed = {name for name, digest in code_identity(experiment).items() if before[name] != digest}
     assert changed == {f"file {tmp_path / 'edges.csv'}"}
 
 

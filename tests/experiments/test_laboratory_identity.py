@@ -218,7 +218,7 @@ def test_a_folder_of_parquet_files_is_known_by_what_is_in_them(tmp_path: Path) -
             name="mine",
             folder=tmp_path,
         )
-        return run_identity.made_of(made)[f"file {tmp_path / 'rows'}"]
+        return run_identity.code_identity(made)[f"file {tmp_path / 'rows'}"]
 
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.parquet").write_bytes(b"one")

@@ -16,7 +16,7 @@ from fedping.model_store.checksum import is_whole, sealed, unsealed
 from fedping.model_store.copying import copy_study
 from fedping.model_store.held_versions import with_stage
 from fedping.model_store.rollback import continue_at
-from fedping.model_store.version import StageSeen
+from fedping.model_store.version import StageState
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format
@@ -131,13 +131,13 @@ def test_version_0_is_never_published_a_second_time(
 def test_version_0_is_not_published_again_where_only_the_landing_folder_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedping.protocol.landing import note_newest
+    from fedping.protocol.landing import record_published
 
     root, landing = tmp_path / "store", tmp_path / "landing"
     where = ["--store", str(root), "--landing", str(landing)]
     demo = str(Path(__file__).parents[2] / "experiments/demo.toml")
     assert main(["study", "create", demo, *where]) == 0
-    note_newest(landing, str(root), "demo", "main", 0)
+    record_published(landing, str(root), "demo", "main", 0)
     for path in root.rglob("main/*/*.json"):
         path.unlink()
     before = sorted(root.rglob("*"))
@@ -290,7 +290,7 @@ def all_documents(store: Path) -> list[Path]:
     opened.declare("study", Declared(state="paused", since=WHEN))
     staged = with_stage(after(opened.head("study", "main")), Stage(share=0.5, clients=3))
     opened.hold(staged)
-    opened.note_heard(staged, StageSeen(share=0.5))
+    opened.note_heard(staged, StageState(share=0.5))
     opened.refresh_public("study", "main")
     return sorted(path for path in store.rglob("*.json") if path.parent.name != "fences")
 

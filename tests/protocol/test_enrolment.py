@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedping.protocol.enrolment import dealt_by_hash, enrol, position
+from fedping.protocol.enrolment import enrol, hash_assignment, hash_fraction
 from fedping.protocol.study import Arm, Study, protected
 
 
@@ -23,14 +23,14 @@ def client_ids(n: int, seed: int) -> list[str]:
 
 
 def test_shared_vectors_that_every_language_must_reproduce() -> None:
-    assert position("firefox-2018", "00000000-0000-4000-8000-000000000000").hex() == "0x1.d3681fa9fb260p-1"
-    assert position("firefox-2018", "7d1a9a50-24e5-4cde-8be5-3e6a7a3e7e4c").hex() == "0x1.69316b257f500p-1"
+    assert hash_fraction("firefox-2018", "00000000-0000-4000-8000-000000000000").hex() == "0x1.d3681fa9fb260p-1"
+    assert hash_fraction("firefox-2018", "7d1a9a50-24e5-4cde-8be5-3e6a7a3e7e4c").hex() == "0x1.69316b257f500p-1"
 
 
 @given(st.uuids().map(str), st.text(min_size=1, max_size=20))
 def test_a_position_is_in_the_unit_interval_and_never_changes(client: str, study: str) -> None:
-    assert 0 <= position(study, client) < 1
-    assert position(study, client) == position(study, client)
+    assert 0 <= hash_fraction(study, client) < 1
+    assert hash_fraction(study, client) == hash_fraction(study, client)
 
 
 @pytest.mark.parametrize("shares", [(0.6, 0.2, 0.2), (0.1, 0.1, 0.05), (1.0,)])
@@ -73,14 +73,14 @@ def test_the_server_deals_the_same_arms() -> None:
     """One by one and many at once, at shares that end between two fractions, on one, and at 1."""
     ids = client_ids(5_000, seed=3)
     raw = np.frombuffer(b"".join(uuid.UUID(i).bytes for i in ids), np.uint8).reshape(-1, 16)
-    for shares in ((0.6, 0.2, 0.1), (0.5, 0.5), (1 / 3, 1 / 3, 1 / 3), (position("study", ids[0]), 0.1)):
+    for shares in ((0.6, 0.2, 0.1), (0.5, 0.5), (1 / 3, 1 / 3, 1 / 3), (hash_fraction("study", ids[0]), 0.1)):
         study = msgspec.structs.replace(study_of(*shares), enrolment="hash")
-        dealt = dealt_by_hash(study)
+        dealt = hash_assignment(study)
         assert dealt is not None
         expected = [arm.name if (arm := enrol(study, client)) else None for client in ids]
         assert [dealt.arm_of(uuid.UUID(client)) for client in ids] == expected
         assert [dealt.arms[i] if i >= 0 else None for i in dealt.places(raw).tolist()] == expected
-    assert dealt_by_hash(study_of(1.0)) is None
+    assert hash_assignment(study_of(1.0)) is None
 
 
 def test_a_new_study_deals_by_hash_unless_it_says_otherwise_or_takes_telemetry() -> None:

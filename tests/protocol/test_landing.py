@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.protocol import landing
-from fedping.protocol.landing import SHARDS, id_bytes, note_newest, shard_of, write_landed
+from fedping.protocol.landing import SHARDS, id_bytes, record_published, shard_of, write_landed
 from fedping.protocol.storage import FOLDERS
 from tests.support.landed import landed_table
 
@@ -93,5 +93,5 @@ def test_a_note_that_is_interrupted_leaves_nothing_hidden(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        note_newest(tmp_path, str(tmp_path / "store"), "study", "main", 3)
+        record_published(tmp_path, str(tmp_path / "store"), "study", "main", 3)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

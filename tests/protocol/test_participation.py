@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fedping.client_sim.fleet import Fleet, FleetSettings
 from fedping.main import main
 from fedping.model_store.store import open_store
-from fedping.protocol.enrolment import takes_part
+from fedping.protocol.enrolment import is_selected
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import OneSign
 from fedping.protocol.study import PublicStudy, Study, public_json, public_study
@@ -40,14 +40,14 @@ def test_the_draw_is_what_it_was_documented_to_be() -> None:
     client = "0b7f1c9e-6a1d-4c55-9f0e-0d8f5f1f4f7a"
     digest = hashlib.sha256(f"turn\ntumours\nmain\n7\n{client}".encode()).digest()
     drawn = int.from_bytes(digest[:6], "big") / 2**48
-    assert takes_part("tumours", "main", 7, drawn + 1e-9, client)
-    assert not takes_part("tumours", "main", 7, drawn, client)
+    assert is_selected("tumours", "main", 7, drawn + 1e-9, client)
+    assert not is_selected("tumours", "main", 7, drawn, client)
 
 
 def test_as_many_take_part_as_the_share_says_and_others_each_time() -> None:
     """20,000 draws: 8,000 ± 5 standard errors of 69; two versions are independent of each other."""
     clients = [str(uuid5(UUID(int=1), str(k))) for k in range(20_000)]
-    first, second = (np.array([takes_part("s", "main", n, SHARE, each) for each in clients]) for n in (1, 2))
+    first, second = (np.array([is_selected("s", "main", n, SHARE, each) for each in clients]) for n in (1, 2))
     for drawn in (first, second):
         assert abs(drawn.sum() - 8_000) < 5 * 69
     assert abs((first & second).sum() - 3_200) < 5 * 52
@@ -77,7 +77,7 @@ def test_a_fleet_sends_what_its_clients_have_drawn_and_arms_that_only_tell_alway
         expected = set()
         for place, client in enumerate(map(str, fleet.roster.ids)):
             arm = fleet.roster.arm_of(place)
-            if not arm.submits or takes_part(STUDY, "main", version, SHARE, client):
+            if not arm.submits or is_selected(STUDY, "main", version, SHARE, client):
                 expected.add((client, arm.name))
         assert found == expected
     assert sent[0] != sent[1]
@@ -90,7 +90,7 @@ def test_rounds_count_whose_turn_it_is_whoever_sends(tmp_path: Path) -> None:
     places = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
     assert main(["round", STUDY, "--engine", "numpy", *places]) == 0
     ids = [str(client_in(study, "hospitals", k)) for k in range(30)]
-    drawn = sum(takes_part(STUDY, "main", 0, SHARE, each) for each in ids)
+    drawn = sum(is_selected(STUDY, "main", 0, SHARE, each) for each in ids)
     made = open_store(tmp_path / "store").version(STUDY, "main", 1).lineage
     assert made is not None
     assert 0 < drawn < 30

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedping.protocol import object_storage
-from fedping.protocol.location import below, place_of
+from fedping.protocol.location import child, place_of
 from fedping.protocol.object_storage import BUCKETS
 from tests.support.object_server import SCHEMES, Bucket, bucket_of
 
@@ -19,7 +19,7 @@ def bucket(request: pytest.FixtureRequest, object_servers: Callable[[str], str])
 
 def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket) -> None:
     folder = place_of(f"{bucket.url}/landing")
-    file = below(folder, "study=a/1.parquet")
+    file = child(folder, "study=a/1.parquet")
     assert not BUCKETS.exists(file)
     BUCKETS.write(file, [b"0123", b"456789"])
     assert BUCKETS.exists(file)
@@ -34,9 +34,9 @@ def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket
     assert (bytes(found), size) == (b"abc", 3)
     assert dict(BUCKETS.tree(folder)) == {"study=a": ["1.parquet"]}
     assert BUCKETS.folders(folder) == ["study=a"]
-    BUCKETS.write_note(below(folder, "_note"), b"1")
-    assert BUCKETS.read_note(below(folder, "_note"), 1) == b"1"
-    assert BUCKETS.read_note(below(folder, "_note"), 0) is None
+    BUCKETS.write_note(child(folder, "_note"), b"1")
+    assert BUCKETS.read_note(child(folder, "_note"), 1) == b"1"
+    assert BUCKETS.read_note(child(folder, "_note"), 0) is None
     BUCKETS.remove(file)
     BUCKETS.remove(file)
     assert not BUCKETS.exists(file)

@@ -13,7 +13,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.model_store.store import open_store
 from fedping.protocol.study import Study
-from fedping.server_jobs.round.wait_for_clients import Came, Wait, awaited
+from fedping.server_jobs.round.wait_for_clients import Arrivals, Wait, wait_for_clients
 from tests.support.institutions import ARMS, ROOT, STUDY, tumours
 from tests.support.model_pings import Said, land
 from tests.support.private import private_study
@@ -39,29 +39,31 @@ class Waiting:
 
     plan: list[Callable[[], None]]
     now: float = 0.0
-    told: list[tuple[Came, ...]] = field(default_factory=list)
+    told: list[tuple[Arrivals, ...]] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         if self.plan:
             self.plan.pop(0)()
 
-    def until(self, store: ModelStore, landing: Path, wait: Wait) -> tuple[Came, ...]:
+    def until(self, store: ModelStore, landing: Path, wait: Wait) -> tuple[Arrivals, ...]:
         clock = lambda: self.now  # noqa: E731
-        return awaited(store, landing, STUDY, ["main"], wait, clock=clock, sleep=self.sleep, tell=self.told.append)
+        return wait_for_clients(
+            store, landing, STUDY, ["main"], wait, clock=clock, sleep=self.sleep, tell=self.told.append
+        )
 
 
 def test_it_ends_once_so_many_clients_have_sent(store: ModelStore, study: Study, tmp_path: Path) -> None:
     some = [Said(client=k, arm="hospitals", document=k) for k in range(3)]
     waiting = Waiting([lambda one=one: land(tmp_path, study, one, m=M) for one in some])  # type: ignore[misc]
-    assert waiting.until(store, tmp_path, Wait(3, 3600)) == (Came("main", 3, 3),)
+    assert waiting.until(store, tmp_path, Wait(3, 3600)) == (Arrivals("main", 3, 3),)
     assert waiting.now == 6.0
     assert [came[0].clients for came in waiting.told] == [0, 1, 2, 3]
 
 
 def test_it_ends_when_time_is_over(store: ModelStore, study: Study, tmp_path: Path) -> None:
     waiting = Waiting([lambda: land(tmp_path, study, Said(client=1, arm="hospitals"), m=M)])
-    assert waiting.until(store, tmp_path, Wait(3, 9.0)) == (Came("main", 1, 3),)
+    assert waiting.until(store, tmp_path, Wait(3, 9.0)) == (Arrivals("main", 1, 3),)
     assert waiting.now == 9.0
 
 
@@ -69,7 +71,7 @@ def test_without_a_number_it_waits_for_as_many_as_a_round_takes(
     store: ModelStore, study: Study, tmp_path: Path
 ) -> None:
     land(tmp_path, study, *(Said(client=k, arm="hospitals") for k in range(2)), m=M)
-    assert Waiting([]).until(store, tmp_path, Wait(None, 9.0)) == (Came("main", 2, 2),)
+    assert Waiting([]).until(store, tmp_path, Wait(None, 9.0)) == (Arrivals("main", 2, 2),)
 
 
 def test_who_cannot_be_counted_is_not_waited_for(store: ModelStore, study: Study, tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_who_cannot_be_counted_is_not_waited_for(store: ModelStore, study: Study
     land(tmp_path, study, Said(client=3, arm="held-out", named="hospitals"), m=M)
     land(tmp_path, study, Said(client=4, arm="hospitals", version=1), m=M)
     land(tmp_path, study, Said(client=5, arm="hospitals", document=2))  # no update
-    assert Waiting([]).until(store, tmp_path, Wait(9, 0.0)) == (Came("main", 1, 9),)
+    assert Waiting([]).until(store, tmp_path, Wait(9, 0.0)) == (Arrivals("main", 1, 9),)
 
 
 def test_after_another_round_it_waits_for_clients_of_the_new_version(
@@ -87,7 +89,7 @@ def test_after_another_round_it_waits_for_clients_of_the_new_version(
     land(tmp_path, study, *(Said(client=k, arm="hospitals") for k in range(2)), m=M)
     land(tmp_path, study, Said(client=1, arm="hospitals", version=1), m=M)
     waiting = Waiting([lambda: store.publish(after(store.head(STUDY, "main")))])
-    assert waiting.until(store, tmp_path, Wait(3, 4.0)) == (Came("main", 1, 3),)
+    assert waiting.until(store, tmp_path, Wait(3, 4.0)) == (Arrivals("main", 1, 3),)
     assert [came[0].clients for came in waiting.told] == [2, 1]
 
 

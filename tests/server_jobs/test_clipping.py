@@ -36,7 +36,7 @@ from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.round import ArrayRound, NumpyEngine, recompute, run_round
 from fedping.server_jobs.round.clipping import counted, measured, next_bound, norms_of, quantile, shortened
 from fedping.server_jobs.round.spark_engine import SparkEngine
-from fedping.server_jobs.round.step import MOST_HELD_BYTES, carried_bound
+from fedping.server_jobs.round.step import MOST_HELD_BYTES, next_clip_bound
 from tests.support.hostile_rounds import (
     LARGEST,
     SMALLEST,
@@ -189,7 +189,7 @@ def test_a_fixed_norm_is_the_same_in_every_round() -> None:
     np.testing.assert_allclose(there, [0.45, 0.6], rtol=1e-6)
     again, _ = direction(line, [[3.0, 4.0], [0.3, 0.4]], state)
     assert again.tobytes() == there.tobytes()
-    assert carried_bound(line, state) is None
+    assert next_clip_bound(line, state) is None
 
 
 def test_the_pings_of_one_client_are_one_client_to_the_bound() -> None:
@@ -197,7 +197,7 @@ def test_the_pings_of_one_client_are_one_client_to_the_bound() -> None:
     for weighting in ("client", "ping", "examples"):
         line = line_with(clip=BY_QUANTILE, weighting=weighting)
         _, state = direction(line, updates, pings=[400] * 400 + [1] * 10)
-        bound = carried_bound(line, state)
+        bound = next_clip_bound(line, state)
         assert bound is not None
         assert 1.0 <= bound <= 1.0625
 
@@ -205,14 +205,14 @@ def test_the_pings_of_one_client_are_one_client_to_the_bound() -> None:
 def test_the_bound_moves_by_a_bounded_factor_whoever_sends_what() -> None:
     line = line_with(clip=ClipByQuantile(growth=1.5))
     _, state = direction(line, np.tile([1.0, 0.0], (20, 1)))
-    began = carried_bound(line, state)
+    began = next_clip_bound(line, state)
     assert began is not None
     for _ in range(3):
         _, state = direction(line, np.full((20, 2), LARGEST), state)
-    assert carried_bound(line, state) == pytest.approx(began * 1.5**3)
+    assert next_clip_bound(line, state) == pytest.approx(began * 1.5**3)
     for _ in range(5):
         _, state = direction(line, np.full((20, 2), SMALLEST), state)
-    assert carried_bound(line, state) == pytest.approx(began / 1.5**2)
+    assert next_clip_bound(line, state) == pytest.approx(began / 1.5**2)
 
 
 def test_less_than_half_of_the_clients_move_the_bound_no_further_than_honest_norms_are_apart() -> None:
@@ -222,7 +222,7 @@ def test_less_than_half_of_the_clients_move_the_bound_no_further_than_honest_nor
         state: Any = None
         for _ in range(6):
             _, state = direction(line, [*honest, *[[hostile, 0.0]] * 59], state)
-        bound = carried_bound(line, state)
+        bound = next_clip_bound(line, state)
         assert bound is not None
         assert 1.0 <= bound <= 2.0 * (1 + 1 / 16)
 
@@ -231,18 +231,18 @@ def test_without_any_length_nothing_is_clipped_and_the_next_round_measures_again
     line = line_with(clip=BY_QUANTILE)
     there, state = direction(line, np.zeros((20, 2)))
     assert not there.any()
-    assert carried_bound(line, state) is None
+    assert next_clip_bound(line, state) is None
     _, state = direction(line, np.full((20, 2), 3.0), state)
-    first = carried_bound(line, state)
+    first = next_clip_bound(line, state)
     assert first is not None
     _, state = direction(line, np.zeros((20, 2)), state)
-    assert carried_bound(line, state) == first
+    assert next_clip_bound(line, state) == first
 
 
 def test_clients_without_a_gradient_do_not_move_the_bound() -> None:
     updates = [[1.0, 0.0], [0.0, 0.0]] * 5 + [[0.0, 0.0]] * 20
     _, state = direction(line_with(clip=BY_QUANTILE), updates)
-    assert carried_bound(line_with(clip=BY_QUANTILE), state) == pytest.approx(1.0, rel=1 / 16)
+    assert next_clip_bound(line_with(clip=BY_QUANTILE), state) == pytest.approx(1.0, rel=1 / 16)
 
 
 def test_the_next_bound_is_a_multiple_of_the_quantile() -> None:
@@ -270,7 +270,7 @@ def test_a_hundredth_do_not_hold_a_line_up_by_tiny_updates_in_its_first_round(sp
     updates[:2] = [0.0, 1e-30]
     updates[2 : 2 + speaking] = [1.0, 0.0]
     _, state = direction(line, updates)
-    bound = carried_bound(line, state)
+    bound = next_clip_bound(line, state)
     assert bound is None if speaking <= 10 else bound == pytest.approx(1.0, rel=1 / 16)
     updates[:2] = 0
     moved, _ = direction(line, updates, state)

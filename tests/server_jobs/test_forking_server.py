@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fedping.protocol.links import Eden, Float32, Levels, Mask, Rotation, Signs, Steps, Upload
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.processes.process_lock import bound
+from fedping.server_jobs.ingest.processes.process_lock import child_command
 from tests.support.ingest_app import ingest_study, make_store
 from tests.support.ingest_server import ROOT, children, free_port, is_alive, running_ingest
 from tests.support.processes import left_over, new_mark, wait_until
@@ -129,9 +129,9 @@ def test_a_bound_command_finds_the_signals_as_any_command_does() -> None:
         return {name: int(mask, 16) & 0x7FFFFFFF for name, mask in lines}  # real-time signals are the C library's
 
     show = ["grep", "-E", "^Sig(Ign|Blk|Cgt)", "/proc/self/status"]
-    assert seen(bound(show)) == seen(show)
+    assert seen(child_command(show)) == seen(show)
 
 
 def test_a_bound_command_that_cannot_be_run_is_told_in_a_sentence() -> None:
-    done = subprocess.run(bound(["no-such-command"]), capture_output=True, text=True)
+    done = subprocess.run(child_command(["no-such-command"]), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "no-such-command cannot be run: No such file or directory\n")

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from fedping.main import main
 from fedping.model_store.held_versions import discard, release
 from fedping.model_store.store import ModelStore, open_store
-from fedping.model_store.version import Aggregate, ArmSummary, Influence, Known, Watch, Winsorised
+from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch, GuardState, Influence, Winsorised
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -223,7 +223,7 @@ def test_a_damaged_held_version_is_a_problem_of_the_studys_health(trained: Model
     play(trained, tmp_path)
     (tmp_path / "store/study/main/held/6.json").write_bytes(b"{")
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert health.verdict == "problem"
     assert "held/6.json, a version that is held back, cannot be read" in " ".join(
         one.sentence for one in health.findings
@@ -247,7 +247,7 @@ def test_a_held_version_is_a_problem_of_the_studys_health(trained: ModelStore, t
     land_round(tmp_path, 5, LOUD)
     play(trained, tmp_path)
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     [finding] = [one for one in health.findings if one.name == "held"]
     assert finding.severity == "problem"
     assert "Version 6 is held back" in finding.sentence
@@ -274,7 +274,7 @@ def test_a_line_that_falls_behind_its_guardrail_is_rolled_back_and_goes_on(tmp_p
     assert head.lineage.guard.decision == "rolled_back"
     assert recompute(store, tmp_path, "study", "main", 5, NumpyEngine()).identical
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert any("rolled back by version 5" in one.sentence for one in health.findings)
     losses(tmp_path, 5, 1.5, 1.0)  # the count begins anew
     assert play(store, tmp_path).status == "published"
@@ -408,9 +408,9 @@ def seen(
     *,
     loss: float | None = None,
     change: float = 1.0,
-) -> Watch:
+) -> GuardState:
     """Return what the guard says of a round after rounds of some figures."""
-    lineage = msgspec.structs.replace(after(version_0(study)).lineage, guard=Watch(figures=before))
+    lineage = msgspec.structs.replace(after(version_0(study)).lineage, guard=GuardState(figures=before))
     parent = msgspec.structs.replace(after(version_0(study)), lineage=lineage)
     arms = {} if loss is None else {"treatment": summary(loss), "control": summary(1.0)}
     found = watched(study.lines[0].guard, study, parent, now, arms, np.array(parent.weights) + change)
@@ -453,7 +453,7 @@ def test_nothing_is_judged_before_there_were_enough_rounds_and_the_window_is_kep
 def test_what_each_round_lets_pass_leads_no_figure_far_away() -> None:
     """A mean that is 2.8 times as long in each round is held in the second, though each is within the factor of 3."""
     study, guard = guarded(rounds=8), Guard()
-    kept, length, passed = Watch(figures={"norm": (1.0,) * guard.window}), 1.0, 0
+    kept, length, passed = GuardState(figures={"norm": (1.0,) * guard.window}), 1.0, 0
     while True:
         length *= 2.8
         found = seen(study, dict(kept.figures), total((length, 0.0)))
@@ -536,7 +536,7 @@ def alarms_of_a_clean_line(rng: np.random.Generator, rounds: int) -> int:
     guard = Guard(floors=True)
     study = guarded()
     study = msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], guard=guard),))
-    m, alarms, kept = 2, 0, Watch()
+    m, alarms, kept = 2, 0, GuardState()
     base = rng.uniform(200, 20_000)
     signal, spread, phase = rng.uniform(0.1, 2), rng.uniform(0.5, 3), rng.uniform(0, 48)
     people, known = Newcomers(rng), None
@@ -564,7 +564,7 @@ def alarms_of_a_clean_line(rng: np.random.Generator, rounds: int) -> int:
         found = watched(guard, study, parent, made, arms, np.array(parent.weights) + mean)
         assert found is not None
         alarms += bool(found.alarms)
-        kept = Watch(figures=found.figures)
+        kept = GuardState(figures=found.figures)
     assert "new_clients" in kept.figures
     return alarms
 
@@ -581,7 +581,7 @@ class Newcomers:
         self._joining, self._often = rng.uniform(0, 0.005), rng.uniform(1, 4)
         self._known = no_clients(self._salt)
 
-    def come(self, n: int, clients: int) -> tuple[Known, int | None]:
+    def come(self, n: int, clients: int) -> tuple[ClientSketch, int | None]:
         """Return what is known after round ``n``, to which so many clients have come, and about how many are new."""
         drawn = (self._rng.random(clients) ** self._often * len(self._ids)).astype(np.int64)
         joining = self._rng.integers(0, 2**63, (self._rng.poisson(self._joining * clients), 2), np.uint64)
@@ -608,7 +608,7 @@ def influence(new_clients: int | None) -> Influence:
 def test_as_many_invented_clients_as_honest_ones_stand_out_by_night_too() -> None:
     """By night all of them together are fewer than the clients of a day, so that their number says nothing."""
     rng = np.random.default_rng(1)
-    people, known, kept = Newcomers(rng), None, Watch()
+    people, known, kept = Newcomers(rng), None, GuardState()
     study = guarded()
     for n in range(193):
         clients = round(1000 * (1 + 0.8 * math.sin(2 * math.pi * n / 48)))
@@ -622,7 +622,7 @@ def test_as_many_invented_clients_as_honest_ones_stand_out_by_night_too() -> Non
         found = watched(study.lines[0].guard, study, parent, made, {}, np.array(parent.weights))
         assert found is not None
         assert bool([alarm for alarm in found.alarms if "are new" in alarm]) == bool(invented)
-        kept = Watch(figures=found.figures)
+        kept = GuardState(figures=found.figures)
 
 
 def test_the_operators_guide_shows_the_defaults() -> None:

@@ -12,14 +12,14 @@ from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.checks import (
     FINDINGS,
-    Facts,
+    CheckInput,
     Health,
     Ingest,
-    LineFacts,
+    LineSnapshot,
+    check_line,
     interval,
-    judged,
-    together,
-    unreadable,
+    merge_lines,
+    unreadable_study,
 )
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.ingest.counters import OfStudy
@@ -54,13 +54,13 @@ class Scene:
     longest: float = 0.0
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> CheckInput:
         outcomes = tuple(self._outcome(number) for number in range(ROUNDS + 1))
         landed = Landed(version=ROUNDS, pings=self.landed, files=1, newest_ms=1, unreadable=self.files)
         if self.stopped:
             over = Tally(origin="rollback", restored=3, stopped=True)
             outcomes = (*outcomes[:-1], replace(outcomes[-1], lineage=over))
-        line = LineFacts(
+        line = LineSnapshot(
             name="main",
             min_clients=100,
             longest=self.longest,
@@ -69,11 +69,11 @@ class Scene:
             landed=landed,
             troubles=self.troubles,
         )
-        return Facts(study="s", declared=self.declared, arms=ARMS, line=line, ingest=self.ingest, now=self.now)
+        return CheckInput(study="s", declared=self.declared, arms=ARMS, line=line, ingest=self.ingest, now=self.now)
 
     @property
     def health(self) -> Health:
-        return judged(self.facts)
+        return check_line(self.facts)
 
     def _outcome(self, number: int) -> Outcome:
         created = f"2026-01-01T{number * MINUTES // 60:02d}:{number * MINUTES % 60:02d}:00.000+00:00"
@@ -147,10 +147,10 @@ def test_no_version_has_to_come_once_training_is_over() -> None:
 def test_a_study_tells_which_of_its_lines_are_over() -> None:
     going, over = Scene().health, Scene(stopped=True).health
     other = replace(over, over=("other",))
-    some = together(Declared(), [("main", going), ("other", other)])
+    some = merge_lines(Declared(), [("main", going), ("other", other)])
     assert some.headline == "Healthy: ingest is running, and versions come; training of line other is over."
     assert some.over == ("other",)
-    every = together(Declared(), [("main", over), ("other", other)])
+    every = merge_lines(Declared(), [("main", over), ("other", other)])
     assert every.headline == "Healthy: ingest is running, and training of all lines is over."
     assert every.over == ("main", "other")
 
@@ -201,7 +201,7 @@ def test_arms_that_differ_by_chance_are_left_in_peace() -> None:
 def with_free_arms(beside: int | None, names: tuple[str, ...] = ("plain",)) -> list[tuple[str, str]]:
     free = tuple(Arm(name=name, share=0.25 / len(names)) for name in names)
     facts = replace(Scene().facts, arms=(*ARMS, *free), beside=beside)
-    return [(one.severity, one.sentence) for one in judged(facts).findings if one.name == "arms"]
+    return [(one.severity, one.sentence) for one in check_line(facts).findings if one.name == "arms"]
 
 
 def test_arms_that_follow_no_line_are_judged_by_what_landed_meanwhile() -> None:
@@ -308,7 +308,7 @@ def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
     facts = Scene().facts
     *before, parent, newest = facts.line.outcomes
     behind = (*before, parent, replace(newest, created="2025-12-31T00:00:00.000+00:00"))
-    found = judged(replace(facts, line=replace(facts.line, outcomes=behind))).findings
+    found = check_line(replace(facts, line=replace(facts.line, outcomes=behind))).findings
     assert [(one.name, one.severity) for one in found] == [("rounds", "warning")], "what is not known is not late"
     assert "before its parent" in found[0].sentence
     assert interval(behind) == 60 * MINUTES, "a step back in time is no time between rounds"
@@ -326,8 +326,8 @@ def test_a_loss_above_control_in_every_round_is_told() -> None:
 def test_a_personal_arms_loss_is_not_blamed_on_the_version() -> None:
     facts = Scene(loss={"treatment": 300.0, "control": 90.0}).facts
     arms = tuple(replace(arm, personal=arm.name == "treatment") for arm in facts.arms)
-    assert [one.name for one in judged(facts).findings] == ["loss"]
-    assert judged(replace(facts, arms=arms)).findings == ()
+    assert [one.name for one in check_line(facts).findings] == ["loss"]
+    assert check_line(replace(facts, arms=arms)).findings == ()
 
 
 def test_what_does_not_land_is_told() -> None:
@@ -365,9 +365,9 @@ def test_of_several_lines_what_concerns_all_is_told_once() -> None:
     dead = Ingest(state="stopped")
     one = Scene(ingest=dead).health
     other = Scene(ingest=dead, counts={"used": 600, "stale": 250}).health
-    both = together(Declared(), [("a", one), ("b", other)])
+    both = merge_lines(Declared(), [("a", one), ("b", other)])
     assert [(f.name, f.sentence.startswith("Line b: ")) for f in both.findings] == [("ingest", False), ("stale", True)]
-    assert unreadable("study.json is damaged").findings[0].sentence == "study.json is damaged."
+    assert unreadable_study("study.json is damaged").findings[0].sentence == "study.json is damaged."
 
 
 def test_the_interval_is_that_of_rounds() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedping.model_store.helper_requests import Waiting
+from fedping.model_store.helper_requests import PendingRequest
 from fedping.model_store.version import ArmSummary, Outcome, Tally
 from fedping.protocol.clock import time_at
-from fedping.protocol.privacy import Told, standard_errors
+from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
-from fedping.server_jobs.health.checks import Facts, Ingest, LineFacts, judged
+from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, check_line
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.health.snapshot import StudyWatch
+from fedping.server_jobs.health.snapshot import StudyMonitor
 from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import run_round
@@ -36,7 +36,7 @@ def facts(
     pings: tuple[int, int] = (300, 300),
     loss: tuple[float, float] = (0.3, 0.3),
     ingest: Ingest | None = None,
-) -> Facts:
+) -> CheckInput:
     told = zip(("treatment", "control"), pings, loss, strict=True)
     arms = {name: ArmSummary(pings=n, examples=n, loss=of, rank_selected=None) for name, n, of in told}
     tally = Tally(origin="round", counts={"used": sum(pings)}, arms=arms)
@@ -55,21 +55,21 @@ def facts(
         loss=(0.0, 1.0),
     )
     landed = Landed(version=5, pings=77, files=1, newest_ms=1)
-    line = LineFacts(name="main", min_clients=1, outcomes=outcomes, landed=landed, privacy=private)
+    line = LineSnapshot(name="main", min_clients=1, outcomes=outcomes, landed=landed, privacy=private)
     ingest = ingest or Ingest(state="running")
-    return Facts(study="s", declared=Declared(), arms=ARMS, line=line, ingest=ingest, now=NOW, discreet=True)
+    return CheckInput(study="s", declared=Declared(), arms=ARMS, line=line, ingest=ingest, now=NOW, discreet=True)
 
 
-def found(seen: Facts) -> list[tuple[str, str]]:
-    return [(one.name, one.severity) for one in judged(seen).findings]
+def found(seen: CheckInput) -> list[tuple[str, str]]:
+    return [(one.name, one.severity) for one in check_line(seen).findings]
 
 
 def test_few_rounds_left_are_a_warning_and_none_is_a_problem() -> None:
     assert found(facts(left=11)) == []
     assert found(facts(left=10)) == [("privacy", "warning")]
-    assert judged(facts(left=1)).findings[0].sentence.startswith("1 round is left of the 100")
+    assert check_line(facts(left=1)).findings[0].sentence.startswith("1 round is left of the 100")
     assert found(facts(left=0)) == [("privacy", "problem")]
-    assert "is exhausted: all its 100 rounds" in judged(facts(left=0)).findings[0].sentence
+    assert "is exhausted: all its 100 rounds" in check_line(facts(left=0)).findings[0].sentence
 
 
 def test_shares_and_losses_within_the_noise_raise_no_alarm() -> None:
@@ -101,7 +101,7 @@ def test_clients_are_new_with_every_version_for_their_ids_are() -> None:
     ],
 )
 def test_no_sentence_says_how_many_pings_have_come(ingest: Ingest) -> None:
-    findings = judged(facts(ingest=ingest)).findings
+    findings = check_line(facts(ingest=ingest)).findings
     assert findings
     assert not any("4,711" in one.sentence or "9,422" in one.sentence for one in findings)
 
@@ -116,7 +116,7 @@ def test_no_finding_about_refusals_depends_on_how_many_pings_were_accepted(reaso
             came = Came(accepted=accepted, rejected={reason: refused})
             newest = Came(accepted=min(accepted, 100), rejected={reason: min(refused, max(0, 100 - accepted))})
             recent = {study: Recently(window=came, newest=newest), "t": Recently(window=Came(accepted=accepted))}
-            seen.add(judged(facts(ingest=Ingest(state="running", recent=recent))).findings)
+            seen.add(check_line(facts(ingest=Ingest(state="running", recent=recent))).findings)
         assert len(seen) == 1, refused
         told.append(len(seen.pop()))
     assert told == ([0] * 5 + [1] * 5)
@@ -127,17 +127,19 @@ def test_the_error_of_a_ratio_is_that_of_simulated_noise() -> None:
 
     rng, noise = np.random.default_rng(0), 12.0
     clients, losses = (value + rng.normal(0, noise, 40_000) for value in (400.0, 120.0))
-    error = standard_errors(Told(400.0, 1.6, None), noise, (1.0, 3.0)).loss
+    error = standard_errors(ReleasedMeans(400.0, 1.6, None), noise, (1.0, 3.0)).loss
     assert error is not None
     assert math.isclose(error, float(np.std(1 + 2 * losses / clients)), rel_tol=0.02)
 
 
-def waiting_since(minutes: int) -> Facts:
+def waiting_since(minutes: int) -> CheckInput:
     """Return a line whose rounds are 10 minutes apart, and which has waited for its helper for so many."""
     since = time_at(round(1000 * NOW) - 60_000 * minutes)
     seen = facts()
     assert seen.line.privacy is not None
-    private = replace(seen.line.privacy, shared=True, waiting=Waiting(since=since, why="the helper cannot be reached"))
+    private = replace(
+        seen.line.privacy, shared=True, waiting=PendingRequest(since=since, why="the helper cannot be reached")
+    )
     return replace(seen, line=replace(seen.line, privacy=private))
 
 
@@ -149,13 +151,13 @@ def test_a_line_that_waits_for_its_helper_says_so(minutes: int, severity: str | 
 def test_a_late_version_of_a_line_that_waits_is_told_once_with_the_reason() -> None:
     late = replace(waiting_since(60), now=NOW + 7200)
     assert found(late) == [("helper", "problem")]
-    assert judged(late).findings[0].sentence == (
+    assert check_line(late).findings[0].sentence == (
         "The line waits for its helper since 2026-01-01 00:00 UTC: the helper cannot be reached. Pings that it was "
         "asked about are kept until it has answered."
     )
     assert late.line.privacy is not None
     idle = replace(late, line=replace(late.line, privacy=replace(late.line.privacy, waiting=None)))
-    [only] = judged(idle).findings
+    [only] = check_line(idle).findings
     assert only.name == "rounds"
     assert "clients enough in every arm" in only.sentence
 
@@ -167,9 +169,9 @@ def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(
     store = store_with(tmp_path / "store", line.study)
     land_private(tmp_path / "landing", line.study, [*line.crowd(9), *line.crowd(9, arm="control")])
     settings = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
-    watch = StudyWatch(settings)
+    watch = StudyMonitor(settings)
 
-    def waits() -> Waiting | None:
+    def waits() -> PendingRequest | None:
         private = watch.line("private", "main", Ingest(state="running")).line.privacy
         assert private is not None
         return private.waiting
@@ -203,7 +205,7 @@ def test_that_no_answer_can_come_any_more_is_a_problem_at_once() -> None:
     over = replace(seen.line.privacy.waiting, why="it refuses the request (answered: twice)", for_good=True)
     lost = replace(seen, line=replace(seen.line, privacy=replace(seen.line.privacy, waiting=over)))
     assert found(lost) == [("helper", "problem")]
-    assert judged(lost).findings[0].sentence == (
+    assert check_line(lost).findings[0].sentence == (
         "No answer of the helper can come any more to what it was asked on 2026-01-01 01:00 UTC: it refuses the "
         "request (answered: twice). The next round says how to go on, by 'fedping store continue'."
     )

@@ -24,8 +24,8 @@ from fedping.protocol.study import Declared, Study
 from fedping.server_jobs.health.checks import FINDINGS, Finding, Health
 from fedping.server_jobs.health.landed import LandedBeside
 from fedping.server_jobs.health.monitor import watch_studies
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
-from fedping.server_jobs.health.webhook import Webhook, poster
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
+from fedping.server_jobs.health.webhook import Webhook, make_poster
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
 from fedping.server_jobs.ingest.edge import submit
 from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
@@ -52,7 +52,7 @@ def places(folder: Path) -> IngestSettings:
 
 
 def sentences(folder: Path) -> list[str]:
-    _, health = StudyWatch(places(folder)).study("study", ingest_of(places(folder)))
+    _, health = StudyMonitor(places(folder)).study("study", ingest_snapshot(places(folder)))
     return [one.sentence for one in health.findings]
 
 
@@ -68,7 +68,7 @@ def test_pings_that_a_killed_ingest_leaves_in_its_journal_are_told_until_it_runs
         assert sentences(tmp_path) == [], "they have an hour to land, as was asked for"
         server.kill()
         deadline = time.monotonic() + 240  # until the last thread of its processes has let go of the lock
-        while ingest_of(places(tmp_path)).state == "running":
+        while ingest_snapshot(places(tmp_path)).state == "running":
             assert time.monotonic() < deadline
             time.sleep(0.01)
         (told,) = sentences(tmp_path)
@@ -106,7 +106,7 @@ def test_a_few_bad_lines_among_the_good_ones_of_a_batch_are_no_finding(tmp_path:
     assert dict(of_studies(ingest.settings.counters)) == {
         "study": OfStudy(accepted=2_000, rejected={"not_json": 60}),
     }
-    _, health = StudyWatch(ingest.settings).all(ingest_of(ingest.settings))["study"]
+    _, health = StudyMonitor(ingest.settings).all(ingest_snapshot(ingest.settings))["study"]
     assert not any(one.name == "refused" for one in health.findings)
 
 
@@ -152,7 +152,7 @@ def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) ->
     ]
     found = {
         name: [one.sentence for one in health.findings if one.name == "refused"]
-        for name, (_, health) in StudyWatch(ingest.settings).all(ingest_of(ingest.settings)).items()
+        for name, (_, health) in StudyMonitor(ingest.settings).all(ingest_snapshot(ingest.settings)).items()
     }
     assert len(found["study"]) == 1
     assert "30 of the 60 pings for no study that is here" in found["study"][0]
@@ -168,7 +168,7 @@ def test_pages_that_are_asked_for_in_vain_are_no_refused_pings(tmp_path: Path) -
         for page in ("zzz/study.json", "zzz/main/latest.json", "study/none/latest.json", "study/main/77.json"):
             assert ingest.client.get(f"/models/{page}").status_code == 404
     ingest.services.flush()
-    _, health = StudyWatch(ingest.settings).study("study", ingest_of(ingest.settings))
+    _, health = StudyMonitor(ingest.settings).study("study", ingest_snapshot(ingest.settings))
     assert [one.sentence for one in health.findings if one.name == "refused"] == []
     page = ingest.operator.get("/metrics").get_data(as_text=True)
     assert 'fedping_ingest_rejected_total{reason="page"} 284.0' in page
@@ -330,7 +330,7 @@ def receiving() -> Iterator[Receiver]:
 def test_a_webhook_is_told_at_first_and_of_every_change_and_of_nothing_else() -> None:
     now, complaints = [0.0], list[str]()
     with receiving() as receiver:
-        hook = Webhook(poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
+        hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         renamed = Health(verdict="problem", headline="Not healthy.", findings=(
             Finding(name="ingest", severity="problem", sentence="Ingest is not running: 7 pings wait."),
         ))  # fmt: skip
@@ -350,7 +350,7 @@ def test_all_that_is_due_is_posted_at_once_and_a_receiver_that_fails_is_not_aske
     now, complaints = [0.0], list[str]()
     studies = {f"study-{k}": (Declared(), ILL) for k in range(30)}
     with receiving() as receiver:
-        hook = Webhook(poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
+        hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         receiver.statuses = [500]
         hook.judged(studies)
         assert len(receiver.bodies) == 1
@@ -367,7 +367,7 @@ def test_a_post_that_fails_is_told_without_the_address_and_made_again_later() ->
     now, complaints = [0.0], list[str]()
     with receiving() as receiver:
         receiver.statuses = [500, 302]
-        hook = Webhook(poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
+        hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         for then in (0.0, 29.0, 30.0, 89.0, 90.0, 1000.0):
             now[0] = then
             hook.judged({"study": (Declared(), ILL)})
@@ -390,7 +390,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_only_the_newest_waits() -> No
         def begin(work: Any) -> None:
             threading.Thread(target=lambda: (work(), done.release()), daemon=True).start()
 
-        hook = Webhook(poster(receiver.url), complaints.append, lambda: now[0], begin=begin)
+        hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=begin)
         hook.judged({"study": (Declared(), WELL)})
         assert receiver.came.acquire(timeout=60)
         for k in range(50):
@@ -419,7 +419,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_only_the_newest_waits() -> No
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidSettings, match="no http or https address"):
-        poster(url)
+        make_poster(url)
 
 
 class Looks:
@@ -457,7 +457,7 @@ def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path
     )
     told, complaints = list[tuple[str, str]](), list[str]()
     watch_studies(
-        StudyWatch(places(tmp_path)),
+        StudyMonitor(places(tmp_path)),
         places(tmp_path),
         (),
         60.0,
@@ -468,7 +468,7 @@ def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path
     assert told == [("study", "problem"), ("study", "ended"), ("study", "problem")]
     assert len(complaints) == 1
     with pytest.raises(FedpingError):
-        StudyWatch(places(tmp_path / "nowhere")).studies()
+        StudyMonitor(places(tmp_path / "nowhere")).studies()
 
 
 @pytest.mark.parametrize("damage", [None, b"{"])

@@ -34,12 +34,12 @@ from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.clipping import norms_of
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.influence import (
-    Pulls,
+    InfluenceSums,
     in_words,
     influence_of,
-    is_seen,
+    influence_sums,
     merged_pulls,
-    pulls_of,
+    needs_influence,
     signs_of,
     units,
 )
@@ -58,11 +58,11 @@ sent = st.lists(st.tuples(st.integers(0, 9), st.lists(numbers, min_size=M, max_s
 
 def seen_of(
     clients: np.ndarray, updates: np.ndarray, pipeline: Pipeline | None = None, bound: float | None = None
-) -> Pulls:
+) -> InfluenceSums:
     _, of = np.unique(clients, return_inverse=True)
     pings = np.bincount(of)[of]
     counts = units(pings)
-    return pulls_of(
+    return influence_sums(
         pipeline or Pipeline(),
         bound,
         norms=norms_of(updates),
@@ -116,7 +116,7 @@ def test_sketches_merge_to_the_same_in_any_order_and_to_that_of_all(
     total = parts[0]
     for part in parts[1:]:
         total = merged_pulls(total, part)
-    for field in dataclasses.fields(Pulls):
+    for field in dataclasses.fields(InfluenceSums):
         np.testing.assert_array_equal(getattr(total, field.name), getattr(whole, field.name), err_msg=field.name)
 
 
@@ -202,7 +202,7 @@ def test_a_version_of_before_that_does_not_tell_it_is_computed_again_without_it(
 ) -> None:
     store = store_with(tmp_path / "store", study_of(clip=ClipByNorm(norm=2.0), guard=Guard()))
     with monkeypatch.context() as patch:
-        patch.setattr("fedping.server_jobs.round.run.is_seen", lambda line: False)
+        patch.setattr("fedping.server_jobs.round.run.needs_influence", lambda line: False)
         patch.setattr("fedping.server_jobs.round.run.looks_at_new_clients", lambda guard: False)
         play(store, tmp_path, 0)
     play(store, tmp_path, 1)
@@ -222,8 +222,10 @@ def test_nothing_is_told_of_updates_that_mean_nothing_one_by_one(monkeypatch: py
     def masked() -> tuple[ClientEnd, ServerEnd]:
         return ClientEnd(transform=lambda updates, keys: updates), ServerEnd(undo_sum=lambda spec, direction: direction)
 
-    assert is_seen(line_of(2))
-    assert not is_seen(msgspec.structs.replace(line_of(2), upload=(converted({"link": "masked"}, OwnLink, ""),)))
+    assert needs_influence(line_of(2))
+    assert not needs_influence(
+        msgspec.structs.replace(line_of(2), upload=(converted({"link": "masked"}, OwnLink, ""),))
+    )
 
 
 def test_new_clients_are_counted_over_rounds_rollbacks_and_recomputations(tmp_path: Path) -> None:

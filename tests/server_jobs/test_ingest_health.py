@@ -24,7 +24,7 @@ from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failin
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.edge import health as health_module
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK, LATE_AT_LEAST, LATE_PERIODS
-from fedping.server_jobs.ingest.edge.services import Watched
+from fedping.server_jobs.ingest.edge.services import ServiceState
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.ingest.processes.compacting import attempt, compact_the_rest
 from fedping.server_jobs.ingest.processes.process_lock import Lock
@@ -321,7 +321,7 @@ def test_a_stopped_compactor_holds_its_lock_and_is_found_by_what_waits(tmp_path:
         os.utime(segment, (ago, ago))
         settings = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=journal)
         store = open_store(settings.store)
-        said = health_module.health(Watched(settings=settings, store=store, catalogue=Catalogue(store), began=0.0))
+        said = health_module.health(ServiceState(settings=settings, store=store, catalogue=Catalogue(store), began=0.0))
         assert said["compactor"] is None
         assert said["backlog"] is not None
         assert "1 pings" in said["backlog"]

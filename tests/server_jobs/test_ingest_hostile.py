@@ -27,7 +27,7 @@ from fedping.server_jobs.ingest.admission.decoding import DECODINGS
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.admission.rules import LineHead
 from fedping.server_jobs.ingest.edge.slow_clients import GRACE, Arrivals
-from fedping.server_jobs.ingest.edge.submit import Apart, Receive, Step, Steps
+from fedping.server_jobs.ingest.edge.submit import Aside, Receive, Step, Steps
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter
 from fedping.server_jobs.ingest.settings import MIB, SLICE, IngestSettings, Limits
 from tests.support.effort import few_or_all
@@ -341,7 +341,7 @@ def test_the_store_is_never_asked_where_all_requests_are_answered(
         apart = 0
         while step is not None:
             before = len(looks)
-            result = step.work() if isinstance(step, Apart) else body if isinstance(step, Receive) else None
+            result = step.work() if isinstance(step, Aside) else body if isinstance(step, Receive) else None
             apart += len(looks) - before
             step = following(steps, result)
         assert ingest.totals()[f"rejected.{reason}"] == 1

@@ -34,14 +34,14 @@ from fedping.protocol.landing import (
     iterations,
     landed_files,
     lines_landed,
-    newest_noted,
-    note_newest,
     partition,
+    read_published,
+    record_published,
     remove_landed,
     rewrite,
     write_landed,
 )
-from fedping.protocol.location import Place, below, key_in, name_of, place_of
+from fedping.protocol.location import Place, base_name, child, key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
 from fedping.protocol.storage import ChangedMeanwhile, storage_of
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
@@ -95,7 +95,7 @@ def landed(landing: Place) -> Place:
 
 def copied(landing: Place, to: Place) -> Place:
     for file in all_landed(landing):
-        copy_landed(file, below(to, key_in(landing, file)))
+        copy_landed(file, child(to, key_in(landing, file)))
     return to
 
 
@@ -134,9 +134,9 @@ def test_what_has_landed_is_found_by_study_line_and_iteration(landing: Place) ->
 def test_of_two_files_the_earlier_name_comes_first_and_hidden_ones_are_left_out(landing: Place) -> None:
     folder = partition(landing, "s", "main", 0)
     late, early = (write_landed(folder, landed_table(2, n), n) for n in (20, 3))
-    copy_landed(early, below(folder, f".{name_of(early)}"))
-    copy_landed(early, below(folder, f"_{name_of(early)}"))
-    copy_landed(early, below(folder, "README"))
+    copy_landed(early, child(folder, f".{base_name(early)}"))
+    copy_landed(early, child(folder, f"_{base_name(early)}"))
+    copy_landed(early, child(folder, "README"))
     assert landed_files(folder) == [early, late]
     assert all_landed(landing) == [early, late]
 
@@ -152,11 +152,11 @@ def test_a_removed_file_is_gone_and_removed_again_without_a_word(landing: Place)
 
 
 def test_notes_are_kept_beside_the_pings_and_are_none_of_them(landing: Place) -> None:
-    assert newest_noted(landing, "s3://models/live", "s", "main") == -1
-    note_newest(landing, "s3://models/live", "s", "main", 41)
-    note_newest(landing, "s3://models/live", "s", "main", 42)
-    assert newest_noted(landing, "s3://models/live", "s", "main") == 42
-    assert newest_noted(landing, "s3://models/other", "s", "main") == -1
+    assert read_published(landing, "s3://models/live", "s", "main") == -1
+    record_published(landing, "s3://models/live", "s", "main", 41)
+    record_published(landing, "s3://models/live", "s", "main", 42)
+    assert read_published(landing, "s3://models/live", "s", "main") == 42
+    assert read_published(landing, "s3://models/other", "s", "main") == -1
     assert all_landed(landing) == []
 
 
@@ -191,7 +191,7 @@ def test_a_copy_that_was_damaged_is_made_again(landing: Place, tmp_path: Path) -
     unsealed.parent.mkdir()
     pq.write_table(landed_table(FEW, 2), unsealed)
     for mine in (file, unsealed):
-        copy = below(landing, key_in(tmp_path, mine))
+        copy = child(landing, key_in(tmp_path, mine))
         assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
         whole = bytearray(mine.read_bytes())
         whole[len(whole) // 3] ^= 1
@@ -260,7 +260,7 @@ def test_a_list_of_many_pages_that_breaks_off_is_whole(bucket: Bucket) -> None:
     for name in names:
         obstore.put(raw, f"{key_in(landing, folder)}/{name}", b"")
     bucket.faults("cut", share=0.5, seed=3, most=4)
-    assert [name_of(file) for file in all_landed(landing)] == names
+    assert [base_name(file) for file in all_landed(landing)] == names
     assert bucket.seen()["failed"] > 0
 
 
@@ -294,7 +294,7 @@ def test_a_bucket_that_is_away_is_no_damaged_file(bucket: Bucket, monkeypatch: p
         lambda: all_landed(landing),
         lambda: open_landed(file),
         lambda: list(opened.batches(["client_id"])),
-        lambda: newest_noted(landing, "s", "s", "main"),
+        lambda: read_published(landing, "s", "s", "main"),
         lambda: is_landing(landing),
     ):
         with pytest.raises(StorageAway, match="in the object store"):
@@ -383,7 +383,7 @@ def test_an_analysis_names_a_damaged_file_of_a_bucket(tmp_path: Path, bucket: Bu
     here = tmp_path / "landing"
     whole, half = (write_landed(partition(here, "study", "main", 0), landed_table(60, n), n) for n in (1, 2))
     there = copied(here, place_of(bucket.url))
-    storage_of(there).write(below(there, key_in(here, half)), [half.read_bytes()[:2000]])
+    storage_of(there).write(child(there, key_in(here, half)), [half.read_bytes()[:2000]])
     with pytest.raises(UnreadableFile, match="is not a whole Parquet file") as refused:
         count_study(knowing, there, small_study(), ())
     assert half.name in str(refused.value)
@@ -476,7 +476,7 @@ def test_ingest_lands_in_a_bucket_and_keeps_pings_while_it_is_away(tmp_path: Pat
             assert ingest.flush()["landed"] == 7
     rows = [open_landed(file).footer.num_rows for file in all_landed(place_of(place))]
     assert sum(rows) == 7
-    assert {name_of(file).startswith(".") for file in all_landed(place_of(place))} == {False}
+    assert {base_name(file).startswith(".") for file in all_landed(place_of(place))} == {False}
 
 
 def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Path, bucket: Bucket) -> None:

@@ -21,7 +21,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
-from fedping.server_jobs.erasure import pings_of
+from fedping.server_jobs.erasure import find_pings
 from fedping.server_jobs.health.landed import LandedPings
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -76,7 +76,7 @@ def test_no_reader_reads_what_rounds_do_not_list(tmp_path: Path, spark: "SparkSe
     assert LandedPings(landing, "study", "main").of(0, 0).pings == 60
     # a file beside has this client too
     client = uuid.UUID(bytes=landed_table(70, 9, m=M, arms=ARMS)["client_id"][0].as_py())
-    assert list(pings_of(landing, client)) == [None]
+    assert list(find_pings(landing, client)) == [None]
 
 
 def test_a_half_copied_file_is_named_and_not_the_whole_one_beside_it(
@@ -191,7 +191,7 @@ def test_every_reader_names_the_true_reason_why_it_refuses_another_programs_file
 
 def test_forgetting_names_what_it_cannot_look_into(foreign: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = foreign
-    found = list(pings_of(tmp_path / "landing", uuid.UUID(int=7)))
+    found = list(find_pings(tmp_path / "landing", uuid.UUID(int=7)))
     refused = [each for each in found if isinstance(each, UnreadableFile)]
     ours = pq.read_schema(path).field("client_id") == landed_schema().field("client_id")
     sealed = SEALED_KEY in (pq.read_schema(path).metadata or {})

@@ -17,7 +17,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition, write_landed
 from fedping.protocol.pipeline import Staleness
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.deletion import alone, in_words
+from fedping.server_jobs.deletion import deletion_lock, in_words
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_command import killed_at
@@ -178,7 +178,7 @@ def test_what_may_be_asked_for_stays(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert prune(tmp_path, "other", "--keep", "1") == 1
     assert "has no study 'other'" in capsys.readouterr().err
     assert prune(tmp_path, "--keep", "0") == 2
-    with alone(landing):
+    with deletion_lock(landing):
         assert prune(tmp_path, "--keep", "1") == 75
         assert prune(tmp_path, "--keep", "1", "--dry-run") == 0
     assert "another 'fedping landing' command" in capsys.readouterr().err

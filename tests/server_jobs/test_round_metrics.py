@@ -16,14 +16,14 @@ from fedping.commands.round import noting_attempt
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.edge.health import CHECKS
-from fedping.server_jobs.ingest.edge.services import Watched
+from fedping.server_jobs.ingest.edge.services import ServiceState
 from fedping.server_jobs.ingest.latencies import BATCH, PING, TELEMETRY
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round_status import FAILURES, Attempt, keep_attempt, last_attempt
-from fedping.server_jobs.shutdown import EndedBySignal, TemporaryFailure, TimeIsUp
+from fedping.server_jobs.shutdown import DeadlineReached, EndedBySignal, TemporaryFailure
 from tests.support.ingest_app import ingest_app
 from tests.support.rounds import crowd, land, store_with
 from tests.support.versions import small_study
@@ -99,7 +99,7 @@ def test_a_failed_round_moves_the_last_round_and_not_the_last_success(tmp_path: 
     [
         (FedpingError("x"), "failed"),
         (TemporaryFailure("x"), "temporary"),
-        (TimeIsUp(), "out_of_time"),
+        (DeadlineReached(), "out_of_time"),
         (EndedBySignal(15), "ended"),
         (ZeroDivisionError(), "crashed"),
     ],
@@ -342,7 +342,7 @@ def health_of(tmp_path: Path) -> list[tuple[str, str, str]]:
     places = IngestSettings(
         store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "landing" / ".journal"
     )
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     return [(one.name, one.severity, one.sentence) for one in health.findings if one.name not in ("ingest", "arms")]
 
 
@@ -350,7 +350,7 @@ def check_of(tmp_path: Path) -> str | None:
     """Return what the heartbeat says of rounds."""
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
     store = open_store(places.store)
-    return CHECKS["rounds"](Watched(settings=places, store=store, catalogue=Catalogue(store)))
+    return CHECKS["rounds"](ServiceState(settings=places, store=store, catalogue=Catalogue(store)))
 
 
 def test_a_damaged_landed_file_is_told_until_a_round_has_a_result_again(tmp_path: Path, store: ModelStore) -> None:
@@ -424,7 +424,7 @@ def test_the_heartbeat_asks_the_store_of_rounds_only_where_they_fail(
     land(tmp_path / "landing", crowd(120))
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
     seen = open_store(places.store)
-    watched = Watched(settings=places, store=seen, catalogue=Catalogue(seen))
+    watched = ServiceState(settings=places, store=seen, catalogue=Catalogue(seen))
     asked: list[str] = []
 
     def noting(ask: Callable[[str], object]) -> Callable[[str], object]:

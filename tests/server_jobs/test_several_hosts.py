@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store import open_store
-from fedping.protocol.location import Place, below, place_of
+from fedping.protocol.location import Place, child, place_of
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH, STUDY, ingest_study, landed_ids
@@ -85,7 +85,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_rolling_restarts_and_a_kill_behind_a_balancer_lose_nothing_and_count_nothing_twice(
     tmp_path: Path, place: Place
 ) -> None:
-    store, landing = below(place, "store"), below(place, "landing")
+    store, landing = child(place, "store"), child(place, "landing")
     store_with(store, ingest_study())
     hosts = [IngestServer(store, landing, "--workers", "1", "--journal", str(tmp_path / f"host{n}")) for n in range(3)]
     with contextlib.ExitStack() as running:

@@ -41,11 +41,11 @@ from fedping.protocol.landing import (
 from fedping.protocol.limits import Limits
 from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
-from fedping.server_jobs.erasure import pings_of, remove
+from fedping.server_jobs.erasure import find_pings, remove
 from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.round import aggregate as aggregates
 from fedping.server_jobs.round import recompute, run_round, shard, spark_engine
-from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, room_in
+from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, partial_size
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import PingReader, open_ping_file
@@ -350,10 +350,10 @@ def test_the_driver_keeps_few_partials_at_a_time(tmp_path: Path, monkeypatch: py
 
 
 def test_a_task_works_on_few_shards_at_a_time_where_there_are_many_weights() -> None:
-    assert [len(some) for some in shard.together(range(256), 1_000_000)] == [16] * 16
-    assert [each for some in shard.together(range(4096), 22) for each in some] == list(range(4096))
-    assert list(shard.together([], 22)) == []
-    sizes = [len(some) * aggregates.partial_bytes(22) for some in shard.together(range(4096), 22)]
+    assert [len(some) for some in shard.merge_partials(range(256), 1_000_000)] == [16] * 16
+    assert [each for some in shard.merge_partials(range(4096), 22) for each in some] == list(range(4096))
+    assert list(shard.merge_partials([], 22)) == []
+    sizes = [len(some) * aggregates.partial_bytes(22) for some in shard.merge_partials(range(4096), 22)]
     assert max(sizes) <= shard.TOTALS_BYTES
 
 
@@ -372,11 +372,11 @@ def test_a_number_of_shards_that_is_none_is_refused(shards: int) -> None:
 
 def test_an_aggregation_that_keeps_updates_keeps_as_many_in_all() -> None:
     krum, line = accumulator_for(line_of(2, aggregate=Krum())), line_of(2, aggregate=Krum())
-    assert [room_in(krum, line, shards) for shards in (16, 64, 4096)] == [256, 64, 1]
-    assert room_in(accumulator_for(line_of(2)), line_of(2), MOST_SHARDS) is None
+    assert [partial_size(krum, line, shards) for shards in (16, 64, 4096)] == [256, 64, 1]
+    assert partial_size(accumulator_for(line_of(2)), line_of(2), MOST_SHARDS) is None
     long = line_of(1, aggregate=Krum())
     with pytest.raises(InvalidSettings, match="not one in each of 4,096 shards; set 'shards' to 2048"):
-        room_in(krum._replace(room=lambda m: 128), long, 4096)
+        partial_size(krum._replace(room=lambda m: 128), long, 4096)
 
 
 def test_a_median_of_many_shards_keeps_no_more_than_of_sixteen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,11 +515,11 @@ def test_a_client_is_forgotten_in_files_of_any_layout(tmp_path: Path) -> None:
         patch.setattr(landing, "GROUP_ROWS", 64)
         write_landed(folder, table_of(crowd(5000)), 1, shards=64)
         client = UUID(bytes=id_of("client", 77))
-        [found] = [each for each in pings_of(tmp_path, client) if each is not None]
+        [found] = [each for each in find_pings(tmp_path, client) if each is not None]
         assert not isinstance(found, UnreadableFile)
         remove(found, client)
     [file] = landed_files(folder)
     left = open_ping_file(file, RULES.document)
     assert (left.rows, left.shards) == (4999, 64)
-    assert not any(pings_of(tmp_path, client))
+    assert not any(find_pings(tmp_path, client))
     assert math.isfinite(aggregate([file], rules_of(64)).updates.mean[0])

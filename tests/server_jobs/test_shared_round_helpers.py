@@ -8,7 +8,7 @@ import pytest
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import Reason, Refusal, Refused, digest_of_signed
-from fedping.server_jobs.round.helper_client import MOST_WHY, AnswerFile, HttpHelper, NoAnswer
+from fedping.server_jobs.round.helper_client import MOST_WHY, FileHelper, HelperUnavailable, HttpHelper
 from tests.support.helper_server import Said, helper_server
 
 REQUEST = bytes(range(256)) * 1000
@@ -53,7 +53,7 @@ def test_work_that_ends_in_a_refusal_is_asked_for_its_reason() -> None:
 def test_a_helper_that_is_at_work_for_long_is_left_to_it() -> None:
     with (
         helper_server(None, Said(202, b"", (("Retry-After", "3600"),))) as server,
-        pytest.raises(NoAnswer, match=r"the helper at http://\S+ is still at work on the answer"),
+        pytest.raises(HelperUnavailable, match=r"the helper at http://\S+ is still at work on the answer"),
     ):
         HttpHelper(server.url).answer(REQUEST, MOST)
     assert len(server.asked) == 1
@@ -64,7 +64,7 @@ def test_a_helper_that_is_at_work_for_long_is_left_to_it() -> None:
 def test_what_is_neither_answer_nor_refusal_is_waited_for(status: int, body: bytes) -> None:
     with (
         helper_server(None, Said(status, body, (("Location", "/elsewhere"),))) as server,
-        pytest.raises(NoAnswer, match=f"has answered with HTTP {status}"),
+        pytest.raises(HelperUnavailable, match=f"has answered with HTTP {status}"),
     ):
         HttpHelper(server.url).answer(REQUEST, MOST)
     assert len(server.asked) == 1
@@ -86,7 +86,7 @@ def test_more_bytes_than_an_answer_can_have_are_no_answer() -> None:
         assert HttpHelper(server.url).answer(REQUEST, MOST) == bytes(MOST)
         with pytest.raises(FedpingError, match="with more than 1,000 bytes, which is no answer") as caught:
             HttpHelper(server.url).answer(REQUEST, MOST)
-        assert not isinstance(caught.value, NoAnswer)
+        assert not isinstance(caught.value, HelperUnavailable)
 
 
 def test_a_refusal_without_end_is_cut_off() -> None:
@@ -97,7 +97,7 @@ def test_a_refusal_without_end_is_cut_off() -> None:
 def test_an_answer_that_drips_is_given_up() -> None:
     with (
         helper_server(None, Said(200, bytes(120), drip=0.05)) as server,
-        pytest.raises(NoAnswer, match="was too slow to answer within 1 seconds"),
+        pytest.raises(HelperUnavailable, match="was too slow to answer within 1 seconds"),
     ):
         HttpHelper(server.url, patience=1.0).answer(REQUEST, MOST)
 
@@ -105,7 +105,7 @@ def test_an_answer_that_drips_is_given_up() -> None:
 def test_a_helper_that_takes_nothing_is_given_up() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as deaf,
-        pytest.raises(NoAnswer, match=r"too slow to answer|cannot be reached, or broke off"),
+        pytest.raises(HelperUnavailable, match=r"too slow to answer|cannot be reached, or broke off"),
     ):
         HttpHelper(f"http://127.0.0.1:{deaf.getsockname()[1]}", patience=1.0).answer(bytes(10**7), MOST)
 
@@ -113,7 +113,7 @@ def test_a_helper_that_takes_nothing_is_given_up() -> None:
 def test_a_helper_that_is_not_there_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
-    with pytest.raises(NoAnswer, match="cannot be reached"):
+    with pytest.raises(HelperUnavailable, match="cannot be reached"):
         HttpHelper(f"http://127.0.0.1:{port}").answer(REQUEST, MOST)
 
 
@@ -126,12 +126,12 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
 def test_a_file_is_an_answer_or_a_refusal_and_bounded(tmp_path: Path) -> None:
     file = tmp_path / "answer"
     with pytest.raises(FedpingError, match="cannot be read: No such file"):
-        AnswerFile(file).answer(REQUEST, MOST)
+        FileHelper(file).answer(REQUEST, MOST)
     file.write_bytes(b"\0answer")
-    assert AnswerFile(file).answer(REQUEST, MOST) == b"\0answer"
+    assert FileHelper(file).answer(REQUEST, MOST) == b"\0answer"
     file.write_bytes(bytes(MOST + 1))
     with pytest.raises(FedpingError, match="more than 1,000 bytes"):
-        AnswerFile(file).answer(REQUEST, MOST)
+        FileHelper(file).answer(REQUEST, MOST)
     file.write_bytes(refusal("too_old", "it is old"))
     with pytest.raises(Refused, match="it is old"):
-        AnswerFile(file).answer(REQUEST, MOST)
+        FileHelper(file).answer(REQUEST, MOST)

@@ -29,7 +29,7 @@ from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.helper_client import AnswerFile, NoAnswer
+from fedping.server_jobs.round.helper_client import FileHelper, HelperUnavailable
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import exact_sums
 from fedping.server_jobs.round.spark_engine import SparkEngine
@@ -382,7 +382,7 @@ def test_a_spoilt_answer_is_refused_with_a_reason_and_nothing_is_lost(tmp_path: 
         assert (line_request(tmp_path), asked_files(tmp_path)) == (request, kept), name
         (tmp_path / "answer").write_bytes(spoil(line.way.answer(request, 10**6)))
         with pytest.raises(FedpingError, match=r"as the helper's answer for line 'main' of study 'private'"):
-            round_of(store, landing, AnswerFile(tmp_path / "answer"))
+            round_of(store, landing, FileHelper(tmp_path / "answer"))
     assert spent(store, store.head("private", "main")).releases == 0
     assert round_of(store, landing, line.way).status == "published"
 
@@ -391,11 +391,11 @@ def test_an_answer_of_the_version_before_is_none(tmp_path: Path) -> None:
     line, store, landing = begun(tmp_path, central=CENTRAL)
     round_of(store, landing)
     (tmp_path / "first").write_bytes(line.way.answer(line_request(tmp_path), 10**6))
-    assert round_of(store, landing, AnswerFile(tmp_path / "first")).status == "published"
+    assert round_of(store, landing, FileHelper(tmp_path / "first")).status == "published"
     crowd = [*line.crowd(30, version=1), *line.crowd(20, arm="control", version=1)]
     land_private(landing, line.study, crowd, iteration=1)
     with pytest.raises(FedpingError, match="answers another request, on version 0 of private/main; nothing was"):
-        round_of(store, landing, AnswerFile(tmp_path / "first"))
+        round_of(store, landing, FileHelper(tmp_path / "first"))
     assert round_of(store, landing, line.way).status == "published"
     assert [store.version("private", "main", n).lineage.privacy.releases for n in (1, 2)] == [1, 2]  # type: ignore[union-attr]
     assert asked_files(tmp_path) == {"0.answer", "1.answer"}
@@ -436,7 +436,7 @@ def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: P
 
     line, store, landing = begun(tmp_path)
     round_of(store, landing)
-    left = AnswerFile(tmp_path / "answer")
+    left = FileHelper(tmp_path / "answer")
     refused, digest = Refused("too_old", "it is 8 days old"), digest_of_signed(line_request(tmp_path))
     refused.sign(digest, line.helper.key)
     left.path.write_bytes(msgspec.json.encode(refused.refusal(digest)))
@@ -508,7 +508,7 @@ def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_page
 
 class Unreachable:
     def answer(self, request: bytes, most: int) -> bytes:
-        raise NoAnswer("the helper at http://helper cannot be reached")
+        raise HelperUnavailable("the helper at http://helper cannot be reached")
 
 
 def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_them(tmp_path: Path) -> None:

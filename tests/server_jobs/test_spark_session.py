@@ -22,7 +22,7 @@ from fedping.server_jobs.spark.java import find_java
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import QUICK_START, SparkSettings
 from fedping.server_jobs.spark.spark_home import spark_home
-from fedping.spark_session import counting_session
+from fedping.spark_session import analysis_session
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
@@ -341,7 +341,7 @@ def test_under_spark_submit_the_settings_of_its_command_line_stand(tmp_path: Pat
 def test_a_session_to_count_with_has_both_compilers_and_leaves_nothing(
     mark: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with counting_session("fedping-test", "local[1]") as session:
+    with analysis_session("fedping-test", "local[1]") as session:
         assert session.range(4).count() == 4
         assert session.sparkContext.appName == "fedping-test"
         [driver] = (command for command in marked(mark).values() if "SparkSubmit" in command)

@@ -20,19 +20,19 @@ from fedping.main import main
 from fedping.model_store.held_versions import discard, release
 from fedping.model_store.rollback import continue_at, rollback
 from fedping.model_store.store import ModelStore, StoreError, open_store
-from fedping.model_store.version import ArmSummary, Heard, StageSeen, Watch, Winsorised
+from fedping.model_store.version import ArmSummary, GuardState, Heard, StageState, Winsorised
 from fedping.protocol.enrolment import enrol, staged_for, uuid_texts
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard, Stage
 from fedping.protocol.model import ModelDocument, Staged
 from fedping.protocol.study import Declared, Study
 from fedping.server_jobs.health.checks import Health
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
-from fedping.server_jobs.health.webhook import key_of, message
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
+from fedping.server_jobs.health.webhook import dedup_key, payload
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.plan import Side
+from fedping.server_jobs.round.plan import StageSide
 from fedping.server_jobs.round.staging import verdict
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with
 from tests.support.versions import after, small_study
@@ -275,7 +275,7 @@ def test_what_the_lineage_says_of_a_stage_has_to_lead_to_its_decision(staged: Mo
 
 def health_of(tmp_path: Path) -> Health:
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
-    return StudyWatch(places).study("study", ingest_of(places))[1]
+    return StudyMonitor(places).study("study", ingest_snapshot(places))[1]
 
 
 def test_a_stage_is_told_wherever_health_is_and_is_no_finding(staged: ModelStore, tmp_path: Path) -> None:
@@ -287,14 +287,14 @@ def test_a_stage_is_told_wherever_health_is_and_is_no_finding(staged: ModelStore
     [told] = health.staged
     assert (told.version, told.share, told.heard, told.wanted) == (1, SHARE, first, 20)
     assert told.sentence == f"Version 1 is staged to 25 % of clients; {first} of 20 heard."
-    posted = message("study", Declared(), health)
+    posted = payload("study", Declared(), health)
     assert posted["text"].endswith(told.sentence)
     assert posted["staged"][0]["version"] == 1
     land_stage(tmp_path, 0, 1, 6, tried=1.2, stayed=1.0)
     assert play(staged, tmp_path).status == "withdrawn"
     after_it = health_of(tmp_path)
     assert after_it.staged == ()
-    assert key_of(Declared(), after_it) != key_of(Declared(), health)
+    assert dedup_key(Declared(), after_it) != dedup_key(Declared(), health)
     [finding] = [one for one in after_it.findings if one.name == "held"]
     assert finding.severity == "warning"
     assert finding.sentence.startswith("A staged version was withdrawn by version 2: ")
@@ -341,12 +341,12 @@ def summary(loss: float, error: float | None = None, examples: int = 30) -> ArmS
     return ArmSummary(pings=examples, examples=examples, loss=loss, rank_selected=None, winsorised=known)
 
 
-def seen(tried: float, stayed: float, clients: tuple[int, int] = (30, 30), error: float | None = None) -> StageSeen:
+def seen(tried: float, stayed: float, clients: tuple[int, int] = (30, 30), error: float | None = None) -> StageState:
     sides = [
         Heard(clients=number, arms={"treatment": summary(loss, error)}) if number else Heard()
         for number, loss in zip(clients, (tried, stayed), strict=True)
     ]
-    return StageSeen(share=SHARE, tried=sides[0], stayed=sides[1])
+    return StageState(share=SHARE, tried=sides[0], stayed=sides[1])
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_the_share_is_that_of_any_arm_and_another_for_each_version_and_line() ->
 @given(st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=20), st.booleans())
 def test_a_round_knows_who_gets_it_first_as_the_client_does(ids: list[bytes], inside: bool) -> None:
     rows = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16)
-    side = Side(study="study", line="main", iteration=3, share=0.5, inside=inside)
+    side = StageSide(study="study", line="main", iteration=3, share=0.5, inside=inside)
     expected = [staged_for("study", "main", 3, 0.5, str(UUID(bytes=one))) is inside for one in ids]
     assert side.of(rows).tolist() == expected
     assert [text.decode() for text in uuid_texts(rows)] == [str(UUID(bytes=one)) for one in ids]
@@ -477,7 +477,7 @@ def test_a_person_who_discards_is_followed_where_the_command_was_killed(staged: 
 
     held = staged.held("study", "main")
     assert held is not None
-    watch = Watch(decision="discarded", stage=held.staged)
+    watch = GuardState(decision="discarded", stage=held.staged)
     staged.intend(withdrawal(staged.head("study", "main"), held, watch, created=WHEN, code_version="test"))
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(staged, tmp_path)

@@ -11,7 +11,14 @@ from fedping.model_store.version import Aggregate
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.smoothing import smoothed
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
-from fedping.server_jobs.round.stopping import Loss, best_version, is_over, missing, should_stop, stable_signs
+from fedping.server_jobs.round.stopping import (
+    Loss,
+    best_version,
+    clients_missing,
+    iteration_ended,
+    should_stop,
+    stable_signs,
+)
 
 
 def aggregate(mean: list[float], m2: list[float], clients: int = 100) -> Aggregate:
@@ -31,16 +38,16 @@ ONE = aggregate([1.0], [1.0], clients=1)
 def test_by_time_nothing_but_the_time_counts() -> None:
     rule = IterationByTime(minutes=90)
     many = aggregate([1.0], [0.0], clients=10_000)
-    assert [is_over(rule, minutes, many) for minutes in (0, 89.9, 90, 200)] == [False, False, True, True]
-    assert missing(rule, many) == ""
+    assert [iteration_ended(rule, minutes, many) for minutes in (0, 89.9, 90, 200)] == [False, False, True, True]
+    assert clients_missing(rule, many) == ""
 
 
 def test_by_clients_it_ends_with_enough_of_them_or_at_its_most() -> None:
     rule = IterationByClients(clients=100, least=30, most=120)
     few, enough = aggregate([1.0], [1.0], 99), aggregate([1.0], [1.0], 100)
-    assert [is_over(rule, minutes, few) for minutes in (0, 30, 119, 120)] == [False, False, False, True]
-    assert [is_over(rule, minutes, enough) for minutes in (0, 29, 30, 120)] == [False, False, True, True]
-    assert missing(rule, few) == "99 of 100 clients have sent a usable update"
+    assert [iteration_ended(rule, minutes, few) for minutes in (0, 30, 119, 120)] == [False, False, False, True]
+    assert [iteration_ended(rule, minutes, enough) for minutes in (0, 29, 30, 120)] == [False, False, True, True]
+    assert clients_missing(rule, few) == "99 of 100 clients have sent a usable update"
 
 
 def test_an_iteration_cannot_last_longer_than_it_may() -> None:
@@ -67,9 +74,9 @@ def test_signs_are_stable_at_their_standard_errors_and_where_nothing_ever_moves(
     seen = aggregate([0.21, -0.21, 0.19, 0.0], [m2, m2, m2, 0.0])
     assert stable_signs(seen, rule) == 0.75
     assert stable_signs(aggregate([1.0], [0.0], clients=1), rule) == 0.0
-    assert not is_over(rule, 10, seen)
-    assert is_over(IterationBySigns(share=0.75), 10, seen)
-    assert missing(rule, seen) == "the signs of 75 % of the weights are stable, and 80 % have to be"
+    assert not iteration_ended(rule, 10, seen)
+    assert iteration_ended(IterationBySigns(share=0.75), 10, seen)
+    assert clients_missing(rule, seen) == "the signs of 75 % of the weights are stable, and 80 % have to be"
 
 
 # --- early stopping ---

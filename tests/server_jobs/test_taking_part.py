@@ -14,7 +14,7 @@ from fedping.protocol.landing import landed_files, partition, rewrite
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Study
 from fedping.server_jobs import participants
-from fedping.server_jobs.participants import evaluations, roll_of
+from fedping.server_jobs.participants import evaluations, list_participants
 from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
@@ -35,7 +35,7 @@ def test_who_was_heard_last_is_first_with_what_it_said_last(tmp_path: Path) -> N
         Said(client=2, arm="hospitals", version=1, received_ms=5_000, examples=70),
         Said(client=2, arm="held-out", version=1, received_ms=4_000, examples=30),
     )
-    roll = roll_of(tmp_path, study, "main")
+    roll = list_participants(tmp_path, study, "main")
     found = [(one.client, one.version, one.heard_ms, one.pings, one.examples) for one in roll.listed]
     ids = [str(client_in(study, arm, k))[:8] for arm, k in (("hospitals", 1), ("hospitals", 2), ("held-out", 2))]
     assert found == [(ids[0], 2, 9_000, 2, 1000), (ids[1], 1, 5_000, 1, 70), (ids[2], 1, 4_000, 1, 30)]
@@ -54,7 +54,7 @@ def test_what_rounds_would_not_count_is_nobody(tmp_path: Path) -> None:
         Said(client=5, arm="hospitals"),
         Said(client=5, arm="hospitals"),  # the same document
     )
-    (one,) = roll_of(tmp_path, study, "main").listed
+    (one,) = list_participants(tmp_path, study, "main").listed
     assert one.pings == 1
 
 
@@ -62,10 +62,10 @@ def test_a_line_of_many_clients_is_counted_and_not_listed(tmp_path: Path, monkey
     study = study_of()
     land(tmp_path, study, *(Said(client=k, arm="hospitals", version=k % 2) for k in range(8)))
     monkeypatch.setattr(participants, "MOST_LISTED", 7)
-    roll = roll_of(tmp_path, study, "main")
+    roll = list_participants(tmp_path, study, "main")
     assert (roll.clients, roll.listed, roll.complete) == (8, (), True)
     monkeypatch.setattr(participants, "MOST_PINGS", 5)
-    roll = roll_of(tmp_path, study, "main")
+    roll = list_participants(tmp_path, study, "main")
     assert (roll.clients, roll.complete) == (5, False)
     assert [one.version for one in roll.listed].count(1) == 4  # all of the newest
 
@@ -78,10 +78,10 @@ def test_the_newest_files_are_read_first_and_a_large_one_in_part(
         pings = [Said(client=10 * file + k, arm="hospitals", received_ms=file) for k in range(4)]
         land(tmp_path, study, *pings, landed_ms=file)
     monkeypatch.setattr(participants, "MOST_PINGS", 6)
-    roll = roll_of(tmp_path, study, "main")
+    roll = list_participants(tmp_path, study, "main")
     assert (sorted(one.heard_ms for one in roll.listed), roll.complete) == ([1, 1, 2, 2, 2, 2], False)
     monkeypatch.setattr(participants, "MOST_PINGS", 3)
-    roll = roll_of(tmp_path, study, "main")
+    roll = list_participants(tmp_path, study, "main")
     assert ([one.heard_ms for one in roll.listed], roll.complete) == ([2, 2, 2], False)
 
 
@@ -132,7 +132,7 @@ def test_who_holds_no_version_tells_of_none(tmp_path: Path) -> None:
     study = study_of()
     land(tmp_path, study, Said(client=1, arm="held-out", version=-1), Said(client=2, arm="held-out", version=0))
     assert [one.version for one in evaluations(tmp_path, study, "main")] == [0]
-    assert {one.version for one in roll_of(tmp_path, study, "main").listed} == {-1, 0}
+    assert {one.version for one in list_participants(tmp_path, study, "main").listed} == {-1, 0}
 
 
 def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Pat
     cells = tuple(range(1_000_000, 1_000_000 + 32**2))
     said = (Said(client=k, arm="held-out", examples=sum(cells), confusion=cells) for k in range(2_000))
     land(tmp_path, study, *said)
-    for read, most in ((roll_of, 8), (evaluations, 24)):
+    for read, most in ((list_participants, 8), (evaluations, 24)):
         tracemalloc.start()
         try:
             assert read(tmp_path, study, "main")
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     land(tmp_path, study, Said(client=1, arm="held-out"))
     (file,) = landed_files(partition(tmp_path, study.name, "main", 0))
     file.write_bytes(file.read_bytes()[:-5])
-    for read in (roll_of, evaluations):
+    for read in (list_participants, evaluations):
         with pytest.raises(UnreadableFile, match=file.name):
             read(tmp_path, study, "main")
 
@@ -187,13 +187,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     ("study", "says"), [(private_study(), "have another id with every version"), (small_study(), "are of browsers")]
 )
 def test_of_other_studies_nothing_is_told(tmp_path: Path, study: Study, says: str) -> None:
-    for read in (roll_of, evaluations):
+    for read in (list_participants, evaluations):
         with pytest.raises(FedpingError, match=says):
             read(tmp_path, study, "main")
 
 
 def test_nothing_landed_is_nobody(tmp_path: Path) -> None:
-    assert roll_of(tmp_path, study_of(), "main").clients == 0
+    assert list_participants(tmp_path, study_of(), "main").clients == 0
     assert evaluations(tmp_path, study_of(), "main") == []
 
 

@@ -21,7 +21,7 @@ from fedping.model_store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.study import protected, study_from_toml
-from fedping.protocol.tickets import PATTERN, TicketKey, keys_text, read_keys, ticket, ticket_trouble, with_new_key
+from fedping.protocol.tickets import PATTERN, TicketKey, keys_text, read_keys, ticket, validate_ticket, with_new_key
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.optimize import first_versions
 from tests.support.ingest_app import IngestApp, ingest_app, ingest_study
@@ -143,7 +143,7 @@ def test_two_keys_of_the_same_second_are_a_file_of_keys(tmp_path: Path, monkeypa
         assert main(["study", "ticket-key", str(file)]) == 0
     new, kept = read_keys(file)
     assert new.name != kept.name
-    assert ticket_trouble({"k": new, kept.name: kept}, "s", CLIENT, ticket(kept, "s", CLIENT, 1), 0) is None
+    assert validate_ticket({"k": new, kept.name: kept}, "s", CLIENT, ticket(kept, "s", CLIENT, 1), 0) is None
 
 
 def test_who_may_read_the_keys_still_may_when_one_is_replaced(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_what_is_no_file_of_keys_is_said(tmp_path: Path, text: str) -> None:
 @given(st.from_regex(PATTERN, fullmatch=True) | st.text(max_size=60))
 def test_no_text_but_a_ticket_is_one(text: str) -> None:
     key = TicketKey("k", bytes(range(32)))
-    assert ticket_trouble({"k": key}, "s", CLIENT, text, 0) == "forged"
+    assert validate_ticket({"k": key}, "s", CLIENT, text, 0) == "forged"
 
 
 def test_nothing_but_the_standard_library_is_needed_to_make_tickets() -> None:

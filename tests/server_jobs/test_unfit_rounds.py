@@ -15,7 +15,7 @@ from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.main import main
 from fedping.model_store import open_store
 from fedping.protocol.landing import landed_files, partition
-from fedping.protocol.model import ModelDocument, UnfitModel, spec_trouble
+from fedping.protocol.model import ModelDocument, UnfitModel, validate_spec
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import NonNegative, OrderedCutoffs
 from fedping.protocol.study import Study
@@ -115,7 +115,7 @@ def test_whatever_the_pings_what_is_published_can_be_read(
     looked = open_store(tmp_path / "store")
     for number in looked.iterations("study", "main"):
         document = msgspec.json.decode(looked.public_document("study", "main", number), type=ModelDocument)
-        assert spec_trouble(document.model, study.lines[0].spec) is None
+        assert validate_spec(document.model, study.lines[0].spec) is None
         assert len(document.model) == 2
         assert looked.version("study", "main", number).digest
     assert looked.head("study", "main").iteration == looked.iterations("study", "main")[-1]
@@ -124,11 +124,11 @@ def test_whatever_the_pings_what_is_published_can_be_read(
 
 def test_what_breaks_the_spec_is_told_by_name() -> None:
     spec = study_with(RProp(), (NonNegative(), OrderedCutoffs(("w0", "w1"), gap=3.0))).lines[0].spec
-    assert spec_trouble((1.0, 4.0), spec) is None
-    assert "'w1' would be 4.5, which is no whole number" in (spec_trouble((1.0, 4.5), spec) or "")
-    assert "'w0' would be -1, below zero" in (spec_trouble((-1.0, 4.0), spec) or "")
-    assert "'w1' would be 3, less than 3 above 'w0'" in (spec_trouble((1.0, 3.0), spec) or "")
-    assert "'w0' would be 0.5, below 1" in (spec_trouble((0.5, 4.0), spec) or "")
+    assert validate_spec((1.0, 4.0), spec) is None
+    assert "'w1' would be 4.5, which is no whole number" in (validate_spec((1.0, 4.5), spec) or "")
+    assert "'w0' would be -1, below zero" in (validate_spec((-1.0, 4.0), spec) or "")
+    assert "'w1' would be 3, less than 3 above 'w0'" in (validate_spec((1.0, 3.0), spec) or "")
+    assert "'w0' would be 0.5, below 1" in (validate_spec((0.5, 4.0), spec) or "")
 
 
 def test_the_laboratory_ends_a_run_there_in_memory_and_in_files_alike(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from fedping.model_store.store import ModelStore
-from fedping.model_store.version import Aggregate, ArmSummary, Watch, Winsorised
+from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Winsorised
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.landing import landed_files
 from fedping.protocol.limits import MOST_LOSS, Limits, usual_limits
 from fedping.protocol.stopping_settings import EarlyStop
 from fedping.protocol.study import Study, protected
-from fedping.server_jobs.health.snapshot import StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
@@ -225,7 +225,7 @@ def test_examples_that_one_client_claims_do_not_make_a_loss_count(tmp_path: Path
 
 def worried(folder: Path) -> bool:
     places = IngestSettings(store=folder / "store", landing=folder, journal=folder / "journal")
-    _, health = StudyWatch(places).study("study", ingest_of(places))
+    _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     return any(one.name == "loss" for one in health.findings)
 
 
@@ -279,7 +279,7 @@ def test_losses_of_a_model_that_learns_nothing_raise_no_alarm(clients: int, zero
     By plain means such a line falls below a guardrail of 1.1 in every twentieth round, and by these in one of 1,700: 19
     times in 32,000 rounds of 20 to 2,000 clients, in which the guard's figure never stood out.
     """
-    rng, study, kept = np.random.default_rng(clients), study_with(NEW), Watch()
+    rng, study, kept = np.random.default_rng(clients), study_with(NEW), GuardState()
     guard, falls = Guard(floors=True, guardrail=Guardrail()), 0
     for n in range(300):
         there = rng.poisson(clients * (1 + 0.8 * math.sin(math.pi * n / 24))) + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from fedping.server_jobs.ingest.processes.process_lock import bound
+from fedping.server_jobs.ingest.processes.process_lock import child_command
 from tests.support.images import image
 from tests.support.ingest_server import free_port
 from tests.support.processes import PATIENCE, wait_until
@@ -132,7 +132,7 @@ class Composed:
     def _start(self, name: str) -> None:
         with open(self._log(name), "ab") as log:
             self._running[name] = subprocess.Popen(
-                bound(self.command(name)),
+                child_command(self.command(name)),
                 env=self.environment(name),
                 cwd=self._folder,
                 stdout=log,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from tests.browser.harness.available import needed
 from tests.support.ingest_server import free_port
 
@@ -101,7 +101,7 @@ def running_nginx(around: str, folder: Path, port: int) -> Iterator[None]:
     assert checked.returncode == 0, checked.stderr
     assert "warn" not in checked.stderr
     parent = os.getpid()
-    process = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(parent))
+    process = subprocess.Popen(command, preexec_fn=lambda: exit_with_parent(parent))
     try:
         deadline = time.monotonic() + 240
         while not _listens(port):

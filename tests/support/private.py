@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedping.protocol.enrolment import Dealt, dealt_by_hash
+from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.privacy import Central, Local, Privacy, frame_of, vectors_of
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
@@ -87,7 +87,7 @@ def private_ping(
 
 def client_of(study: Study, arm: str, number: int = 0) -> uuid.UUID:
     """Return the id of some client that belongs to an arm."""
-    dealt = dealt_by_hash(study)
-    assert isinstance(dealt, Dealt)
+    dealt = hash_assignment(study)
+    assert isinstance(dealt, Assignment)
     ids = (uuid.UUID(bytes=hashlib.sha256(b"%d %d" % (number, k)).digest()[:16]) for k in range(10_000))
     return next(each for each in ids if dealt.arm_of(each) == arm)

@@ -29,7 +29,7 @@ from fedping.model_store.rollback import rollback
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.digest import digest_of
 from fedping.protocol.draws import bits, child_keys, root_key, uniforms
-from fedping.protocol.enrolment import position
+from fedping.protocol.enrolment import hash_fraction
 from fedping.protocol.json_schema import write_schemas
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import study_from_toml
@@ -98,7 +98,7 @@ def digests() -> dict[str, str]:
             found[f"{path.name}: experiment"] = experiment.digest  # the others change with the code that they name
         for name, setup in experiment.variants.items():
             found[f"{path.name}: {name}: problem"] = problem_digest(setup)
-    positions = [position("firefox-2018", client).hex() for client in CLIENTS]
+    positions = [hash_fraction("firefox-2018", client).hex() for client in CLIENTS]
     keys = child_keys(root_key(2018), np.arange(1000))
     found["enrolment"] = hashlib.sha256("".join(positions).encode()).hexdigest()
     found["keys"] = hashlib.sha256(bits(keys, 7).astype("<u8").tobytes()).hexdigest()

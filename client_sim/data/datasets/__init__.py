@@ -15,7 +15,7 @@ from fedping.client_sim.data.datasets.movielens import movielens, movielens_choi
 from fedping.client_sim.data.datasets.scikit_learn import breast_cancer, diabetes, digits
 from fedping.client_sim.data.table import Table
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import TO_LOAD, ExtensionFailed, all_of, found, recorded
+from fedping.protocol.extensions import TO_LOAD, ExtensionFailed, all_of, recorded, registered
 
 DATASETS: dict[str, Callable[[], Table]] = {
     "breast-cancer": breast_cancer,
@@ -48,7 +48,7 @@ def load(name: str, settings: Mapping[str, Any] | None = None, code: str = "") -
     """
     if name in DATASETS:
         return DATASETS[name]()
-    if found("data_set", name) is None and not code:
+    if registered("data_set", name) is None and not code:
         known = [*DATASETS, *(each.name for each in all_of("data_set"))]
         raise InvalidSettings(
             f"there is no data set '{name}'; choose {', '.join(known)}, or name a file of yours; if it is "

@@ -23,7 +23,7 @@ from fedping.client_sim.learning import ClientData, Model
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, naming
 from fedping.client_sim.learning.model import KnowsStarts, MovesItself, losses_and_gradients
 from fedping.experiments.laboratory.baselines.minimise import LossAndGradient, LossesOf, Rows, minimise
-from fedping.experiments.laboratory.evaluate import each_ones, measure, record
+from fedping.experiments.laboratory.evaluate import measure, per_client_weights, record
 from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.results import MetricLog
@@ -51,12 +51,12 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
         weights = weights[0]
     elif name == "local":
         weights, iterations = _learned(setup, problem, problem.train, problem.validation)
-    measured = measure(problem, each_ones(weights), local=True)
+    measured = measure(problem, per_client_weights(weights), local=True)
     if name == "local":
         measured.pop("newcomers", None)  # they have learned, too
     record(log, iterations, measured)
     if "test" in measured:  # beside variants whose clients have models of their own
-        found = evaluate(problem.model, problem.tally, each_ones(weights), problem.test)
+        found = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
         measured["personal" if name == "local" else "central"] = found.mean(problem.learners)
     done = Trained(log, weights, weights, Watchman(None), final=measured, rounds=iterations)
     done.watchman.see(iterations, {})

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import found
+from fedping.protocol.extensions import registered
 
 FloatArray: TypeAlias = NDArray[np.float64]
 Metrics: TypeAlias = dict[str, FloatArray]
@@ -64,7 +64,7 @@ def higher_is_better(metric: str) -> bool:
     of_all = metric.partition("_of_")[0]
     if of_all in HIGHER_IS_BETTER or of_all in LOWER_IS_BETTER:
         return of_all in HIGHER_IS_BETTER
-    extension = found("metric", metric)
+    extension = registered("metric", metric)
     return extension is not None and bool(getattr(extension.make, "higher_is_better", False))
 
 

@@ -66,7 +66,7 @@ def difference(pairs: list[tuple[float, float]]) -> Band:
     return band([b - a for a, b in pairs])
 
 
-def told_apart(apart: Band) -> bool:
+def significant_pairs(apart: Band) -> bool:
     """Whether the interval of a difference excludes 0; never for a single pair, which has no interval."""
     return apart.half is not None and apart.mean is not None and abs(apart.mean) > apart.half
 

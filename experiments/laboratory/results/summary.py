@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr, replace
 
 from fedping.experiments.laboratory.evaluation import better
 from fedping.experiments.laboratory.results.folder import BINNED, Outcome, RunFolder
-from fedping.experiments.laboratory.results.paired import Band, band, difference, paired_by_seed, told_apart
+from fedping.experiments.laboratory.results.paired import Band, band, difference, paired_by_seed, significant_pairs
 from fedping.experiments.run_folder import read_whole
 
 MOST_NAMED = 3
@@ -204,7 +204,7 @@ def _level(
 
 def _is_level(best: Sequence[Outcome], other: Sequence[Outcome], split: str, metric: str) -> bool:
     apart = difference(paired_by_seed(best, other, split, metric))
-    return apart.mean is not None and not told_apart(apart)
+    return apart.mean is not None and not significant_pairs(apart)
 
 
 def best_of(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str | None:

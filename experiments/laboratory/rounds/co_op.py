@@ -31,7 +31,7 @@ from fedping.protocol.model import out_of_range
 Fate = Literal["outdated", "overactive", "merged"]
 
 
-def fate_of(settings: CoOp, behind: int) -> Fate:
+def merge_outcome(settings: CoOp, behind: int) -> Fate:
     """Return what happens to the model of a client that is a - a_k = ``behind`` ages behind the global one."""
     if behind > settings.upper:
         return "outdated"
@@ -109,7 +109,7 @@ class CoOpRounds:
     def _arrived(self, client: int) -> bool:
         """Let a client arrive with its trained model; return whether it was merged."""
         behind = self._age - int(self._ages[client])
-        fate = fate_of(self._settings, behind)
+        fate = merge_outcome(self._settings, behind)
         if fate == "overactive":
             return False
         if fate == "merged":

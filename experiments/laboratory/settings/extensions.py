@@ -11,8 +11,8 @@ from fedping.client_sim.models.own import CODE
 from fedping.experiments.laboratory.learning import OfSpec
 from fedping.experiments.laboratory.settings.merging import Raw
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import Extension, OddSettings, checked_at, found
-from fedping.protocol.validation_messages import told
+from fedping.protocol.extensions import Extension, OddSettings, checked_at, registered
+from fedping.protocol.validation_messages import validation_message
 
 OF_EVERY_RANKING_MODEL = ("gradient", CODE)
 """The settings of a ranking model that are not the extension's own."""
@@ -37,13 +37,13 @@ def with_code(tables: Raw) -> Raw:
             settings = checked_at(extension, data.get("settings", {}), ("data", "settings"))
             tables = {**tables, "data": {CODE: extension.code, **data, "settings": settings}}
     except OddSettings as odd:
-        raise InvalidSettings(told(odd.error, tables, odd.kind, odd.place)) from odd
+        raise InvalidSettings(validation_message(odd.error, tables, odd.kind, odd.place)) from odd
     return tables
 
 
 def _extension(kind: Any, table: Mapping[str, Any], built_in: Mapping[str, Any]) -> Extension | None:
     name = table.get("name")
-    return None if not isinstance(name, str) or name in built_in else found(kind, name)
+    return None if not isinstance(name, str) or name in built_in else registered(kind, name)
 
 
 def _model(extension: Extension, table: Mapping[str, Any]) -> dict[str, Any]:

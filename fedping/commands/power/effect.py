@@ -11,7 +11,7 @@ import click
 
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
-from fedping.spark_session import ITERATION, TIMES, counting_session, milliseconds
+from fedping.spark_session import ITERATION, TIMES, analysis_session, milliseconds
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _landed(
     chosen = study.arm(arm).name
     window_folders(landing, study, window)  # says that there is nothing before seconds go into starting Spark
     tell("starting Spark")
-    with counting_session("fedping-power", master) as session:
+    with analysis_session("fedping-power", master) as session:
         tell("counting the pilot's pings")
         tally = count_study(session, landing, study, (metric,), window)
     return landed_pilot(tally, name, chosen, metric, unit)

@@ -14,16 +14,16 @@ import msgspec
 from msgspec import UnsetType
 
 from fedping.protocol.documents import DocumentType
-from fedping.protocol.enrolment import Dealt, dealt_by_hash
+from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.file_stamp import sight
+from fedping.protocol.file_stamp import file_stamp
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
 from fedping.protocol.model import Staged
 from fedping.protocol.ping import NO_VERSION, Ping, UpdatePayload
 from fedping.protocol.study import Study
-from fedping.protocol.tickets import read_keys, ticket_trouble
+from fedping.protocol.tickets import read_keys, validate_ticket
 from fedping.protocol.training import may_send_nothing_from
 from fedping.protocol.update import DENSE, EncodedUpdate
 from fedping.protocol.upload import Receiving, receiving
@@ -351,7 +351,7 @@ class StudyRules:
     arms: dict[str, ArmRule]
     heads: dict[str, LineHead]
     bounds: Bounds
-    dealt: Dealt | None = None
+    dealt: Assignment | None = None
     keys: TicketKeys | None = None
 
     def most_lines(self, most: int) -> int:
@@ -414,12 +414,12 @@ class TicketKeys:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = sight(path)
+        self._seen = file_stamp(path)
         self._keys = {key.name: key for key in read_keys(path)}
 
     def refresh(self) -> None:
         """Read the file again if it has changed; raises :class:`FedpingError`, and goes on with what was read."""
-        if (seen := sight(self._path)) != self._seen:
+        if (seen := file_stamp(self._path)) != self._seen:
             self._keys = {key.name: key for key in read_keys(self._path)}
             self._seen = seen
 
@@ -430,7 +430,7 @@ class TicketKeys:
                 "ticket_missing",
                 f"study '{study}' asks for a ticket, and the ping has none; send what the product gave",
             )
-        if trouble := ticket_trouble(self._keys, study, ping.client_id, ping.ticket, now):
+        if trouble := validate_ticket(self._keys, study, ping.client_id, ping.ticket, now):
             what = "is too old" if trouble == "expired" else "is not one for this client id"
             raise Rejection(f"ticket_{trouble}", f"the ticket {what}; ask the product for a new one")
 
@@ -473,7 +473,7 @@ def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | Non
     longest = max((most for _, (_, most) in encoded.values()), default=0)
     look = LOOK_COST * max((m[line] for line in encoded), default=0)
     bounds = decoding.bounds(max(m.values(), default=0), longest, look, telemetry=study.telemetry)
-    return StudyRules(study, study.document, decoding, arms, heads, bounds, dealt_by_hash(study), keys)
+    return StudyRules(study, study.document, decoding, arms, heads, bounds, hash_assignment(study), keys)
 
 
 def _has_zero(upload: Upload) -> bool:

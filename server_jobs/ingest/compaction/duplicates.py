@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import all_landed, id_bytes, study_of
-from fedping.protocol.location import Place, name_of
+from fedping.protocol.location import Place, base_name
 
 
 def keys_of(ids: NDArray[np.uint8], studies: pa.ChunkedArray) -> NDArray[np.uint8]:
@@ -101,7 +101,7 @@ def recently_landed(landing: Place) -> RecentDocuments:
     """Return the documents in the files that landed last, so that a restart forgets nothing."""
     since = int(time.time() * 1000) - LOOK_BACK_MS
     files = all_landed(landing, since)
-    newest_first = sorted(files, key=name_of, reverse=True)
+    newest_first = sorted(files, key=base_name, reverse=True)
     blocks: list[NDArray[np.uint8]] = []
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # of a bucket each file takes a request or two
         for start in range(0, len(newest_first), _READ_AT_ONCE):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import APART, OLDER, landed_at, landed_files, partition
-from fedping.protocol.location import Place, name_of
+from fedping.protocol.location import Place, base_name
 from fedping.protocol.ping import NO_VERSION
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, read_records
 from fedping.server_jobs.ingest.compaction.quarantine import Piece, pieces_of
@@ -36,7 +36,7 @@ class Part:
     @property
     def is_shared(self) -> bool:
         """Whether the partition holds pings of several versions."""
-        return name_of(self.folder) == f"iteration={OLDER}"
+        return base_name(self.folder) == f"iteration={OLDER}"
 
 
 class Newest:

@@ -17,16 +17,16 @@ from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.edge.slow_clients import incomplete
 from fedping.server_jobs.ingest.edge.submit import (
     PREFIX,
-    Apart,
+    Aside,
     Environ,
     Receive,
     Step,
     Store,
     Submit,
-    answered,
     check_request,
     internal_error,
     print_defect,
+    run_steps,
     single_slashes,
 )
 from fedping.server_jobs.ingest.latencies import WATCH, Stopwatch
@@ -75,7 +75,7 @@ class Edge(Flask):
     def _submitted(self, environ: Environ) -> Answer:
         try:
             # One step takes it to its end, for nothing in it is left waiting.
-            answered(self.submit.steps(environ), partial(self._done, environ)).send(None)
+            run_steps(self.submit.steps(environ), partial(self._done, environ)).send(None)
         except StopIteration as end:
             answer: Answer = end.value
             return answer
@@ -85,7 +85,7 @@ class Edge(Flask):
         match step:
             case Store(document, lines, rows):
                 return self.services.journals.of(document).append(lines, rows)
-            case Apart(work, _):
+            case Aside(work, _):
                 return work()
             case Receive(length, grown, keep):
                 return _received(environ, length, grown, keep)

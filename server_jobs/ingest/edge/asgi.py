@@ -31,14 +31,14 @@ from fedping.server_jobs.ingest.edge.slow_clients import Arrivals
 from fedping.server_jobs.ingest.edge.submit import (
     PREFIX,
     READ,
-    Apart,
+    Aside,
     Environ,
     Receive,
     Step,
     Store,
-    answered,
     internal_error,
     print_defect,
+    run_steps,
     single_slashes,
 )
 from fedping.server_jobs.ingest.journal.commits import Commits
@@ -86,7 +86,7 @@ class Front:
                 if environ["REQUEST_METHOD"] != "OPTIONS":  # which browsers ask before, and which takes no time
                     watch.page = SUBMITTED.get(environ["PATH_INFO"].count("/"), ELSEWHERE)
                 steps = self.application.submit.steps(environ)
-                answer = (await answered(steps, partial(self._done, protocol, watch))).response()
+                answer = (await run_steps(steps, partial(self._done, protocol, watch))).response()
             else:
                 environ[WATCH] = watch
                 answer = await self._page(environ, protocol, watch)
@@ -121,7 +121,7 @@ class Front:
                 return await self._commits[document.name].append(lines, rows)
             case Receive(length, grown, keep):
                 return await self._received(protocol, watch, length, grown, keep)
-            case Apart(work, is_batch):
+            case Aside(work, is_batch):
                 return await (self._batches if is_batch else self._pings).run(work)
 
     async def _received(

@@ -19,12 +19,12 @@ from fedping.model_store import ModelStore, open_store
 from fedping.model_store.store import lost
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import is_landing, newest_noted
+from fedping.protocol.landing import is_landing, read_published
 from fedping.protocol.location import Place
 from fedping.server_jobs.health.checks import failures_in_words
 from fedping.server_jobs.ingest.admission.rules import StudyRules
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
-from fedping.server_jobs.ingest.edge.services import Watched
+from fedping.server_jobs.ingest.edge.services import ServiceState
 from fedping.server_jobs.ingest.journal.backlog import backlog, balance_trouble
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, document_in, segments
 from fedping.server_jobs.ingest.processes.process_lock import is_held
@@ -56,12 +56,12 @@ _HANGS = (
 )
 
 
-def health(watched: Watched) -> dict[str, str | None]:
+def health(watched: ServiceState) -> dict[str, str | None]:
     """Return what is wrong with each of the parts that ingest cannot do without; None where nothing is."""
     return {name: _answer(check, watched) for name, check in CHECKS.items()}
 
 
-def _answer(check: Callable[[Watched], str | None], watched: Watched) -> str | None:
+def _answer(check: Callable[[ServiceState], str | None], watched: ServiceState) -> str | None:
     """Return what a check says; what keeps it from looking is as bad as anything that it may find."""
     try:
         return check(watched)
@@ -69,11 +69,11 @@ def _answer(check: Callable[[Watched], str | None], watched: Watched) -> str | N
         return str(error)
 
 
-def _journal_trouble(watched: Watched) -> str | None:
+def _journal_trouble(watched: ServiceState) -> str | None:
     return _folder_trouble(watched.settings.journal, "journal")
 
 
-def _landing_trouble(watched: Watched) -> str | None:
+def _landing_trouble(watched: ServiceState) -> str | None:
     """Say what keeps pings from landing; that nothing can be written to a bucket, failing compaction tells."""
     landing = watched.settings.landing
     if isinstance(landing, Path):
@@ -81,7 +81,7 @@ def _landing_trouble(watched: Watched) -> str | None:
     return None if is_landing(landing) else f"there is nothing at {landing} any more; start ingest again"
 
 
-def _store_trouble(watched: Watched) -> str | None:
+def _store_trouble(watched: ServiceState) -> str | None:
     """Say what keeps a line's newest version from clients, which fetch latest.json, or from the next round."""
     open_store(watched.settings.store)
     for study in watched.store.studies():
@@ -90,11 +90,11 @@ def _store_trouble(watched: Watched) -> str | None:
     return watched.catalogue.trouble or _behind(watched)
 
 
-def _behind(watched: Watched) -> str | None:
+def _behind(watched: ServiceState) -> str | None:
     """Say why the newest version of some line cannot be served, or none published after it."""
     store, landing = watched.store, watched.settings.landing
     for name, line in _lines(watched):
-        noted = newest_noted(landing, store.where, name, line)
+        noted = read_published(landing, store.where, name, line)
         if trouble := store.trouble(name, line):
             return trouble
         if noted > (newest := store.newest(name, line)):
@@ -102,7 +102,7 @@ def _behind(watched: Watched) -> str | None:
     return None
 
 
-def store_notes(watched: Watched) -> list[str]:
+def store_notes(watched: ServiceState) -> list[str]:
     """Return a sentence for each file in the store that is left out; nothing is served less for it."""
     try:
         return [note for name, line in _lines(watched) for note in watched.store.notes(name, line)]
@@ -110,19 +110,19 @@ def store_notes(watched: Watched) -> list[str]:
         return []  # the store cannot be looked at, which is what the heartbeat fails for
 
 
-def _lines(watched: Watched) -> list[tuple[str, str]]:
+def _lines(watched: ServiceState) -> list[tuple[str, str]]:
     known = watched.catalogue
     return [(study, line) for study in known.names() for line in known.rules(study).heads]
 
 
-def _requests_trouble(watched: Watched) -> str | None:
+def _requests_trouble(watched: ServiceState) -> str | None:
     """Say that requests fail by a fault of ours, such as a full disk or no file descriptors."""
     settings, known = watched.settings, watched.catalogue
     private = any(known.rules(name).study.is_private for name in known.names())
     return failing_requests(requests_of(settings.counters, time.time()), settings.journal, private)
 
 
-def _rounds_trouble(watched: Watched) -> str | None:
+def _rounds_trouble(watched: ServiceState) -> str | None:
     """Say that the rounds of a running study's line fail, once that is a problem of its health."""
     store, landing = watched.store, watched.settings.landing
     for study, line in _lines(watched):
@@ -136,21 +136,21 @@ def _rounds_trouble(watched: Watched) -> str | None:
     return None
 
 
-def _balance_trouble(watched: Watched) -> str | None:
+def _balance_trouble(watched: ServiceState) -> str | None:
     return balance_trouble(watched.settings)
 
 
-def _compactor_trouble(watched: Watched) -> str | None:
+def _compactor_trouble(watched: ServiceState) -> str | None:
     if is_held(watched.settings.journal / COMPACTOR_LOCK):
         return None
     return "the compactor is not running; pings are kept in the journal meanwhile"
 
 
-def _compaction_trouble(watched: Watched) -> str | None:
+def _compaction_trouble(watched: ServiceState) -> str | None:
     return failing_in_words(watched.settings.compaction_failing)
 
 
-def _backlog_trouble(watched: Watched) -> str | None:
+def _backlog_trouble(watched: ServiceState) -> str | None:
     """Say when a segment has waited for too long, whatever the reason; what an earlier ingest left gets its time too.
 
     A closed segment waits since its last ping; an open one is too old when its worker does not roll it any more.
@@ -176,7 +176,7 @@ def _backlog_trouble(watched: Watched) -> str | None:
     )
 
 
-CHECKS: dict[str, Callable[[Watched], str | None]] = {
+CHECKS: dict[str, Callable[[ServiceState], str | None]] = {
     "journal": _journal_trouble,
     "landing": _landing_trouble,
     "store": _store_trouble,
@@ -238,7 +238,7 @@ class Pulse:
             in public, and a million requests must not cost more than a share of the time.
     """
 
-    def __init__(self, watched: Watched, rest: float = 0.0) -> None:
+    def __init__(self, watched: ServiceState, rest: float = 0.0) -> None:
         self._watched = watched
         self._rest = rest
         self._lock = threading.Lock()

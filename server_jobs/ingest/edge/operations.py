@@ -22,14 +22,14 @@ from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.health.private import PrivateFacts
 from fedping.server_jobs.health.round_metrics import LineRounds, build_family, round_families
-from fedping.server_jobs.health.snapshot import Judgement, StudyWatch, ingest_of
+from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.compaction.uploads import Uploaded, uploaded
 from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
 from fedping.server_jobs.ingest.edge import dockerflow
 from fedping.server_jobs.ingest.edge.application import tell_errors
 from fedping.server_jobs.ingest.edge.health import Pulse, store_notes
-from fedping.server_jobs.ingest.edge.services import Watched
+from fedping.server_jobs.ingest.edge.services import ServiceState
 from fedping.server_jobs.ingest.journal.backlog import (
     Backlog,
     backlog,
@@ -40,7 +40,7 @@ from fedping.server_jobs.ingest.journal.backlog import (
 )
 from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.listener import asked_by_another_site, is_addressed, stay_here
+from fedping.server_jobs.listener import is_addressed, is_cross_site, stay_here
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -260,7 +260,7 @@ MOST_FLUSHES = 8
 class Operations(Flask):
     """The application behind the operator's listener."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: ServiceState) -> None:
         super().__init__("fedping.operations", static_folder=None)
         self._names = (watched.settings.operations_host, socket.gethostname())
         pulse = Pulse(watched)
@@ -274,16 +274,16 @@ class Operations(Flask):
         """Refuse a page of another site, and one that calls us by a name of its own (DNS rebinding)."""
         if not is_addressed(request.host, self._names):
             return _refusal("ask by an address, by localhost, or by the name given with --operations-host")
-        if asked_by_another_site(request):
+        if is_cross_site(request):
             return _refusal("a page of another site may not ask for this; ask with a program on this machine")
         return None
 
 
-def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
+def blueprint(watched: ServiceState, pulse: Pulse) -> Blueprint:
     """Return the views."""
     views = Blueprint("operations", __name__)
     settings = watched.settings
-    watch = StudyWatch(settings)
+    watch = StudyMonitor(settings)
     flushing = threading.BoundedSemaphore(MOST_FLUSHES)
 
     def is_away(checks: Mapping[str, str | None]) -> bool:
@@ -344,15 +344,15 @@ def blueprint(watched: Watched, pulse: Pulse) -> Blueprint:
     return views
 
 
-def _judged(watch: StudyWatch, settings: IngestSettings) -> dict[str, Judgement]:
+def _judged(watch: StudyMonitor, settings: IngestSettings) -> dict[str, Judgement]:
     """Return how the studies are; none of a store that cannot be read, of which the check ``store`` tells."""
     try:
-        return watch.all(ingest_of(settings))
+        return watch.all(ingest_snapshot(settings))
     except (FedpingError, OSError):
         return {}
 
 
-def _private(watch: StudyWatch, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
+def _private(watch: StudyMonitor, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
     """Return the private studies; if the store cannot be read, those that were known, and of the counted the unknown.
 
     Numbers that were told exactly must not be rounded down meanwhile: Prometheus takes a counter that falls for one
@@ -366,7 +366,7 @@ def _private(watch: StudyWatch, catalogue: Catalogue, counted: frozenset[str], a
     return frozenset(private | catalogue.unusable.keys() | (counted - {*known}))
 
 
-def _rounds(watch: StudyWatch) -> list[LineRounds]:
+def _rounds(watch: StudyMonitor) -> list[LineRounds]:
     """Return how rounds went; nothing of a store that cannot be read."""
     try:
         return watch.rounds()
@@ -374,7 +374,7 @@ def _rounds(watch: StudyWatch) -> list[LineRounds]:
         return []
 
 
-def status_of(watched: Watched, is_private: bool) -> dict[str, object]:
+def status_of(watched: ServiceState, is_private: bool) -> dict[str, object]:
     """Return what was taken and landed since ingest started, and what the journal holds at this moment.
 
     With ``is_private``, as a study is, numbers of pings are rounded down as in the metrics.

@@ -18,7 +18,7 @@ from fedping.server_jobs.ingest.settings import IngestSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class ServiceState:
     """What tells how ingest fares; ``began`` is when this process started to look (seconds since 1970)."""
 
     settings: IngestSettings
@@ -28,7 +28,7 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Services(Watched):
+class Services(ServiceState):
     """The parts that a request may need."""
 
     journals: Journals

@@ -78,18 +78,18 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Aside:
     """Have this done where it may take its time and wait, and what it returns sent back."""
 
     work: Callable[[], object]
     is_batch: bool = False
 
 
-Step: TypeAlias = Receive | Store | Apart
+Step: TypeAlias = Receive | Store | Aside
 Steps: TypeAlias = Generator[Step, Any, Answer]
 
 
-async def answered(steps: Steps, done: Callable[[Step], Awaitable[Any]]) -> Answer:
+async def run_steps(steps: Steps, done: Callable[[Step], Awaitable[Any]]) -> Answer:
     """Go the steps of a request to its answer; ``done`` does what each stops for, waiting as its server waits."""
     try:
         step = next(steps)
@@ -126,9 +126,9 @@ class Submit:
             prefixes = self._services.prefixes
             if prefixes is not None:
                 prefixes.take(environ)
-            asked = asked_in(environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
+            asked = parse_request(environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
             if not self._services.catalogue.knows(asked.study):
-                yield Apart(partial(self._services.catalogue.look_for, asked.study))
+                yield Aside(partial(self._services.catalogue.look_for, asked.study))
             request = self._request(asked, None if prefixes is None else partial(prefixes.take_more, environ))
             with contextlib.ExitStack() as held:
                 length, unpack = announced(environ, request.limit)
@@ -141,7 +141,7 @@ class Submit:
                     record = _record_at_once(request, request.document_id, body)
                 if record is None:
                     is_batch = request.document_id is None
-                    answer = yield Apart(partial(self._answer, request, unpack, body), is_batch)
+                    answer = yield Aside(partial(self._answer, request, unpack, body), is_batch)
                     return self._refuse(environ, answer) if isinstance(answer, Rejection) else answer
             yield Store(request.rules.document, encode_records([record]), 1)
             self._services.of_studies.accept(request.rules.study.name, 1)
@@ -214,7 +214,7 @@ class Submit:
         self._services.rejections.leave_out(len(refused.told) - len(refused.kept))
         return batch_answer(accepted, refused.told)
 
-    def _store_batch(self, rules: StudyRules, body: bytes, parts: list[Slice], refused: Refused) -> Iterator[int]:
+    def _store_batch(self, rules: StudyRules, body: bytes, parts: list[BatchSlice], refused: Refused) -> Iterator[int]:
         """Decode and write a batch in parts; yield how many pings each has, when they are on disk."""
         rows = size = 0
         gathered: list[bytes] = []
@@ -232,7 +232,7 @@ class Submit:
     def _refuse(self, environ: Environ, rejection: Rejection) -> Answer:
         path = environ.get("PATH_INFO", PREFIX)
         try:
-            study = asked_in(path, TELEMETRY_QUERY).study
+            study = parse_request(path, TELEMETRY_QUERY).study
         except Rejection:
             study = path[len(PREFIX) :].partition("/")[0]
         self._services.refuse(study, rejection)
@@ -256,7 +256,7 @@ class Asked(NamedTuple):
         return self.version is None
 
 
-def asked_in(path: str, query: str) -> Asked:
+def parse_request(path: str, query: str) -> Asked:
     """Return what a path below ``/submit/`` asks for; raises :class:`Rejection` if it has another form."""
     parts = path.split("/")
     if len(parts) == 6:
@@ -398,7 +398,7 @@ class Refused:
         return len(self.told) > MOST_REFUSED
 
 
-class Slice(NamedTuple):
+class BatchSlice(NamedTuple):
     """Where some lines of a batch begin and end, and how many newlines there are in them."""
 
     start: int
@@ -407,7 +407,7 @@ class Slice(NamedTuple):
 
 
 def encoded_batch(
-    rules: StudyRules, body: bytes, parts: list[Slice], now_ms: int, refused: Refused, limit: BodyLimit
+    rules: StudyRules, body: bytes, parts: list[BatchSlice], now_ms: int, refused: Refused, limit: BodyLimit
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the pings of a batch as the journal keeps them, a slice at a time, and how many they are.
 
@@ -433,19 +433,19 @@ def encoded_batch(
             return
 
 
-def slices(body: bytes) -> list[Slice]:
+def slices(body: bytes) -> list[BatchSlice]:
     """Return the slices of a batch: whole lines, about :data:`SLICE` bytes of them or one line."""
-    found: list[Slice] = []
+    found: list[BatchSlice] = []
     start = 0
     while start < len(body) - SLICE:
         newline = body.rfind(b"\n", start, start + SLICE)
         if newline < 0:
             newline = body.find(b"\n", start + SLICE)
         end = newline + 1 if newline >= 0 else len(body)
-        found.append(Slice(start, end, body.count(b"\n", start, end)))
+        found.append(BatchSlice(start, end, body.count(b"\n", start, end)))
         start = end
     if start < len(body):
-        found.append(Slice(start, len(body), body.count(b"\n", start)))
+        found.append(BatchSlice(start, len(body), body.count(b"\n", start)))
     return found
 
 

@@ -12,7 +12,7 @@ from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.object_store import StorageAway
 from fedping.protocol.storage import storage_of
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
-from fedping.server_jobs.ingest.processes.process_lock import Lock, die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import Lock, exit_with_parent
 from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
 from fedping.server_jobs.stop_event import Wakeup
 
@@ -30,7 +30,7 @@ LAST_ATTEMPTS = 3
 
 def run_compactor(settings: IngestSettings, parent: int) -> None:
     """Compact until SIGTERM, then the rest, and exit; exit code 1 if something had to stay in the journal."""
-    die_with_parent(parent)
+    exit_with_parent(parent)
     os.setpgrp()
     wakeup = _asked_by_signals()
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):

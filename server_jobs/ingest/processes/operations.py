@@ -11,8 +11,8 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from fedping.model_store import store_at
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.edge.operations import Operations
-from fedping.server_jobs.ingest.edge.services import Watched
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.ingest.edge.services import ServiceState
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.listener import listen
 
@@ -43,7 +43,7 @@ class OperatorsListener:
 
     def serve(self, parent: int) -> None:
         """Serve until this process is ended; it ends with ``parent`` at the latest."""
-        die_with_parent(parent)
+        exit_with_parent(parent)
         os.setpgrp()
         watched = _watched(self._settings)
         threading.Thread(target=_keep_up, args=(watched.catalogue,), daemon=True).start()
@@ -77,10 +77,10 @@ class _Server(ThreadedWSGIServer):
             self._free.release()
 
 
-def _watched(settings: IngestSettings) -> Watched:
+def _watched(settings: IngestSettings) -> ServiceState:
     """Return what to watch; the store need not be readable, because whoever asks wants to know why it is not."""
     store = store_at(settings.store)
-    return Watched(
+    return ServiceState(
         settings=settings, store=store, catalogue=Catalogue(store, patient=True, ticket_keys=settings.ticket_keys)
     )
 

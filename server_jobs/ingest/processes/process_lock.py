@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 _POLL = 0.25
 
 
-def die_with_parent(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Have this process killed when its parent ends, for whatever reason. Call it first thing in a child.
 
     Nothing is lost: what was answered is on disk, and the next start recovers it.
@@ -32,7 +32,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def bound(command: Sequence[str], nice: int = 0) -> list[str]:
+def child_command(command: Sequence[str], nice: int = 0) -> list[str]:
     """Return a command that runs another one in the same process, which dies with this process.
 
     ``nice`` is added to its niceness, so that the program of that name is not needed.
@@ -50,7 +50,7 @@ def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
-        die_with_parent(parent)
+        exit_with_parent(parent)
     os.nice(nice)
     try:
         os.execvp(command[0], command)

@@ -16,10 +16,10 @@ from types import FrameType, MappingProxyType
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.counters import PROCESSES, Counters
 from fedping.server_jobs.ingest.processes.compacting import run_compactor
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from fedping.server_jobs.ingest.processes.worker import MakeApplication, front, start_worker
 from fedping.server_jobs.ingest.settings import CONNECTION_BYTES, CONNECTIONS, LOGGED, IngestSettings
-from fedping.server_jobs.shutdown import how_it_ended
+from fedping.server_jobs.shutdown import describe_exit
 from fedping.server_jobs.stop_event import Wakeup
 
 KILL_AFTER = 10
@@ -28,7 +28,7 @@ KILL_AFTER = 10
 
 def run_server(settings: IngestSettings, parent: int, make: MakeApplication = front) -> None:
     """Serve until told to stop; after SIGTERM it ends once the requests in progress are answered."""
-    die_with_parent(parent)
+    exit_with_parent(parent)
     os.setpgrp()
     from fedping.server_jobs.forking_server import http_server
 
@@ -78,7 +78,7 @@ class Child:
             return
         quick = time.monotonic() - self._began < QUICK_DEATH
         self._pause = min(LONGEST_PAUSE, self._pause * 2 + 0.1) if quick else 0.0
-        self._died(self._name, how_it_ended(self.process.exitcode))
+        self._died(self._name, describe_exit(self.process.exitcode))
         time.sleep(self._pause)
         self.start()
 

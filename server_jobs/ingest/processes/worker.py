@@ -25,7 +25,7 @@ from fedping.server_jobs.ingest.edge.asgi import Front
 from fedping.server_jobs.ingest.edge.services import Services
 from fedping.server_jobs.ingest.journal.journal import Journals
 from fedping.server_jobs.ingest.latencies import Latencies
-from fedping.server_jobs.ingest.processes.process_lock import die_with_parent, take_slot
+from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent, take_slot
 from fedping.server_jobs.ingest.processes.ticker import Keeper
 from fedping.server_jobs.ingest.settings import MIB, IngestSettings
 
@@ -84,7 +84,7 @@ def _prefixes(settings: IngestSettings) -> PrefixLimits | None:
 
 def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = front) -> Front:
     """Make this process a worker and return its application. Call it before any thread is started."""
-    die_with_parent(parent)
+    exit_with_parent(parent)
     slot = take_slot(settings.journal)
     pin_to_core(slot)
     give_memory_back()
