@@ -829,8 +829,8 @@ def _privacy(facts: CheckInput) -> Iterator[Finding]:
         yield _problem(
             "privacy",
             f"The guarantee of the line is exhausted: all its {format_count(private.rounds, 'round')} have been made, "
-            "and no version follows. Clients still send pings, which no round reads: declare the study ended with 'fedping "
-            f"study end {facts.study}'.",
+            "and no version follows. Clients still send pings, which no round reads: declare the study ended with "
+            f"'fedping study end {facts.study}'.",
         )
     elif private.rounds_left <= max(1, FEW_LEFT * private.rounds) and private.releases:
         left = "1 round is" if private.rounds_left == 1 else f"{private.rounds_left:,} rounds are"
