@@ -203,7 +203,7 @@ def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being
         "Ancestor": "private epsilon delta local_epsilon",
         "ArmSummary": "winsorised clipped",
         "Heard": "clients arms",
-        "StageSeen": "tried stayed",
+        "StageState": "tried stayed",
         "Winsorised": "rank_selected rank_error",
     }
 
