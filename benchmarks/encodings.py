@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedping.protocol.draws import child_keys, root_key
-from fedping.protocol.encodings.columns import payload_lengths
 from fedping.protocol.encodings.dense import dense_payloads
+from fedping.protocol.encodings.payloads import payload_lengths
 from fedping.protocol.link_ends import Sparse
 from fedping.protocol.links import Eden, Float32, Levels, LowRank, Mask, Signs, Steps, Upload
 from fedping.protocol.spec import Block, ModelSpec, Step

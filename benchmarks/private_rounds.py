@@ -34,7 +34,7 @@ from rich.table import Table
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.encodings.dense import dense_payloads
-from fedping.protocol.encodings.vector import vector_payloads
+from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Central, Privacy, frame_of, vectors_of

@@ -50,9 +50,9 @@ from fedping.helper.requests import reply
 from fedping.protocol.privacy import METRICS, Shared, frame_of, vectors_of
 from fedping.protocol.proofs.prio3 import KEY_BYTES, NONCE_BYTES, RAND_BYTES, Side, prepare, shard, sizes, valid
 from fedping.protocol.sharing.exchange import AskedArm, Request
-from fedping.protocol.sharing.offer import Offer, Seal, terms_of
-from fedping.protocol.sharing.shares import layout
-from fedping.protocol.sharing.votes import Votes, bits_of
+from fedping.protocol.sharing.keys import Seal
+from fedping.protocol.sharing.offer import Offer, terms_of
+from fedping.protocol.sharing.shares import Votes, bits_of, layout
 from fedping.protocol.study import Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import SystemNoise

@@ -18,15 +18,14 @@ from fedping.helper.enrol import join, keys_of, pinned_line
 from fedping.helper.folder import HelperFolder
 from fedping.model_store.store import ModelStore
 from fedping.protocol.documents import PRIVATE_UPDATE
-from fedping.protocol.encodings.columns import rows_of
+from fedping.protocol.encodings.payloads import rows_of
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
 from fedping.protocol.pipeline import RProp
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
-from fedping.protocol.sharing.ring import WORDS, Elements, as_bytes
-from fedping.protocol.sharing.sealing import opener
-from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
+from fedping.protocol.sharing.keys import opener
+from fedping.protocol.sharing.shares import WORDS, Elements, as_bytes, info_of, layout, mask, words_of
 from fedping.protocol.sharing.terms import numbers_of
 from fedping.protocol.study import Line, Study, public_study
 from fedping.server_jobs.privacy.budget import with_noise

@@ -24,11 +24,22 @@ from fedping.protocol.sharing.exchange import (
     Refused,
     Request,
 )
+from fedping.protocol.sharing.keys import OVERHEAD, Opener, opener
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms
-from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring, as_bytes
-from fedping.protocol.sharing.sealing import OVERHEAD, Opener, opener
-from fedping.protocol.sharing.shares import info_of, layout, masks
-from fedping.protocol.sharing.votes import Votes, context_of, numbers_from, votes_in
+from fedping.protocol.sharing.shares import (
+    PRIME,
+    WORDS,
+    Elements,
+    Ring,
+    Votes,
+    as_bytes,
+    context_of,
+    info_of,
+    layout,
+    masks,
+    numbers_from,
+    votes_in,
+)
 
 if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise

@@ -15,9 +15,8 @@ from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import without_format
 from fedping.protocol.secret_file import write_secret
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
-from fedping.protocol.sharing.sealing import new_private_key, public_key
-from fedping.protocol.sharing.signing import Identity
+from fedping.protocol.sharing.keys import Identity, Seal, new_private_key, public_key
+from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of
 from fedping.protocol.sharing.terms import terms_for
 from fedping.protocol.study import PublicLine, PublicStudy
 

@@ -17,7 +17,7 @@ from fedping.helper.records import Records, make_records, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.folders import make_folder
 from fedping.protocol.secret_file import others_may_use, write_secret
-from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
+from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

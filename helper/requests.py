@@ -31,8 +31,8 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
+from fedping.protocol.sharing.keys import SIGNATURE_BYTES
 from fedping.protocol.sharing.offer import Terms, terms_of
-from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 from fedping.protocol.weights import Name
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise
 

@@ -35,8 +35,8 @@ from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.sharing.exchange import Reason, Refused, digest_of_signed
+from fedping.protocol.sharing.keys import SIGNATURE_BYTES
 from fedping.protocol.sharing.offer import terms_of
-from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 
 if TYPE_CHECKING:
     from granian.rsgi import HTTPProtocol, Scope

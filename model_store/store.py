@@ -60,8 +60,8 @@ from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, format_of, refuse_newer, unknown_member, with_format, without_format
 from fedping.protocol.location import Bucket, Place
 from fedping.protocol.model import Staged, UnfitModel, validate_document
+from fedping.protocol.sharing.keys import sealer
 from fedping.protocol.sharing.offer import Offer, Terms
-from fedping.protocol.sharing.sealing import sealer
 from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.study import Declared, Line, Study
 

@@ -14,7 +14,7 @@ from msgspec.structs import fields
 
 from fedping.protocol.errors import UnfitTable
 from fedping.protocol.extensions import OWN, Own
-from fedping.protocol.sharing.offer import Seal
+from fedping.protocol.sharing.keys import Seal
 from fedping.protocol.spec import Positive
 from fedping.protocol.update import DENSE
 

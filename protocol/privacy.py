@@ -18,8 +18,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import least_noise
-from fedping.protocol.sharing.offer import Seal
-from fedping.protocol.sharing.signing import Identity
+from fedping.protocol.sharing.keys import Identity, Seal
 from fedping.protocol.weights import Finite, Kind, Positive
 
 if TYPE_CHECKING:

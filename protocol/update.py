@@ -66,7 +66,7 @@ class Payloads:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each payload, shape (k,)."""
-        from fedping.protocol.encodings.columns import payload_lengths
+        from fedping.protocol.encodings.payloads import payload_lengths
 
         return payload_lengths(self.column)
 

@@ -335,9 +335,9 @@ def _float32(link: Float32, spec: ModelSpec) -> Ends:
 
 
 def _sign(link: Sign, spec: ModelSpec) -> Ends:
-    from fedping.protocol.encodings import sign
+    from fedping.protocol.encodings import signs
 
-    return sign.ends(link)
+    return signs.sign_ends(link)
 
 
 def _signs(link: Signs, spec: ModelSpec) -> Ends:
@@ -377,15 +377,15 @@ def _eden(link: Eden, spec: ModelSpec) -> Ends:
 
 
 def _private(link: PrivateVector, spec: ModelSpec) -> Ends:
-    from fedping.protocol.encodings import vector
+    from fedping.protocol.encodings import private
 
-    return vector.ends()
+    return private.vector_ends()
 
 
 def _shared(link: SharedVector, spec: ModelSpec) -> Ends:
-    from fedping.protocol.encodings import shared
+    from fedping.protocol.encodings import private
 
-    return shared.ends(link)
+    return private.shared_ends(link)
 
 
 def _mask(link: Mask, spec: ModelSpec, values: UploadLink | None) -> Ends:

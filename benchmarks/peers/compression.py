@@ -41,7 +41,7 @@ from fedping.client_sim.learning import updates_of_fleet
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.protocol.draws import child_keys, root_key
-from fedping.protocol.encodings.columns import payload_lengths
+from fedping.protocol.encodings.payloads import payload_lengths
 from fedping.protocol.upload import receiving, sending
 
 WORKER = Path(__file__).with_name("compression_worker.py")

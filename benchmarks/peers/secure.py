@@ -57,11 +57,9 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.offer import Offer, Seal, signed_offer
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import new_private_key, public_key
-from fedping.protocol.sharing.shares import layout, words_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.keys import Seal, identity_of, new_private_key, public_key, signing_key
+from fedping.protocol.sharing.offer import Offer, signed_offer
+from fedping.protocol.sharing.shares import WORDS, layout, words_of
 from fedping.protocol.sharing.terms import terms_for
 from fedping.protocol.spec import ModelSpec, Step
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_study

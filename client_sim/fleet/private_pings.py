@@ -18,7 +18,7 @@ from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, 
 from fedping.client_sim.privacy.sharing import unbounded
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
-from fedping.protocol.encodings.vector import vector_payloads
+from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import Ping, PrivatePayload
 from fedping.protocol.sharing.offer import Offer

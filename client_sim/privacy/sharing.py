@@ -10,13 +10,12 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.columns import fixed_payloads
+from fedping.protocol.encodings.payloads import fixed_payloads
 from fedping.protocol.privacy import Frame
+from fedping.protocol.sharing.keys import sealer
 from fedping.protocol.sharing.offer import Offer
-from fedping.protocol.sharing.sealing import sealer
-from fedping.protocol.sharing.shares import SEED_BYTES, info_of, layout, leader_shares
+from fedping.protocol.sharing.shares import SEED_BYTES, context_of, info_of, layout, leader_shares, proven, votes_in
 from fedping.protocol.sharing.terms import agreed
-from fedping.protocol.sharing.votes import context_of, proven, votes_in
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
 from fedping.protocol.update import Payloads
 

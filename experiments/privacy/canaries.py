@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE
-from fedping.protocol.encodings.vector import vector_payloads
+from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedping.experiments.demo import DemoIteration, DemoOutcome, DemoSettings, Progress, RunningDemo
     from fedping.experiments.secure_demo import Seen
     from fedping.protocol.location import Place
-    from fedping.protocol.sharing.ring import Elements
+    from fedping.protocol.sharing.shares import Elements
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.columns import fixed_payloads, rows_of
+from fedping.protocol.encodings.payloads import fixed_payloads, rows_of
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.weights import LARGEST
 

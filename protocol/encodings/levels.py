@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, child_keys, uniforms
-from fedping.protocol.encodings.blocks import BLOCK, Layout, padded, padded_size, tiles
-from fedping.protocol.encodings.packing import field_table, looked_up_between
+from fedping.protocol.encodings.blocks import BLOCK, Layout, field_table, looked_up_between, padded, padded_size, tiles
+from fedping.protocol.encodings.payloads import payload_seeds
 from fedping.protocol.encodings.rotation import block_keys, exact_hadamard, random_signs, rotated
-from fedping.protocol.encodings.seeds import payload_seeds
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
 from fedping.protocol.links import Levels
 from fedping.protocol.weights import LARGEST

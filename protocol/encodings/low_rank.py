@@ -21,8 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
-from fedping.protocol.encodings.columns import fixed_payloads, payload_column, rows_of
-from fedping.protocol.encodings.seeds import SEED_BYTES, payload_seeds, seed_bytes, seeds_of
+from fedping.protocol.encodings.payloads import (
+    SEED_BYTES,
+    fixed_payloads,
+    payload_column,
+    payload_seeds,
+    rows_of,
+    seed_bytes,
+    seeds_of,
+)
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
 from fedping.protocol.links import LowRank

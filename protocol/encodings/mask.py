@@ -23,8 +23,16 @@ from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys, uniforms
 from fedping.protocol.encodings import dense
-from fedping.protocol.encodings.columns import joined_payloads, payload_column, payload_lengths, split_payloads
-from fedping.protocol.encodings.seeds import SEED_BYTES, payload_seeds, seed_bytes, seeds_of
+from fedping.protocol.encodings.payloads import (
+    SEED_BYTES,
+    joined_payloads,
+    payload_column,
+    payload_lengths,
+    payload_seeds,
+    seed_bytes,
+    seeds_of,
+    split_payloads,
+)
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Sparse, Structured
 from fedping.protocol.links import Mask
 from fedping.protocol.weights import LARGEST

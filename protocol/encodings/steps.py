@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, child_keys, uniforms
-from fedping.protocol.encodings.columns import joined_payloads, payload_column, payload_lengths, rows_of, split_payloads
+from fedping.protocol.encodings.payloads import (
+    joined_payloads,
+    payload_column,
+    payload_lengths,
+    rows_of,
+    split_payloads,
+)
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
 from fedping.protocol.links import Steps
 from fedping.protocol.weights import LARGEST

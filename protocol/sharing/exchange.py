@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.sharing.signing import SIGNATURE_BYTES, Identity, is_signed, signature
+from fedping.protocol.sharing.keys import SIGNATURE_BYTES, Identity, is_signed, signature
 from fedping.protocol.weights import Name
 
 if TYPE_CHECKING:

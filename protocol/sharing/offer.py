@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, json
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.sharing.signing import Identity, is_signed, signature
+from fedping.protocol.sharing.keys import Identity, Seal, is_signed, signature
 from fedping.protocol.weights import Name
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 SIGNED_AS = "fedping offer v1"
 
 OFFER_ID_BYTES = 8
-
-Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
-"""How shares are sealed: by X25519, or by it together with ML-KEM-768, which quantum computers do not break either."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):

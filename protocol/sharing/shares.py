@@ -1,26 +1,103 @@
-"""The shares of a client: how a vector is split, and what of it travels how.
+"""Shares: how a client splits its vector between two servers, and how the servers' sums of shares are added up.
 
-The payload of a ping is ``offer id (8) ‖ the leader's share ‖ the helper's, sealed``. Without proofs the helper's share
-is a seed of 32 bytes, from which SHAKE128 makes a mask of d words of 64 bits; the leader's is the vector minus the mask
-in :data:`fedping.protocol.sharing.ring.WORDS`, 8 d bytes, little-endian. Each alone is uniformly random. With proofs
-both are as `fedping.protocol.sharing.votes` says.
+The payload of a ping is ``offer id (8) ‖ leader's share ‖ helper's share, sealed``. Without proofs the helper's share
+is a seed of 32 bytes, which SHAKE128 expands to a mask of d words of 64 bits; the leader's share is the vector minus
+the mask in :data:`WORDS`, 8 d bytes, little-endian. Each share alone is uniformly random.
+
+With proofs (`fedping.protocol.proofs`) a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
+for an upward and one for a downward vote; a few bits of fixed weights for the loss; one bit for whether the first
+suggestion was on top. Any bits that a client proves to have sent stand for a vector within the bound of the line
+(`fedping.protocol.privacy.Frame`). Turning bits into numbers is linear, so each server does it with its own sum. The
+leader's share is then ``share of bits and proofs ‖ public share``, the helper's is two seeds; the nonce is the document
+id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from hashlib import shake_128
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Seal
-from fedping.protocol.sharing.ring import WORDS, Elements, from_bytes
-from fedping.protocol.sharing.sealing import OVERHEAD
+from fedping.protocol.privacy import METRICS, SIGN
+from fedping.protocol.sharing.keys import OVERHEAD, Seal
+from fedping.protocol.sharing.offer import OFFER_ID_BYTES
+
+if TYPE_CHECKING:
+    from fedping.protocol.proofs.sum_vec import SumVec
+    from fedping.protocol.sharing.offer import Terms
+
+Elements: TypeAlias = NDArray[np.uint64]
+"""Numbers of a ring, each below its modulus."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Whole numbers modulo ``modulus``, which is at most 2^64. Sums are exact, so their order does not matter."""
+
+    modulus: int
+
+    def of(self, whole: NDArray[np.int64]) -> Elements:
+        """Return whole numbers as elements: negative ones count down from the modulus."""
+        found = whole.astype(np.uint64)  # wraps
+        if self.modulus != 2**64:
+            found = np.where(whole < 0, found - np.uint64(2**64 - self.modulus), found)
+        return found
+
+    def centred(self, elements: Elements) -> NDArray[np.int64]:
+        """Return the whole numbers nearest to zero that elements stand for; none may be 2^63 or more away from it."""
+        if self.modulus == 2**64:
+            return elements.astype(np.int64)
+        above = elements > np.uint64(self.modulus // 2)
+        return np.where(above, elements + np.uint64(2**64 - self.modulus), elements).astype(np.int64)
+
+    def total(self, rows: Elements) -> Elements:
+        """Return the sum of k rows of d elements, shape (d,); k is below 2^32."""
+        if self.modulus == 2**64:
+            words: Elements = rows.sum(axis=0, dtype=np.uint64)
+            return words
+        low = (rows & np.uint64(0xFFFFFFFF)).sum(axis=0, dtype=np.uint64).tolist()
+        high = (rows >> np.uint64(32)).sum(axis=0, dtype=np.uint64).tolist()
+        return np.array([((h << 32) + each) % self.modulus for h, each in zip(high, low, strict=True)], np.uint64)
+
+    def plus(self, a: Elements, b: Elements) -> Elements:
+        """Return a + b, of one shape."""
+        found: Elements = a + b
+        if self.modulus != 2**64:
+            over = (found < a) | (found >= np.uint64(self.modulus))
+            found = np.where(over, found - np.uint64(self.modulus), found)
+        return found
+
+    def minus(self, a: Elements, b: Elements) -> Elements:
+        """Return a - b, of one shape."""
+        found: Elements = a - b
+        return found if self.modulus == 2**64 else np.where(a < b, found + np.uint64(self.modulus), found)
+
+
+def as_bytes(elements: Elements) -> bytes:
+    """Return elements as they travel: 8 bytes each, little-endian."""
+    return elements.astype("<u8").tobytes()
+
+
+def from_bytes(data: bytes) -> Elements:
+    """Return the elements that have travelled so, shape (len(data) / 8,)."""
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+
+
+WORDS = Ring(2**64)
+"""What 64 bits hold: that of shares without proofs."""
+
+PRIME = Ring(2**64 - 2**32 + 1)
+"""The field of shares that come with proofs, Field64 of the VDAF draft."""
 
 SEED_BYTES = 32
 _MASK = b"fedping mask v1"
+_RAND = b"fedping proof rand v1"
 
 
 class Layout(NamedTuple):
@@ -50,7 +127,6 @@ def layout(d: int, seal: Seal, metric: int = 0) -> Layout:
     if not metric:
         return Layout(8 * d, SEED_BYTES + OVERHEAD[seal])
     from fedping.protocol.proofs.prio3 import sizes
-    from fedping.protocol.sharing.votes import Votes
 
     size = sizes(Votes(d, metric).circuit)
     return Layout(size.leader + size.public, size.helper + OVERHEAD[seal])
@@ -91,3 +167,122 @@ def leader_shares(vectors: NDArray[np.int64], seeds: list[bytes]) -> NDArray[np.
 def words_of(shares: NDArray[np.uint8]) -> Elements:
     """Return the leader's shares, shape (k, 8 d), as numbers, shape (k, d)."""
     return np.ascontiguousarray(shares).view("<u8").astype(np.uint64, copy=False)
+
+
+class Votes(NamedTuple):
+    """How vectors of a line are bits.
+
+    Attributes:
+        numbers: d, how many numbers a vector has.
+        metric: the largest number of a metric.
+    """
+
+    numbers: int
+    metric: int
+
+    @property
+    def weights(self) -> int:
+        """How many of the numbers are weights: m."""
+        return self.numbers - len(METRICS)
+
+    @property
+    def bits(self) -> int:
+        """How many bits a vector is: L."""
+        return 2 * self.weights + len(loss_weights(self.metric)) + 1
+
+    @property
+    def circuit(self) -> SumVec:
+        """What a client proves: that they are bits."""
+        return _circuit(self.bits)
+
+
+def votes_in(terms: Terms) -> Votes | None:
+    """Return how vectors are bits by the terms of an offer; None if clients prove nothing."""
+    return Votes(terms.numbers, terms.metric) if terms.proofs else None
+
+
+@cache
+def _circuit(bits: int) -> SumVec:
+    from fedping.protocol.proofs.sum_vec import SumVec
+
+    return SumVec.shortest(bits)
+
+
+@cache
+def loss_weights(metric: int) -> tuple[int, ...]:
+    """Return the weights of the bits that a loss from 0 to ``metric`` is told by: any sum up to that can be had."""
+    found, left = [], metric
+    while left:
+        found.append((left + 1) // 2)
+        left -= found[-1]
+    return tuple(found)
+
+
+def bits_of(votes: Votes, vectors: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return bounded vectors of signs, shape (k, m + 3), as bits, shape (k, L): ups, downs, those of the loss, top."""
+    m = votes.weights
+    left, loss = vectors[:, m + 1].copy(), []
+    for weight in loss_weights(votes.metric):
+        loss.append(left >= weight)
+        left -= np.where(loss[-1], weight, 0)
+    told = np.stack([*loss, vectors[:, m + 2] > 0], axis=1)
+    return np.concatenate([vectors[:, :m] > 0, vectors[:, :m] < 0, told], axis=1).astype(np.uint8)
+
+
+def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
+    """Return a share of a sum of vectors, shape (m + 3,), from one of a sum of bits, shape (L,), in the field.
+
+    Args:
+        votes: how they are bits.
+        shares: what one server has added up.
+        clients: of how many clients, for the server that counts them; 0 for the other.
+    """
+    m, p = votes.weights, PRIME.modulus
+    elements = [int(each) for each in shares.tolist()]
+    ups, downs, told = elements[:m], elements[m : 2 * m], elements[2 * m :]
+    signs = [SIGN * (up - down) % p for up, down in zip(ups, downs, strict=True)]
+    loss = sum(weight * bit for weight, bit in zip(loss_weights(votes.metric), told[:-1], strict=True)) % p
+    return np.array([*signs, votes.metric * clients % p, loss, votes.metric * told[-1] % p], np.uint64)
+
+
+def context_of(study: str, line: str, version: int, arm: str, votes: Votes) -> bytes:
+    """Return what proofs are for: they are valid for nothing else, and for no document id but their own."""
+    return f"fedping proof v1|{study}|{line}|{version}|{arm}|{votes.numbers}|{votes.metric}".encode()
+
+
+def proven(
+    votes: Votes,
+    vectors: NDArray[np.int64],
+    documents: NDArray[np.uint8],
+    seeds: Sequence[bytes],
+    contexts: Sequence[bytes],
+) -> tuple[NDArray[np.uint8], list[bytes]]:
+    """Return what k clients send to the leader, shape (k, bytes), and to the helper.
+
+    Args:
+        votes: how vectors are bits.
+        vectors: theirs, bounded, shape (k, d).
+        documents: the ids of their pings, shape (k, 16).
+        seeds: of each 32 secret bytes, from which all of its randomness follows, by SHAKE128.
+        contexts: what each is for (:func:`context_of`).
+    """
+    from fedping.protocol.proofs.prio3 import RAND_BYTES, shard
+
+    drawn = b"".join(shake_128(_RAND + seed).digest(RAND_BYTES) for seed in seeds)
+    rand = np.frombuffer(drawn, np.uint8).reshape(len(seeds), RAND_BYTES)
+    made = shard(votes.circuit, bits_of(votes, vectors), documents, rand, list(contexts))
+    return np.concatenate([made.leader, made.public], axis=1), [row.tobytes() for row in made.helper]
+
+
+def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return of what the leader got, shape (k, bytes), its own share and the public one."""
+    from fedping.protocol.proofs.prio3 import sizes
+
+    own = sizes(votes.circuit).leader
+    return rows[:, :own], rows[:, own:]
+
+
+def bit_shares(votes: Votes, rows: NDArray[np.uint8]) -> Elements:
+    """Return the leader's shares of the bits, shape (k, L), from what it got; numbers beyond the field become 0."""
+    words = words_of(rows[:, : 8 * votes.bits])
+    return np.where(words < np.uint64(PRIME.modulus), words, np.uint64(0))

@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import METRICS, Privacy, frame_of
+from fedping.protocol.sharing.keys import Identity
 from fedping.protocol.sharing.offer import Offer, Promise, Terms, terms_of
-from fedping.protocol.sharing.signing import Identity
 from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
 
 _LAST_DIGITS = 1 - 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING
 
-from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
+from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.columns import payload_lengths
+from fedping.protocol.encodings.payloads import payload_lengths
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import SHARDS, shard_of

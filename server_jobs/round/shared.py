@@ -32,10 +32,9 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.ring import as_bytes, from_bytes
-from fedping.protocol.sharing.signing import SIGNATURE_BYTES
+from fedping.protocol.sharing.keys import SIGNATURE_BYTES
+from fedping.protocol.sharing.shares import as_bytes, context_of, from_bytes
 from fedping.protocol.sharing.terms import arms_of
-from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.leader import leader_identity, leader_key, verify_key
 from fedping.server_jobs.round.aggregate import combined

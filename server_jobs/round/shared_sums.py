@@ -12,15 +12,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.shared import layout_of
+from fedping.protocol.encodings.private import layout_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, MOST_CLIENTS, AskedArm
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES
-from fedping.protocol.sharing.ring import PRIME, WORDS, Elements, Ring
-from fedping.protocol.sharing.shares import Layout, words_of
-from fedping.protocol.sharing.votes import Votes, bit_shares, numbers_from, split_public
+from fedping.protocol.sharing.shares import (
+    PRIME,
+    WORDS,
+    Elements,
+    Layout,
+    Ring,
+    Votes,
+    bit_shares,
+    numbers_from,
+    split_public,
+    words_of,
+)
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Accumulator
@@ -177,7 +186,7 @@ class Proofs(NamedTuple):
     Attributes:
         verify_key: 32 bytes that no client knows, the same for all requests on a version: what two keys show of one
             proof would give it away.
-        contexts: by arm what its clients have proven for (`fedping.protocol.sharing.votes.context_of`).
+        contexts: by arm what its clients have proven for (`fedping.protocol.sharing.shares.context_of`).
     """
 
     verify_key: bytes

@@ -15,12 +15,10 @@ from fedping.helper.aggregate import Key, arms_answered
 from fedping.model_store import open_store
 from fedping.protocol.privacy import METRICS, Central, Privacy, Shared
 from fedping.protocol.sharing.exchange import AnsweredArm, Request
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer
-from fedping.protocol.sharing.sealing import new_private_key, public_key
-from fedping.protocol.sharing.shares import layout
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.keys import Seal, identity_of, new_private_key, public_key, signing_key
+from fedping.protocol.sharing.offer import Offer, Terms, signed_offer
+from fedping.protocol.sharing.shares import context_of, layout
 from fedping.protocol.sharing.terms import terms_for
-from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Arm, Line, Study, public_json, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.noise import SystemNoise

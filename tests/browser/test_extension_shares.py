@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from fedping.protocol.privacy import METRICS
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import opener
-from fedping.protocol.sharing.shares import info_of, layout, masks, words_of
+from fedping.protocol.sharing.keys import opener
+from fedping.protocol.sharing.shares import WORDS, info_of, layout, masks, words_of
 from tests.browser.garden import take_part
 from tests.browser.harness.waiting import wait_for
 from tests.browser.test_browser_shares import running, shared, study_of_shares

@@ -12,8 +12,7 @@ from fedping.client_sim.privacy import Sharer, system_seeds
 from fedping.client_sim.privacy.sharing import FARTHEST, unbounded
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import LARGEST, ClippedFlat, Privacy, frame_of
-from fedping.protocol.sharing.offer import Seal
-from fedping.protocol.sharing.sealing import opener
+from fedping.protocol.sharing.keys import Seal, opener
 from fedping.protocol.sharing.shares import info_of, layout
 from fedping.protocol.study import Study
 from tests.support.private import CENTRAL, private_study

@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.protocol.privacy import LARGEST, Central, ClippedFlat, Privacy, Shared
-from fedping.protocol.sharing.offer import Offer, Promise, Seal, Terms, signed_offer
-from fedping.protocol.sharing.shares import info_of, layout, leader_shares, mask
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.keys import Seal, identity_of, signing_key
+from fedping.protocol.sharing.offer import Offer, Promise, Terms, signed_offer
+from fedping.protocol.sharing.shares import Votes, context_of, info_of, layout, leader_shares, mask, proven
 from fedping.protocol.sharing.terms import terms_for
-from fedping.protocol.sharing.votes import Votes, context_of, proven
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_json, public_study
 
@@ -61,7 +60,7 @@ def shares(draw: Draw) -> dict[str, Any]:
 
 def seal_once(draw: Draw) -> None:
     """Seal the share that is kept anew, where what it belongs to has changed; ``draw`` is that of :func:`shares`."""
-    from fedping.protocol.sharing.sealing import opener, public_key, sealer
+    from fedping.protocol.sharing.keys import opener, public_key, sealer
 
     seal: Seal = "mlkem768-x25519"
     [case] = (each for each in shares(draw)["payloads"] if each["ephemeral"] is None)
@@ -126,7 +125,7 @@ def _studies() -> Iterator[PublicStudy]:
 
 
 def _terms(study: PublicStudy) -> Terms:
-    from fedping.protocol.sharing.sealing import public_key
+    from fedping.protocol.sharing.keys import public_key
 
     line = study.lines[0]
     assert line.privacy is not None
@@ -199,14 +198,14 @@ def _promised(terms: Terms, **otherwise: Any) -> Promise:
 
 def _as_signed(text: str) -> Offer:
     """Return the offer of a text of any kind, signed by the helper."""
+    from fedping.protocol.sharing.keys import signature
     from fedping.protocol.sharing.offer import SIGNED_AS
-    from fedping.protocol.sharing.signing import signature
 
     return Offer(terms=text, signature=signature(HELPER, SIGNED_AS, text.encode()).hex())
 
 
 def _payloads(draw: Draw, studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
-    from fedping.protocol.sharing.sealing import public_key
+    from fedping.protocol.sharing.keys import public_key
 
     for number, study in enumerate(studies):
         terms, offer = _terms(study), offered(study)

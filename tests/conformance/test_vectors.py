@@ -26,12 +26,10 @@ from fedping.protocol.privacy import Shared
 from fedping.protocol.proofs.field import add
 from fedping.protocol.proofs.prio3 import Side, prepare, valid
 from fedping.protocol.proofs.sum_vec import SumVec
+from fedping.protocol.sharing.keys import opener, sealer
 from fedping.protocol.sharing.offer import Offer
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import opener, sealer
-from fedping.protocol.sharing.shares import layout, mask, words_of
+from fedping.protocol.sharing.shares import WORDS, Votes, bits_of, context_of, layout, mask, split_public, words_of
 from fedping.protocol.sharing.terms import agreed
-from fedping.protocol.sharing.votes import Votes, bits_of, context_of, split_public
 from fedping.protocol.study import PublicStudy
 from tests.browser.tools import BROWSER
 from tests.conformance.vectors import ANSWERS, FOLDER, NOW, TOPICS, drawn_pages, read, text

@@ -55,7 +55,7 @@ from fedping.client_sim.upload import sent_updates
 from fedping.protocol.draws import bits, child_keys, uniforms
 from fedping.protocol.encodings.blocks import padded_size
 from fedping.protocol.encodings.mask import places, weights_kept
-from fedping.protocol.encodings.seeds import payload_seeds
+from fedping.protocol.encodings.payloads import payload_seeds
 from fedping.protocol.enrolment import enrol, hash_fraction, staged_for
 from fedping.protocol.links import Dense, Float32, Levels, Mask, Rotation, Sign, Signs, Steps, Upload
 from fedping.protocol.local_optimizers import LocalRProp

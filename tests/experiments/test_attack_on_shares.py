@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.experiments.privacy.attribute_attack import Searched, guessed, searched
 from fedping.protocol.privacy import frame_of, vectors_of
-from fedping.protocol.sharing.shares import leader_shares, masks
-from fedping.protocol.sharing.votes import Votes, context_of, proven, split_public
+from fedping.protocol.sharing.shares import Votes, context_of, leader_shares, masks, proven, split_public
 from fedping.protocol.study import Study
 
 STUDY = Path(__file__).parents[2] / "experiments/private_study.toml"

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.peers.secure import Shares
 from benchmarks.shared_rounds import BOTH, HELPER, LEADER, PLAIN, proofs, rounds, shares
-from fedping.protocol.sharing.offer import Seal
+from fedping.protocol.sharing.keys import Seal
 
 ROOT = Path(__file__).parents[2]
 

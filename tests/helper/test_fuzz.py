@@ -11,9 +11,8 @@ from msgspec import msgpack
 
 from fedping.helper.requests import Reply, reply
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.shares import masks
-from fedping.protocol.sharing.signing import SIGNATURE_BYTES, identity_of, signature
+from fedping.protocol.sharing.keys import SIGNATURE_BYTES, identity_of, signature
+from fedping.protocol.sharing.shares import WORDS, masks
 from tests.support.effort import few_or_all
 from tests.support.helping import HELPER, LEADER, NOW, WHEN, Counted, Helping, answer_in, clients_of, joined, numbers
 

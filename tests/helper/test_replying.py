@@ -23,8 +23,8 @@ from fedping.helper.records import Records, Told
 from fedping.helper.requests import reply
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
+from fedping.protocol.sharing.keys import identity_of, signing_key
 from fedping.protocol.sharing.offer import Offer, terms_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
 from tests.support.helping import (
     CENTRAL,
     HELPER,

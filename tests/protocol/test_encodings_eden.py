@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedping.protocol.draws import bits as random_bits
 from fedping.protocol.encodings import eden
+from fedping.protocol.encodings.blocks import field_table, looked_up, packed
 from fedping.protocol.encodings.eden import ends, nearest_levels
-from fedping.protocol.encodings.packing import field_table, looked_up, packed
 from fedping.protocol.encodings.rotation import block_keys, hadamard, random_signs
 from fedping.protocol.links import Eden
 from tests.support.encodings import (

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedping.protocol.encodings.blocks import padded, padded_size
+from fedping.protocol.encodings.blocks import packed, padded, padded_size
 from fedping.protocol.encodings.levels import ends, levels_fields, levels_numbers, levels_rotated_back
-from fedping.protocol.encodings.packing import packed
 from fedping.protocol.encodings.rotation import rotated_back
 from fedping.protocol.links import Levels, Rotation
 from tests.support.encodings import (

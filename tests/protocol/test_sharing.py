@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.shared import ends
+from fedping.protocol.encodings.private import shared_ends
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
@@ -28,13 +28,31 @@ from fedping.protocol.sharing.exchange import (
     read_signed,
     signed,
 )
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
-from fedping.protocol.sharing.ring import PRIME, WORDS, Ring
-from fedping.protocol.sharing.sealing import OVERHEAD, new_private_key, opener, public_key, sealer
-from fedping.protocol.sharing.shares import layout, leader_shares, masks, words_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.keys import (
+    OVERHEAD,
+    Seal,
+    identity_of,
+    new_private_key,
+    opener,
+    public_key,
+    sealer,
+    signing_key,
+)
+from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of
+from fedping.protocol.sharing.shares import (
+    PRIME,
+    WORDS,
+    Ring,
+    Votes,
+    bits_of,
+    layout,
+    leader_shares,
+    loss_weights,
+    masks,
+    numbers_from,
+    words_of,
+)
 from fedping.protocol.sharing.terms import agreed, terms_for
-from fedping.protocol.sharing.votes import Votes, bits_of, loss_weights, numbers_from
 from fedping.protocol.study import Line, Study
 from fedping.protocol.update import longest_payload
 
@@ -297,7 +315,7 @@ def test_settings_that_shares_forbid_are_refused(change: Callable[[dict[str, Any
 def test_shares_of_any_line_are_as_long_as_ingest_and_rounds_take_them(m: int, metric: int, seal: Seal) -> None:
     size = layout(m + len(METRICS), seal, metric).size
     link = SharedVector(seal=seal, proofs=bool(metric), metric=metric)
-    lengths = ends(link)[1].lengths
+    lengths = shared_ends(link)[1].lengths
     assert lengths is not None
     assert lengths(m) == (size, size)
     assert size <= longest_payload(m)  # or a line of such a size would refuse every ping

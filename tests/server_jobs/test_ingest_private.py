@@ -11,7 +11,7 @@ import pytest
 
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE
-from fedping.protocol.encodings.vector import vector_updates
+from fedping.protocol.encodings.private import vector_updates
 from fedping.protocol.landing import landed_files, partition
 from fedping.server_jobs.round.ping_file import joined, open_ping_file
 from fedping.server_jobs.round.plan import rules_for

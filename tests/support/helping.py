@@ -18,11 +18,9 @@ from fedping.helper.enrol import join
 from fedping.helper.folder import HelperFolder, make_helper
 from fedping.protocol.privacy import Central, Privacy, Shared
 from fedping.protocol.sharing.exchange import Answer, AnsweredArm, AskedArm, Request, read_signed, signed
-from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import new_private_key, public_key, sealer
-from fedping.protocol.sharing.shares import info_of, leader_shares, words_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.keys import Seal, identity_of, new_private_key, public_key, sealer, signing_key
+from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of
+from fedping.protocol.sharing.shares import WORDS, info_of, leader_shares, words_of
 from fedping.protocol.study import PublicStudy, public_study
 from tests.support.private import private_study
 

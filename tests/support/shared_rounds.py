@@ -19,7 +19,8 @@ from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy, Shared, Signs, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, Refused, digest_of_signed, read_signed
 from fedping.protocol.sharing.exchange import Request as Request
-from fedping.protocol.sharing.offer import Offer, Seal
+from fedping.protocol.sharing.keys import Seal
+from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Study, public_study
 from fedping.server_jobs.privacy.leader import leader_identity
 from tests.support.private import private_study

@@ -12,11 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.protocol.privacy import Privacy, Shared
+from fedping.protocol.sharing.keys import identity_of, new_private_key, opener, public_key, signing_key
 from fedping.protocol.sharing.offer import Offer, signed_offer
-from fedping.protocol.sharing.ring import WORDS
-from fedping.protocol.sharing.sealing import new_private_key, opener, public_key
-from fedping.protocol.sharing.shares import info_of, layout, mask, words_of
-from fedping.protocol.sharing.signing import identity_of, signing_key
+from fedping.protocol.sharing.shares import WORDS, info_of, layout, mask, words_of
 from fedping.protocol.sharing.terms import numbers_of, terms_for
 from fedping.protocol.study import PublicStudy, Study, public_study
 

@@ -20,7 +20,7 @@ from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates
 from fedping.experiments.privacy.noise import SeededNoise
-from fedping.protocol.encodings.vector import vector_payloads
+from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.privacy import LocalGaussian, Privacy, local_sigma
 from fedping.protocol.study import Study
 from fedping.protocol.update import Payloads

@@ -1,4 +1,4 @@
-"""Payloads as Arrow columns: k of them, as rows of bytes, and rows of bytes as payloads.
+"""Payloads as Arrow columns, as rows of bytes, and the seeds that travel in them.
 
 Arrow is imported where it is used: it starts a thread, and ingest makes the ends of links before it forks.
 """
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedping.protocol.draws import Keys, bits, child_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,3 +115,28 @@ def joined_payloads(heads: NDArray[np.uint8], payloads: pa.BinaryArray) -> pa.Bi
     joined[behind] = np.frombuffer(payloads.buffers()[2] or b"", np.uint8, count=count, offset=int(starts[0]))
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(joined)]
     return type(payloads).from_buffers(payloads.type, k, buffers)
+
+
+SEED_BYTES = 8
+
+_BITS = np.uint64(53)
+
+
+def payload_seeds(keys: Keys) -> NDArray[np.uint64]:
+    """Return the seed that goes into the payload of each of k random keys, shape (k,).
+
+    Other random numbers of a payload, which nobody else is to know, come from other children of its key.
+    """
+    seeds: NDArray[np.uint64] = bits(child_keys(keys, 0), 1)[:, 0] >> np.uint64(11)
+    return seeds
+
+
+def seed_bytes(seeds: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return seeds as rows of bytes, shape (k, 8)."""
+    return np.ascontiguousarray(seeds, "<u8").view(np.uint8).reshape(-1, SEED_BYTES)
+
+
+def seeds_of(rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the seeds that rows of bytes begin with, and which of them may be one; both of shape (k,)."""
+    seeds = np.ascontiguousarray(rows[:, :SEED_BYTES]).view("<u8")[:, 0]
+    return seeds, seeds >> _BITS == 0

@@ -1,16 +1,31 @@
-"""Sealing a share for the helper: HPKE (RFC 9180) in base mode with HKDF-SHA256 and AES-128-GCM.
+"""Keys of the two servers: Ed25519 signatures (RFC 8032) and the sealing of shares by HPKE (RFC 9180).
 
-The key encapsulation is X25519, or ML-KEM-768 together with it (draft-ietf-hpke-pq), for pings that are kept for longer
-than X25519 may last. What a share belongs to is bound by ``info``: opened for anything else, it is no share.
+A signature covers words that name the kind of document, so that it is not valid for another kind. Shares are sealed in
+HPKE's base mode with HKDF-SHA256 and AES-128-GCM. The key encapsulation is X25519, or X25519 together with ML-KEM-768
+(draft-ietf-hpke-pq) for pings that are kept for longer than X25519 may last. HPKE's ``info`` binds a share to its ping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.sharing.offer import Seal
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+Identity: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""A server's public Ed25519 key, 32 bytes, in hexadecimal."""
+
+Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
+"""How shares are sealed: by X25519, or by X25519 together with ML-KEM-768, which also resists quantum computers."""
+
+SIGNATURE_BYTES = 64
 
 OVERHEAD: dict[Seal, int] = {"x25519": 32 + 16, "mlkem768-x25519": 1088 + 32 + 16}
 """By how many bytes what is sealed is longer: what was encapsulated, and the tag of the cipher."""
@@ -21,6 +36,41 @@ Opener: TypeAlias = Callable[[bytes, bytes], bytes | None]
 """Of (sealed, info) returns what was sealed, or None if it was not sealed so."""
 Sealer: TypeAlias = Callable[[bytes, bytes], bytes]
 """Of (what, info) returns it sealed."""
+
+
+def signing_key(secret: bytes, purpose: str) -> Ed25519PrivateKey:
+    """Return the key that follows from a secret for a purpose: HMAC-SHA256(secret, purpose)."""
+    import hmac
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, purpose.encode(), "sha256"))
+
+
+def identity_of(key: Ed25519PrivateKey) -> Identity:
+    """Return the identity that a key signs for."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def signature(key: Ed25519PrivateKey, what: str, body: bytes) -> bytes:
+    """Return the signature, 64 bytes, of a body that is ``what``, such as "fedping offer v1"."""
+    return key.sign(_said(what, body))
+
+
+def is_signed(identity: Identity, what: str, body: bytes, signed: bytes) -> bool:
+    """Return whether a signature is that of an identity for a body that is ``what``."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(identity)).verify(signed, _said(what, body))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _said(what: str, body: bytes) -> bytes:
+    return what.encode() + b"\n" + sha256(body).digest()
 
 
 def new_private_key(seal: Seal) -> bytes:
