@@ -60,7 +60,7 @@ def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
     assert rooms_imported_by("from fedping import experiments, main") == {"experiments", "fedping"}
 
 
-OF_THE_HELPER = ("privacy", "listening", "forking_server", "ingest.processes.bonds")
+OF_THE_HELPER = ("privacy", "listener", "forking_server", "ingest.processes.process_lock")
 """What the other operator's server has of this room: how noise is drawn and counted, and how a server runs."""
 
 
