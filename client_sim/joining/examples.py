@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.data.example_data import of_one
-from fedping.client_sim.data.files.columns import (
+from fedping.client_sim.data.columns import (
     as_numbers,
     check_none_missing,
     first_no_number,
@@ -22,7 +21,8 @@ from fedping.client_sim.data.files.columns import (
     values_of,
     written,
 )
-from fedping.client_sim.data.files.reading import read_arrow, spellings
+from fedping.client_sim.data.example_data import of_one
+from fedping.client_sim.data.files import read_arrow, spellings
 from fedping.client_sim.data.table import Table, Target
 from fedping.client_sim.joining.columns import AgreedColumns, Feature
 from fedping.client_sim.learning.algorithm import ModelAndMore, bare

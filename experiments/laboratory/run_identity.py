@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fedping.client_sim.learning.models.named import named
+from fedping.client_sim.learning.models.own_loss import named
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.own import CODE
 from fedping.experiments.laboratory.choices import named_in_modules

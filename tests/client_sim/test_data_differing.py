@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.data import ByKey, load, partition
-from fedping.client_sim.data.datasets.made import DEVIATIONS, MEANS
+from fedping.client_sim.data.datasets import DEVIATIONS, MEANS
 from fedping.client_sim.data.partition import Topics
 from fedping.client_sim.data.table import Target, table
 from fedping.protocol.errors import FedpingError

@@ -25,7 +25,7 @@ from fedping.client_sim.data import (
     partition,
     table,
 )
-from fedping.client_sim.data.partition.dividing import rounded_shares
+from fedping.client_sim.data.partition import rounded_shares
 from fedping.protocol.errors import FedpingError
 
 ALPHA = 1e-4

@@ -11,9 +11,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from fedping.client_sim.data import DATASETS, load
-from fedping.client_sim.data.datasets.installed import file_of
-from fedping.client_sim.data.datasets.mlba import table_file
-from fedping.client_sim.data.datasets.movielens import PAST
+from fedping.client_sim.data.installed import file_of, table_file
+from fedping.client_sim.data.movielens import PAST
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 KNOWN = {  # rows, features, examples of each class

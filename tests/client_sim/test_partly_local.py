@@ -18,7 +18,7 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithm import Personalizes, State
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.client_sim.learning.personal.reconstruction import divided
+from fedping.client_sim.learning.personal.partly_local import divided
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import InvalidSettings

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, shares
 from fedping.client_sim.learning.models.arrays import Precision, array, check_width, precision_of
-from fedping.client_sim.learning.models.layer import Layer
-from fedping.client_sim.learning.models.penalty import Penalised, add_to_gradients, add_to_losses
+from fedping.client_sim.learning.models.layer import Layer, Penalised, add_to_gradients, add_to_losses
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.spec import Block
 

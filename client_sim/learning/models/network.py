@@ -18,8 +18,7 @@ from fedping.client_sim.learning.models.classes import (
     pulls_on_scores,
     softmax,
 )
-from fedping.client_sim.learning.models.layer import Layer
-from fedping.client_sim.learning.models.penalty import Penalised, add_to_gradients, add_to_losses
+from fedping.client_sim.learning.models.layer import Layer, Penalised, add_to_gradients, add_to_losses
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.spec import Block, Normal, Start, Uniform
 

@@ -10,8 +10,7 @@ import numpy as np
 from fedping.client_sim.learning.batch import FloatArray, Floats, shares
 from fedping.client_sim.learning.choices import Choices
 from fedping.client_sim.learning.models.arrays import InPrecision, Precision, array, check_width, precision_of
-from fedping.client_sim.learning.models.layer import Layer
-from fedping.client_sim.learning.models.penalty import add_to_gradients, add_to_losses
+from fedping.client_sim.learning.models.layer import Layer, add_to_gradients, add_to_losses
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.spec import Block
 

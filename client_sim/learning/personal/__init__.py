@@ -11,11 +11,9 @@ from typing import Any
 from fedping.client_sim.learning.algorithm import Algorithm
 from fedping.client_sim.learning.personal.expert import with_expert
 from fedping.client_sim.learning.personal.fine_tuning import FineTuned
-from fedping.client_sim.learning.personal.method import GoesByVersion, PersonalAlgorithm
-from fedping.client_sim.learning.personal.partly_local import PartlyLocalModel
-from fedping.client_sim.learning.personal.reconstruction import Reconstructed
+from fedping.client_sim.learning.personal.method import GoesByVersion, PersonalAlgorithm, Waiting
+from fedping.client_sim.learning.personal.partly_local import PartlyLocalModel, Reconstructed
 from fedping.client_sim.learning.personal.vector import WithVector
-from fedping.client_sim.learning.personal.waiting import Waiting
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.personalization import Expert, FineTune, PartlyLocal, Personalization, Reconstruct, Vector
 from fedping.protocol.training import LocalSteps, OneGradient

@@ -1,15 +1,18 @@
-"""What the methods have in common: their interface, and which part of a client's state is whose."""
+"""The interface of the personal methods, the owner of each part of a client's state, and clients that wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.algorithm import Algorithm, Personalizes, State
+from fedping.client_sim.learning.algorithm import Algorithm, Personalizes, State, updated
+from fedping.client_sim.learning.batch import Batch, FloatArray, Floats
 from fedping.client_sim.learning.model import Model, Projected
+from fedping.protocol.draws import Keys
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.weights import WeightNames
 
@@ -77,3 +80,42 @@ def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.b
             )
         found[places] = True
     return found
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Trains the shared weights alone, and leaves what is to be the client's own as it is.
+
+    Attributes:
+        method: what comes later.
+        shared: trains the shared weights.
+    """
+
+    method: PersonalAlgorithm
+    shared: Algorithm
+
+    def init_state(self, model: Model[Any]) -> State:
+        """See :meth:`Algorithm.init_state`; it has room for what comes later."""
+        return self.method.init_state(model)
+
+    def update(
+        self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
+    ) -> tuple[Floats, State]:
+        """See :meth:`Algorithm.update`."""
+        updates, after = self.shared.update(model, weights, batch, keys, shared(state))
+        return updates, joined(after, own(state))
+
+    def update_and_losses(
+        self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
+    ) -> tuple[Floats, State, FloatArray]:
+        """See :meth:`GivesLosses.update_and_losses`."""
+        updates, after, losses = updated(self.shared, model, weights, batch, keys, shared(state), with_losses=True)
+        return updates, joined(after, own(state)), losses
+
+    def personal_model(self, model: Model[Any]) -> Model[Any]:
+        """See :meth:`Personalizes.personal_model`."""
+        return self.method.personal_model(model)
+
+    def personal_weights(self, model: Model[Any], weights: FloatArray, batch: Any, state: State) -> Floats:
+        """See :meth:`Personalizes.personal_weights`."""
+        return self.method.personal_weights(model, weights, batch, state)

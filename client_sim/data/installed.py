@@ -58,3 +58,8 @@ def read_columns(file: Path) -> Columns:
 def matrix(columns: Columns, names: list[str]) -> FloatArray:
     """Return some columns as features, shape (N, names)."""
     return np.column_stack([columns[name] for name in names]).astype(np.float64)
+
+
+def table_file(name: str) -> Columns:
+    """Return the columns of one of the package's tables."""
+    return read_columns(file_of("mlba", f"csvFiles/{name}.csv.gz"))

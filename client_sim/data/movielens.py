@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.data.datasets.installed import Columns
-from fedping.client_sim.data.datasets.mlba import table_file
+from fedping.client_sim.data.installed import Columns, table_file
 from fedping.client_sim.data.table import Table, Target, table
 from fedping.client_sim.learning.batch import FloatArray
 

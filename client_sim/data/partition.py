@@ -1,30 +1,147 @@
-"""Assigning the rows of a table to clients: at random, by natural key, by label, or by your own function."""
+"""The division of a table among clients: the settings, the owner of each row by each way, and the resulting parts.
+
+To add a way: its settings, a function that returns the owner of each row, and a line in ``_OWNERS``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.example_data import ExampleData, of_clients
-from fedping.client_sim.data.partition.settings import (
-    ByKey,
-    Dirichlet,
-    FixedSize,
-    Iid,
-    Labels,
-    OwnPartition,
-    PowerLaw,
-    RandomSizes,
-    Shards,
-    Topics,
-)
+from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.data.table import Table
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import ExtensionFailed, extension_of
+from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
+from fedping.protocol.spec import Positive
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Iid(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="iid"):
+    """At random, in sizes that differ by at most one: all clients' data are alike."""
+
+    digest_name: ClassVar[str] = "Iid"
+
+    clients: Count
+    least: Count = 1
+
+
+class Shards(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="shards"):
+    """Rows sorted by label and cut into shards of equal size, ``shards`` of which are dealt to each client.
+
+    This is the pathological case of McMahan et al. (2017): most clients see as many labels as they have shards.
+    """
+
+    digest_name: ClassVar[str] = "Shards"
+
+    clients: Count
+    shards: Count = 2
+    least: Count = 1
+
+
+class Labels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="labels"):
+    """Each client has examples of exactly ``labels`` labels; a label's rows are dealt evenly to the clients with it.
+
+    Labels are assigned so that the numbers of clients per label differ by at most one.
+    """
+
+    digest_name: ClassVar[str] = "Labels"
+
+    clients: Count
+    labels: Count = 2
+    least: Count = 1
+
+
+class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="dirichlet"):
+    """Each label's rows are divided by shares drawn from Dirichlet(α) (Yurochkin et al. 2019).
+
+    The smaller ``alpha``, the fewer labels a client has and the more the clients' sizes differ; with a small α many
+    clients have no rows at all and are dropped.
+    """
+
+    digest_name: ClassVar[str] = "Dirichlet"
+
+    clients: Count
+    alpha: Positive = 0.5
+    least: Count = 1
+
+
+class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="key"):
+    """By the natural key of the rows, such as a user or a country: one client per key, in the order of the keys.
+
+    With ``pieces`` each key's rows are dealt at random to that many clients. With ``keys`` so many keys are clients,
+    drawn at random among those with enough rows, and the rows of the others are nobody's.
+    """
+
+    digest_name: ClassVar[str] = "ByKey"
+
+    pieces: Count = 1
+    keys: Count | None = None
+    least: Count = 1
+
+
+class PowerLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="power_law"):
+    """At random, in sizes that fall as 1/rank^exponent: few clients have many rows, most have few, at least one."""
+
+    digest_name: ClassVar[str] = "PowerLaw"
+
+    clients: Count
+    exponent: Positive = 1.0
+    least: Count = 1
+
+
+class RandomSizes(
+    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="random_sizes"
+):
+    """At random, in sizes whose shares are drawn from Dirichlet(α), at least one row; the smaller α, the less even."""
+
+    digest_name: ClassVar[str] = "RandomSizes"
+
+    clients: Count
+    alpha: Positive = 1.0
+    least: Count = 1
+
+
+class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="fixed_size"):
+    """At random, ``examples`` per client; ``clients`` is as many as the rows allow if None. Others are left out."""
+
+    digest_name: ClassVar[str] = "FixedSize"
+
+    examples: Count
+    clients: Count | None = None
+    least: Count = 1
+
+
+class Topics(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="topics"):
+    """By a random direction of the features, with the same share of every class for everybody.
+
+    The direction is one of the first ``components`` principal components, each divided by its deviation. Each class is
+    sorted along it and cut into as many parts as there are clients, and every client gets a part of each. So clients
+    differ in what their examples are about, and not in how many are of a class.
+    """
+
+    clients: Count
+    components: Count = 5
+    least: Count = 1
+
+
+class OwnPartition(Own, frozen=True, tag_field="partition", tag=OWN):
+    """A partition from your own package (:mod:`fedping.protocol.extensions`)."""
+
+    kind = "partition"
+
+
+Partition: TypeAlias = (
+    Iid | Shards | Labels | Dirichlet | ByKey | PowerLaw | RandomSizes | FixedSize | Topics | OwnPartition
+)
+
 
 NOBODY = -1
 """Marks a row that no client gets."""
@@ -279,3 +396,49 @@ def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Ow
             "number them from 0, without gaps, and -1 for a row that is nobody's"
         )
     return owner.astype(np.intp)
+
+
+_OWNERS: dict[type[Partition], Callable[[Table, Any, np.random.Generator], Owner]] = {
+    Iid: iid,
+    Shards: shards,
+    Labels: labels,
+    Dirichlet: dirichlet,
+    ByKey: by_key,
+    PowerLaw: power_law,
+    RandomSizes: random_sizes,
+    FixedSize: fixed_size,
+    Topics: topics,
+    OwnPartition: own,
+}
+
+
+def partition(table: Table, settings: Partition, seed: int) -> Parts:
+    """Return the division of a table's rows among clients.
+
+    Raises:
+        FedpingError: the table cannot be divided so: too few rows, no classes, no natural key.
+    """
+    owner = _OWNERS[type(settings)](table, settings, generator(seed, "partition"))
+    if isinstance(settings, ByKey):
+        keys = keys_of_clients(table, settings)
+        return parts_of(owner, len(keys), settings.least, keys)
+    if isinstance(settings, OwnPartition):
+        return parts_of(owner, int(owner.max(initial=-1)) + 1, least=1)
+    clients = int(owner.max()) + 1 if isinstance(settings, FixedSize) else settings.clients
+    return parts_of(owner, clients, settings.least)
+
+
+__all__ = [
+    "ByKey",
+    "Dirichlet",
+    "FixedSize",
+    "Iid",
+    "Labels",
+    "Partition",
+    "Parts",
+    "PowerLaw",
+    "RandomSizes",
+    "Shards",
+    "Topics",
+    "partition",
+]
