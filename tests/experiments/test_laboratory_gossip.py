@@ -26,7 +26,7 @@ from fedping.experiments.laboratory.run_identity import code_identity
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.settings.gossip import Gossip
 from fedping.experiments.laboratory.units import Unit
-from fedping.experiments.papers.pictures import PICTURES
+from fedping.experiments.papers.scripts.pictures import PICTURES
 from fedping.protocol.errors import InvalidSettings
 from tests.experiments.test_laboratory_run import ROOT, contents
 from tests.support.laboratory import small

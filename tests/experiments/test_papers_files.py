@@ -14,9 +14,9 @@ from fedping.experiments.laboratory.results import MetricLog
 from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
-from fedping.experiments.papers.bands import POSITIVE, SHARE, draw_band, noted
-from fedping.experiments.papers.hartmann.pictures import PICTURES as HARTMANN
-from fedping.experiments.papers.pictures import PICTURES
+from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, draw_band, noted
+from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN
+from fedping.experiments.papers.scripts.pictures import PICTURES
 
 PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
 FILES = sorted(file for file in PAPERS.glob("*.toml") if not file.stem.startswith("hartmann"))

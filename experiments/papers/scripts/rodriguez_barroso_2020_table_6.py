@@ -1,12 +1,12 @@
-"""Rodríguez-Barroso et al. 2020, table 6, with privacy: ``python -m fedping.experiments.privacy.table_6``.
+"""Prints table 6 of Rodríguez-Barroso et al. 2020, with privacy.
 
-Five clients fit least squares to their own homes, two features and an intercept, add Laplace noise to the three
-parameters, and the server takes the mean. The noise is sized by a sampled sensitivity, so nothing is guaranteed. Theirs
-is California Housing, which comes inside no package; here are the 5,801 homes of West Roxbury, their value in 1,000 $,
-and a tenth of them kept for the sampler, as theirs.
+Five clients fit least squares to their own homes (two features and an intercept) and add Laplace noise to the three
+parameters; the server takes the mean. The noise is scaled by a sampled sensitivity, which guarantees nothing. The
+paper's data, California Housing, is in no package; this script uses the 5,801 homes of West Roxbury, with values in
+1,000 $, and keeps a tenth of them for the sampler, as the paper does.
 
-Their rows are means of 20, 8 and 5 runs for ε = 0.2, 0.5 and 0.8. So many the basic filter allows of a budget of ε = 4;
-the advanced composition of which the text speaks has a filter that allows 6, 1 and none.
+The paper's rows are means of 20, 8 and 5 runs for ε = 0.2, 0.5 and 0.8: the number that the basic filter allows under a
+budget of ε = 4. The paper's text speaks of advanced composition; its filter allows 6, 1 and none.
 """
 
 from __future__ import annotations

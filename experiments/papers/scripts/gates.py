@@ -1,7 +1,7 @@
 """The picture of two users' gates: figure 1 of Peterson, Kanani and Marathe 2019.
 
-Runs leave metrics and weights, and nothing that is a client's own. So the users of the experiment's first seed are
-trained here once more, in the process that draws.
+A run stores metrics and weights, but no client's own weights. So this script trains the users of the experiment's first
+seed again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fedping.protocol.draws import child_keys, root_key
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FILE = Path(__file__).parent / "peterson_2019_regression.toml"
+
+FILE = Path(__file__).parents[1] / "peterson_2019_regression.toml"
 VARIANT = "FL+DE, sigma 0"
 REACH = 9.0
 """How far the maps go, in either direction of either axis."""

@@ -1,7 +1,7 @@
-"""Figure 12 of Fritsch et al. 2018: the (ε, δ) of clients that have added noise to so many answers, and our own.
+"""Figure 12 of Fritsch et al. 2018: (ε, δ) of clients that add noise to a number of answers, theirs and ours.
 
-Every answer is a gradient shortened to C with N(0, σ²) on each weight; here C = 0.2 and σ = 0.5, the paper's. A picture
-and a table have both what the paper's two theorems give, used as it uses them, and what is so.
+Every answer is a gradient clipped to C with N(0, σ²) noise on each weight; here C = 0.2 and σ = 0.5, as in the paper.
+The picture and the table show the ε of the paper's two theorems, as the paper uses them, and the exact one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from fedping.analysis.figures import LIGHT, save_figure, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
-from fedping.experiments.papers.bands import legend
-from fedping.experiments.papers.hartmann.curves import curves
+from fedping.experiments.papers.scripts.curves import curves, legend
 from fedping.server_jobs.privacy.gaussian import by_theorems, epsilon_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 SIGMA, C, CLIENTS = 0.5, 0.2, 10
 THEIRS = {"a": (112, 187, 512), "b": (132, 314, 989)}

@@ -1,4 +1,4 @@
-"""The pictures of the papers' experiments but the thesis', from finished runs."""
+"""The pictures of the papers' experiments, from finished runs; those of the thesis are in ``hartmann_pictures.py``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 import numpy as np
 
-from fedping.analysis.figures import LIGHT, titled
+from fedping.analysis.figures import LIGHT, save_figure, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
 from fedping.experiments.laboratory.comparing import chosen
 from fedping.experiments.laboratory.results import Summary, VariantSummary
 from fedping.experiments.laboratory.results.paired import Band, difference, paired_by_seed
-from fedping.experiments.papers.bands import POSITIVE, SHARE, draw_band, legend, noted
-from fedping.experiments.papers.gates import draw_gates
-from fedping.experiments.papers.hartmann.curves import Curve, curves
+from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, Curve, curves, draw_band, legend, noted
+from fedping.experiments.papers.scripts.gates import draw_gates
+from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN
 from fedping.protocol.formats import without_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 WAYS = ("each alone", "together, federated", "together, data in one place")
 BESIDE_ADAM = ("FA, Adam on the clients, kept", "FA, RMSprop on the clients", "FA, momentum on the clients")
@@ -362,3 +364,26 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
     }
 )
 """By the name of their file."""
+
+
+@click.command()
+@click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--figures", required=True, type=click.Path(path_type=Path), help="Folder to draw the pictures into.")
+@click.option("--kind", type=click.Choice(["svg", "png"]), default="svg", show_default=True)
+def main(results: Path, figures: Path, kind: str) -> None:
+    """Draw the pictures of the finished experiments in RESULTS, one folder per experiment, named as its file.
+
+    A picture of several experiments is drawn once all of them are finished.
+    """
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, draw in {**PICTURES, **HARTMANN}.items():
+        if not (results / name / "summary.json").is_file():
+            continue
+        try:
+            click.echo(save_figure(draw(results), figures / f"{name}.{kind}"))
+        except FileNotFoundError as error:
+            click.echo(f"{name}: not drawn, because {error.filename} is missing", err=True)
+
+
+if __name__ == "__main__":
+    main()
