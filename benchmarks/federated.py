@@ -11,8 +11,9 @@ from fedping.client_sim.learning import ClientData, learner_for
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.evaluation import Regression
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
-from fedping.experiments.laboratory.rounds.private import PrivateRounds
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.private import PrivateChannel
+from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
@@ -54,7 +55,8 @@ class TimedRounds:
         )
         problem = Problem(spec, learner_for(spec, training), data, data, data, Regression(), seed=seed)
         study = study_of(spec, training, server, privacy=privacy)
-        self.rounds = PrivateRounds(study, problem) if privacy else MemoryRounds(study.lines[0], problem.ids)
+        channel = PrivateChannel(study, problem) if privacy else MemoryChannel(study.lines[0], problem.ids)
+        self.rounds = ServerRounds(channel)
         self._cohorts = Cohorts(setup, problem)
         self._number = 0
 

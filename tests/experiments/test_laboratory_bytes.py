@@ -15,8 +15,7 @@ from fedping.experiments.laboratory.report.curves import Curve, over_bytes
 from fedping.experiments.laboratory.results import Outcome, Summary
 from fedping.experiments.laboratory.results.progress import METRICS_SCHEMA
 from fedping.experiments.laboratory.rounds.landed import pings_of
-from fedping.experiments.laboratory.rounds.traffic import WRITTEN_OUT, fetched_bytes, posted_bytes
-from fedping.experiments.laboratory.rounds.updates import Updates
+from fedping.experiments.laboratory.rounds.updates import WRITTEN_OUT, Updates, fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.protocol.encodings.dense import dense_payloads

@@ -19,8 +19,7 @@ from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.report.page import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
-from fedping.experiments.laboratory.rounds.gossip import GossipRounds
-from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes, spectral_gap
+from fedping.experiments.laboratory.rounds.gossip import GossipRounds, adjacency, mixing_votes, spectral_gap
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.run_identity import code_identity
 from fedping.experiments.laboratory.settings import experiment_from_toml
