@@ -9,7 +9,6 @@ from typing import Any
 from fedping.client_sim.data import Iid
 from fedping.client_sim.learning import ClientData, learner_for
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluation import Regression
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.rounds.memory import MemoryChannel
 from fedping.experiments.laboratory.rounds.private import PrivateChannel
@@ -17,6 +16,7 @@ from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.tallies import Regression
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec

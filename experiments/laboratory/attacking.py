@@ -15,11 +15,11 @@ from fedping.client_sim.attacks.settings import Attack, Backdoor, LabelFlip, Rec
 from fedping.client_sim.attacks.updates import targeted
 from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.batch import ClientData, Clients, FloatArray, Floats
-from fedping.experiments.laboratory.evaluation import Classification, Clustering
-from fedping.experiments.laboratory.evaluation.fleet import blocks
+from fedping.experiments.laboratory.evaluation import blocks
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
 from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.tallies import Classification, Clustering
 from fedping.experiments.laboratory.users import UserSearches
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.weights import LARGEST

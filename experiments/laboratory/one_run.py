@@ -13,16 +13,13 @@ from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.attacking import Attacker
-from fedping.experiments.laboratory.baselines.run import run_baseline
+from fedping.experiments.laboratory.baselines import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluate import by_client
-from fedping.experiments.laboratory.local_evaluation import BeforeMerging
-from fedping.experiments.laboratory.mapped_states import MappedStates
+from fedping.experiments.laboratory.evaluation import BeforeMerging, OwnModels, by_client
 from fedping.experiments.laboratory.notes import of_problem
-from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, Row, RunFolder
-from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, Part
+from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, MappedStates, Part
 from fedping.experiments.laboratory.rounds import open_rounds
 from fedping.experiments.laboratory.training import Observers, Trained, outcome_of, train
 from fedping.experiments.laboratory.units import Unit

@@ -1,4 +1,4 @@
-"""One run: round after round, with evaluations on the validation examples."""
+"""One run: round after round, with evaluations, early stopping (thesis 3.4; Prechelt 1998) and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,28 +15,57 @@ from msgspec import UNSET
 
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.environment import Environment, environment_here
 from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
-from fedping.experiments.laboratory.evaluate import (
+from fedping.experiments.laboratory.evaluation import (
+    BeforeMerging,
     Measured,
+    OwnModels,
     evaluated_after,
     measure,
     record,
     selection_metric,
     test_metric,
 )
-from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.local_evaluation import BeforeMerging
-from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.experiments.laboratory.results import MetricLog, Outcome
-from fedping.experiments.laboratory.results.folder import SplitMetrics
+from fedping.experiments.laboratory.results import MetricLog, Outcome, SplitMetrics
 from fedping.experiments.laboratory.resuming import Arrays, Checkpoints, as_array, from_array
 from fedping.experiments.laboratory.rounds import RoundReport, Rounds, Updates
 from fedping.experiments.laboratory.settings import Setup
-from fedping.experiments.laboratory.stopping import Watchman
+from fedping.experiments.laboratory.settings.setup import EarlyStopping
+from fedping.experiments.laboratory.tallies import better
+from fedping.experiments.run_folder import Environment, environment_here
 from fedping.protocol.extensions import ExtensionFailed
+
+
+@dataclass
+class Watchman:
+    """Follows the validation metric of one run; without settings the last version is the best and nothing stops."""
+
+    settings: EarlyStopping | None
+    best_round: int = 0
+    best_value: float = math.nan
+    evaluations_since: int = 0
+    stop: bool = False
+
+    def see(self, round_: int, validation: dict[str, float]) -> bool:
+        """Record an evaluation; return whether this version is the best so far."""
+        if self.settings is None:
+            self.best_round = round_
+            return True
+        value = validation[self.settings.metric]
+        if better(self.settings.metric, value, self.best_value):
+            self.best_round, self.best_value, self.evaluations_since = round_, value, 0
+            return True
+        self.evaluations_since += 1
+        self.stop = self._had_enough(self.settings, value)
+        return False
+
+    def _had_enough(self, settings: EarlyStopping, value: float) -> bool:
+        if settings.patience is not None and self.evaluations_since >= settings.patience:
+            return True
+        return settings.rise is not None and abs(value - self.best_value) > settings.rise * abs(self.best_value)
+
 
 Sent: TypeAlias = Callable[[int, Sequence[FloatArray]], Iterable[Updates]]
 """A function of a round's number, from 0, and the versions that clients may hold, newest first, to their updates."""

@@ -139,7 +139,7 @@ def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise
     """Return how many of so many canaries are guessed rightly from one release, each being in by a fair coin.
 
     For models of 10,000 weights and more, where random vectors are next to orthogonal (Steinke, Nasr and Jagielski
-    2023); `fedping.experiments.privacy.audit_bounds.in_one_run` says what that proves.
+    2023); `fedping.experiments.privacy.auditing.in_one_run` says what that proves.
 
     Args:
         study: as for :func:`canary_scores`.

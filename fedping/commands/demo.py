@@ -140,7 +140,7 @@ def _run(demo: AbstractContextManager[RunningDemo], settings: DemoSettings, stac
 
 def _stay(running: RunningDemo, every: int, console: Console) -> None:
     """Run rounds for the demo page until Ctrl-C."""
-    from fedping.experiments.demo_rounds import PLAYGROUND, keep_rounds, page_address
+    from fedping.experiments.demo import PLAYGROUND, keep_rounds, page_address
     from fedping.server_jobs.schedule import WallClock
     from fedping.terminal import stopped_by_signals
 

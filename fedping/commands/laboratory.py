@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
     from fedping.experiments.laboratory.pool import Progress as Now
     from fedping.experiments.laboratory.pool import Watch
-    from fedping.experiments.laboratory.results import Summary, VariantSummary
-    from fedping.experiments.laboratory.results.paired import Band
-    from fedping.experiments.laboratory.results.ranking import Standing
     from fedping.experiments.laboratory.settings import Experiment
+    from fedping.experiments.laboratory.summary import Band, Standing, Summary, VariantSummary
     from fedping.server_jobs.round import SparkEngine
 
 jobs_option = click.option(
@@ -135,7 +133,7 @@ def _work(rounds: int, baseline: str | None) -> int:
 
 def print_summary(summary: Summary, folder: Path) -> None:
     """Print the table of variants and baselines, and where everything lies."""
-    from fedping.experiments.laboratory.results.ranking import LEGEND, standing
+    from fedping.experiments.laboratory.summary import LEGEND, standing
 
     console = wide_console()
     stands = standing(summary)
@@ -167,8 +165,8 @@ def _table(summary: Summary, stands: Standing) -> Table:
     from rich import box
     from rich.table import Table
 
-    from fedping.experiments.laboratory.report.page import columns_beside
-    from fedping.experiments.laboratory.results.ranking import SHOWN, shown_as
+    from fedping.experiments.laboratory.report import columns_beside
+    from fedping.experiments.laboratory.summary import SHOWN, shown_as
 
     table = Table(box=box.SIMPLE_HEAD, title=summary.name, title_justify="left")
     table.add_column("", no_wrap=True)

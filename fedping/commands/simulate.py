@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedping.experiments.simulate import Experiment, PrivateSummary, Summary
-    from fedping.experiments.simulate.progress import Progress
-    from fedping.experiments.simulate.run import Watch
+    from fedping.experiments.simulate.run import Progress, Watch
     from fedping.experiments.simulate.summary import LineFigures, PhaseFigures
 
 

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from fedping.client_sim.fleet.fleet import join_study
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.settings import FleetSettings
-from fedping.experiments.demo import STUDY
-from fedping.experiments.demo_rounds import MIN_CLIENTS, PERSONALIZED, PLAYGROUND, keep_rounds, page_address, playground
-from fedping.experiments.ingest_process import RunningIngest
+from fedping.experiments.demo import MIN_CLIENTS, PERSONALIZED, PLAYGROUND, STUDY, keep_rounds, page_address, playground
+from fedping.experiments.server_process import RunningIngest
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import study_from_toml

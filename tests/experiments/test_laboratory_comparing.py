@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from fedping.commands.laboratory import print_summary
 from fedping.experiments.laboratory.comparing import Chosen, chosen, compared
 from fedping.experiments.laboratory.report import render_report
-from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
-from fedping.experiments.laboratory.results.folder import SplitMetrics
-from fedping.experiments.laboratory.results.ranking import standing
+from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, SplitMetrics
 from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.summary import Summary, standing, summarised
 from fedping.protocol.errors import InvalidSettings
 from tests.support.laboratory import small
 

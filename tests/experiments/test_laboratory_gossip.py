@@ -17,11 +17,10 @@ from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.report.page import write_report
+from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds, adjacency, mixing_votes, spectral_gap
-from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.laboratory.run_identity import code_identity
+from fedping.experiments.laboratory.run import code_identity, run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.settings.gossip import Gossip
 from fedping.experiments.laboratory.units import Unit

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.upload import sent_updates
-from fedping.experiments.ingest_process import ingest_process
 from fedping.experiments.laboratory.rounds import Rounds, ServerRounds, Updates
 from fedping.experiments.laboratory.rounds.landed import document_ids, new_line, over_http
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY, study_of
 from fedping.experiments.laboratory.rounds.updates import repetitions
+from fedping.experiments.server_process import ingest_process
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.model_store.store import open_store
 from fedping.protocol.links import Sign

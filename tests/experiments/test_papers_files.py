@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from fedping.analysis.figures import LIGHT
 from fedping.analysis.figures.canvas import panels
 from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
+from fedping.experiments.laboratory.summary import Band
 from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, draw_band, noted
 from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN
 from fedping.experiments.papers.scripts.pictures import PICTURES

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedping.experiments.privacy.attribute_attack import auc_of
 from fedping.experiments.privacy.auditing import Audit, audit
+from fedping.experiments.privacy.membership import auc_of
 from fedping.main import main
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy
 from fedping.protocol.study import Study

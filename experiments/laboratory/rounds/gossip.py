@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats
 from fedping.client_sim.learning.blas import one_thread
-from fedping.experiments.laboratory.evaluate import Measured
-from fedping.experiments.laboratory.evaluation.fleet import Evaluated, evaluate
+from fedping.experiments.laboratory.evaluation import Evaluated, Measured, evaluate
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.server import RoundReport, RoundTally, diverged

@@ -19,11 +19,11 @@ from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.model_pings import batches
 from fedping.client_sim.fleet.transport import Delivery, Fetched
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.ingest_process import RunningIngest
 from fedping.experiments.laboratory.resuming import Part
 from fedping.experiments.laboratory.rounds.server import Delivered, diverged
 from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
+from fedping.experiments.server_process import RunningIngest
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol import __version__

@@ -63,7 +63,7 @@ def _channel(setup: Setup, study: Study, problem: Problem, folder: Path) -> Iter
         if setup.where == "files":
             yield FileChannel(line, ids)
             return
-        from fedping.experiments.ingest_process import ingest_process
+        from fedping.experiments.server_process import ingest_process
 
         with (
             ingest_process(folder / "store", line.landing, folder / "ingest.log") as ingest,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedping.analysis.figures import LIGHT
 from fedping.analysis.figures.canvas import Dashes
-from fedping.experiments.laboratory.results.paired import Band, band
+from fedping.experiments.laboratory.summary import Band, band
 from fedping.protocol.errors import FedpingError
 
 if TYPE_CHECKING:

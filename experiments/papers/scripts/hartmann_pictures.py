@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fedping.analysis.figures import LIGHT, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
-from fedping.experiments.laboratory.results.paired import Band
+from fedping.experiments.laboratory.summary import Band
 from fedping.experiments.papers.scripts.curves import (
     POSITIVE,
     SHARE,

@@ -14,8 +14,7 @@ import numpy as np
 from fedping.analysis.figures import LIGHT, save_figure, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
 from fedping.experiments.laboratory.comparing import chosen
-from fedping.experiments.laboratory.results import Summary, VariantSummary
-from fedping.experiments.laboratory.results.paired import Band, difference, paired_by_seed
+from fedping.experiments.laboratory.summary import Band, Summary, VariantSummary, difference, paired_by_seed
 from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, Curve, curves, draw_band, legend, noted
 from fedping.experiments.papers.scripts.gates import draw_gates
 from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN

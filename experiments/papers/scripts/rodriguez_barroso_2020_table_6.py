@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data.datasets import load
 from fedping.experiments.privacy.composition import AdvancedFilter, BasicFilter, Guarantee
-from fedping.experiments.privacy.mechanisms import Laplace
-from fedping.experiments.privacy.sensitivity import SampledSensitivity, sampled_sensitivity
+from fedping.experiments.privacy.mechanisms import Laplace, SampledSensitivity, sampled_sensitivity
 
 EPSILONS = (0.2, 0.5, 0.8)
 BUDGET = Guarantee(4.0, 1e-5)

@@ -1,9 +1,10 @@
-"""The report as one HTML page: self-contained, light or dark as the reader's, with the summary's numbers."""
+"""An experiment's results as one HTML file: curves with bands, final models side by side, segments, and the table."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from fedping.analysis.figures import PAGE, to_svg
-from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.report.curves import Curve, curve, draw_curves, draw_finals, over_bytes
-from fedping.experiments.laboratory.report.segments import FEWEST_CLIENTS, Segments, segments_of
-from fedping.experiments.laboratory.results import Summary, VariantSummary, read_summary
-from fedping.experiments.laboratory.results.paired import Band
-from fedping.experiments.laboratory.results.ranking import MEANINGS, shown_as, standing, told
+from fedping.experiments.laboratory.report_curves import Curve, curve, draw_curves, draw_finals, over_bytes
+from fedping.experiments.laboratory.results import read_units
+from fedping.experiments.laboratory.summary import (
+    MEANINGS,
+    Band,
+    Summary,
+    VariantSummary,
+    band,
+    read_summary,
+    shown_as,
+    standing,
+    told,
+)
+from fedping.experiments.laboratory.tallies import better
 from fedping.experiments.run_folder import write_whole
 from fedping.protocol.errors import FedpingError
 
@@ -366,3 +375,53 @@ def _order(summary: Summary, name: str) -> tuple[bool, int]:
 
 def _mean(row: VariantSummary, split: str, metric: str) -> float | None:
     return row.metrics.get(split, {}).get(metric, Band(None, None, 0)).mean
+
+
+FEWEST_CLIENTS = 20
+"""The fewest clients that a segment is shown of; of fewer, the figures would be of persons."""
+
+MOST_SEGMENTS = 12
+"""The most segments in the table; of more, those with the most clients."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of an experiment's clients, and how good models are on the test examples of each.
+
+    Attributes:
+        clients: the number of clients with test examples by segment, as the mean over the runs, the largest first.
+        rows: by variant or baseline, the band of the mean over the clients, one for each segment.
+    """
+
+    clients: dict[str, float]
+    rows: dict[str, list[Band]]
+
+
+def segments_of(out: Path, metric: str) -> Segments | None:
+    """Return a metric by segment from the runs in a folder; None if clients have no natural keys in common."""
+    import pyarrow.parquet as pq
+
+    counts: dict[str, list[int]] = defaultdict(list)
+    found: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    for unit in read_units(out) or ():
+        file = out / unit.folder / "clients.parquet"
+        if not file.is_file() or not {"key", metric} <= set(pq.read_schema(file).names):
+            continue
+        table = pq.read_table(file, columns=["key", metric], partitioning=None).group_by("key")
+        each = table.aggregate([(metric, "mean"), ("key", "count")]).to_pylist()
+        found[unit.name][unit.seed].append(
+            {one["key"]: np.nan if one[f"{metric}_mean"] is None else one[f"{metric}_mean"] for one in each}
+        )
+        for one in each:
+            counts[one["key"]].append(one["key_count"])
+    large = [key for key, numbers in counts.items() if min(numbers) >= FEWEST_CLIENTS]
+    if not large:
+        return None
+    clients = {key: float(np.mean(counts[key])) for key in sorted(large, key=lambda key: (-np.mean(counts[key]), key))}
+    shown = dict(list(clients.items())[:MOST_SEGMENTS])
+    return Segments(shown, {name: [_band(seeds, key) for key in shown] for name, seeds in found.items()})
+
+
+def _band(seeds: dict[int, list[dict[str, float]]], key: str) -> Band:
+    """Return the band over the seeds; the folds of a seed count as one."""
+    return band([float(np.mean([fold.get(key, np.nan) for fold in folds])) for folds in seeds.values()])

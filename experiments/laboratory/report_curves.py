@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 
 from fedping.analysis.figures.canvas import HEIGHT, TEXT_SIZE, Dashes, LineEnd, Theme, grid_across, label_ends, panels
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.laboratory.evaluation import bounds
-from fedping.experiments.laboratory.results import VariantSummary
-from fedping.experiments.laboratory.results.paired import band
-from fedping.experiments.laboratory.results.ranking import shown_as
+from fedping.experiments.laboratory.summary import VariantSummary, band, shown_as
+from fedping.experiments.laboratory.tallies import bounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
