@@ -37,7 +37,7 @@ from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key
-from fedping.server_jobs.round import Engine, engine_named, run_round
+from fedping.server_jobs.round import Engine, RoundResult, engine_named, run_round
 from fedping.server_jobs.schedule import Clock, run_schedule
 
 STUDY = Path(__file__).with_name("demo.toml")
@@ -134,14 +134,22 @@ class DemoOutcome:
     helper: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningDemo:
-    """A demo whose iterations are over, while its ingest and its engine are still there."""
+@dataclass(frozen=True)
+class DemoServers:
+    """The running parts of a demo's server side."""
 
-    outcome: DemoOutcome
     ingest: RunningIngest
     store: ModelStore
+    landing: Place
     engine: Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningDemo:
+    """A demo after its iterations, with its ingest and its engine still running."""
+
+    outcome: DemoOutcome
+    servers: DemoServers
 
 
 def run_demo(
@@ -182,6 +190,7 @@ def running_demo(
             options += ["--journal", str(settings.out / "journal")] if settings.bucket else []
             ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
             engine = stack.enter_context(engine_named(settings.engine))
+            running = DemoServers(ingest, store, landing, engine)
             seen = None
             with asyncio.Runner() as runner:
                 fleet = _joined(runner, ingest, study, settings)
@@ -191,7 +200,8 @@ def running_demo(
                         pings = _sent(runner, fleet, ingest, progress)
                         if servers is not None and number == settings.iterations - 1:
                             seen = seen_by(servers, landing, study, line, number)
-                        row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
+                        result = _round(running, study.name, line.name, progress, servers)
+                        row = DemoIteration(result.iteration, pings, result.arms)
                         ingest.wait_for(study.name, line.name, number + 1)
                         progress.done.append(row)
                         on_iteration(row)
@@ -211,7 +221,7 @@ def running_demo(
                 seen=seen,
                 helper=servers.helper.path if servers else None,
             )
-            yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
+            yield RunningDemo(outcome=outcome, servers=running)
             progress.stage = "stopping Spark and ingest"
     except BaseException:
         with suppress(FedpingError, OSError):  # what went wrong before is what there is to tell
@@ -256,17 +266,8 @@ def _sent(runner: asyncio.Runner, fleet: Fleet, ingest: RunningIngest, progress:
     return summary.pings.accepted
 
 
-def _round(
-    store: ModelStore,
-    landing: Place,
-    engine: Engine,
-    study: str,
-    line: str,
-    progress: Progress,
-    pings: int,
-    servers: TwoServers | None,
-) -> DemoIteration:
-    """Run a round on what has landed, of so many pings."""
+def _round(running: DemoServers, study: str, line: str, progress: Progress, servers: TwoServers | None) -> RoundResult:
+    """Run a round on the landed pings."""
 
     def on_step(step: str) -> None:
         progress.stage = ROUND_STEPS.get(step, progress.stage)
@@ -274,11 +275,11 @@ def _round(
             progress.stage = "Spark round: starting Spark (once), then averaging the updates"
 
     result = run_round(
-        store,
-        landing,
+        running.store,
+        running.landing,
         study,
         line,
-        engine,
+        running.engine,
         clock=utc_now,
         code_version=__version__,
         on_step=on_step,
@@ -287,7 +288,7 @@ def _round(
     )
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
-    return DemoIteration(result.iteration, pings, result.arms)
+    return result
 
 
 def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:
@@ -335,56 +336,46 @@ def page_address(ingest: RunningIngest, study: str, every: int) -> str:
     return f"{ingest.address}/demo/?{urlencode({'study': study, 'every': every})}"
 
 
-def keep_rounds(
-    ingest: RunningIngest,
-    store: ModelStore,
-    landing: Place,
-    engine: Engine,
-    *,
-    every: int,
-    clock: Clock,
-    tell: Callable[[str], None],
-) -> None:
-    """Run a round of each line of each running study every so many seconds, until the clock says to stop.
+def keep_rounds(running: DemoServers, *, every: int, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Run a round of each line of each running study every ``every`` seconds, until the clock stops.
 
-    What fails is told, and the next round tries again. ``tell`` is given a sentence whenever there is another one than
-    before.
+    Failures are reported, and the next round tries again. ``tell`` is called with a sentence when a line's sentence has
+    changed.
     """
-    rounds = _Rounds(ingest, store, landing, engine, tell)
+    rounds = _Rounds(running, tell)
     run_schedule(rounds.run, every, clock, lambda text: None)
 
 
 class _Rounds:
-    def __init__(
-        self, ingest: RunningIngest, store: ModelStore, landing: Place, engine: Engine, tell: Callable[[str], None]
-    ) -> None:
-        self._ingest, self._store, self._landing, self._engine = ingest, store, landing, engine
-        self._tell = tell
+    def __init__(self, running: DemoServers, tell: Callable[[str], None]) -> None:
+        self._running, self._tell = running, tell
         self._told: dict[tuple[str, str], str] = {}
 
     def run(self) -> None:
         """Land what has been accepted, and run a round of every line."""
         try:
-            self._ingest.flush()
+            self._running.ingest.flush()
         except FedpingError as error:
             self._tell_once("", "", str(error))
             return
-        for study in self._store.studies():
-            if self._store.declared(study).state != "running":
+        store = self._running.store
+        for study in store.studies():
+            if store.declared(study).state != "running":
                 continue
-            for line in self._store.study(study).lines:
+            for line in store.study(study).lines:
                 self._tell_once(study, line.name, self._round(study, line.name))
 
     def _round(self, study: str, line: str) -> str:
-        """Run one round and return what came of it, in a sentence; empty if there was nothing to do."""
+        """Run one round and return its result as a sentence; empty if there was nothing to do."""
+        running = self._running
         try:
             result = run_round(
-                self._store, self._landing, study, line, self._engine, clock=utc_now, code_version=__version__
+                running.store, running.landing, study, line, running.engine, clock=utc_now, code_version=__version__
             )
         except FedpingError as error:
             return f"no round of {study}/{line}: {error}"
         except Exception:
-            self._engine.close()
+            running.engine.close()
             return f"the round of {study}/{line} failed; the next begins anew\n{traceback.format_exc().rstrip()}"
         return "" if result.status == "nothing" else result.sentence
 

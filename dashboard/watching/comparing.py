@@ -18,6 +18,7 @@ from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.summary import (
     Band,
+    Criteria,
     Standing,
     Summary,
     VariantSummary,
@@ -74,7 +75,7 @@ def finals(out: Path) -> Finals | None:
 def _summary(variants: Mapping[str, Sequence[Outcome]], baselines: Mapping[str, Sequence[Outcome]]) -> Summary:
     first = next(iter(variants.values()))[0]
     seeds = dict.fromkeys(outcome.seed for outcomes in variants.values() for outcome in outcomes)
-    return summarised("", "", tuple(seeds), first.shown, first.split, variants, baselines)
+    return summarised("", "", Criteria(seeds=tuple(seeds), shown=first.shown, split=first.split), variants, baselines)
 
 
 Flat: TypeAlias = dict[str, str]

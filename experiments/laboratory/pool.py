@@ -24,7 +24,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -88,7 +88,7 @@ def run_units(units: Sequence[Unit], out: Path, jobs: int | None, watch: Watch, 
     listener = threading.Thread(target=_listen, args=(reader, units, watch, heard), daemon=True)
     listener.start()
     try:
-        _run_side_by_side(units, out, min(jobs, len(units)), threads, writer, heard, finished)
+        _run_side_by_side(_Work(units, out, min(jobs, len(units)), threads), writer, heard, finished)
     finally:
         writer.close()
         listener.join()
@@ -129,15 +129,17 @@ def _tell(watch: Watch, unit: Unit) -> OnRound:
     return lambda rounds, measured: watch(Progress(unit, rounds, measured))
 
 
-def _run_side_by_side(
-    units: Sequence[Unit],
-    out: Path,
-    jobs: int,
-    threads: int,
-    writer: Connection,
-    heard: Future[None],
-    finished: Finished,
-) -> None:
+class _Work(NamedTuple):
+    """Units for processes: their folder, the number of processes, and of threads for the clients of each."""
+
+    units: Sequence[Unit]
+    out: Path
+    jobs: int
+    threads: int
+
+
+def _run_side_by_side(work: _Work, writer: Connection, heard: Future[None], finished: Finished) -> None:
+    units, out, jobs, threads = work
     others = set(multiprocessing.active_children())
     ready = (writer, _CONTEXT.Lock(), os.getpid(), packed().data)
     with ProcessPoolExecutor(jobs, mp_context=_CONTEXT, initializer=_begin, initargs=ready) as pool:

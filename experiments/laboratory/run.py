@@ -27,7 +27,7 @@ from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.private import with_noise
-from fedping.experiments.laboratory.summary import Summary, summarised
+from fedping.experiments.laboratory.summary import Criteria, Summary, summarised
 from fedping.experiments.laboratory.units import Unit, problem_digest, units_of
 from fedping.experiments.run_folder import NOTE, OtherRun, claim, noted_of, take_over, write_document
 from fedping.experiments.run_process import forget_locks
@@ -149,15 +149,14 @@ def _summary(experiment: Experiment, units: Sequence[Unit], outcomes: Mapping[Un
         rows = baselines if unit.baseline else variants
         rows.setdefault(unit.name, []).append(outcomes[unit])
     first = next(iter(outcomes.values()))
+    target = next(iter(experiment.variants.values())).evaluation.target
+    criteria = Criteria(seeds=experiment.seeds, shown=first.shown, split=first.split, target=target)
     return summarised(
         name=experiment.name,
         digest=experiment.digest,
-        seeds=experiment.seeds,
-        shown=first.shown,
-        split=first.split,
+        criteria=criteria,
         variants=variants,
         baselines=baselines,
-        target=next(iter(experiment.variants.values())).evaluation.target,
     )
 
 

@@ -183,17 +183,32 @@ def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Criteria:
+    """The criteria of a summary.
+
+    Attributes:
+        seeds: the seeds of the runs.
+        shown: the metrics for a table; the first decides which variant is the best.
+        split: the split by which variants are judged.
+        target: the value of the deciding metric up to which rounds are counted; None without one.
+    """
+
+    seeds: Sequence[int]
+    shown: Sequence[str]
+    split: str
+    target: float | None = None
+
+
 def summarised(
     name: str,
     digest: str,
-    seeds: Sequence[int],
-    shown: Sequence[str],
-    split: str,
+    criteria: Criteria,
     variants: Mapping[str, Sequence[Outcome]],
     baselines: Mapping[str, Sequence[Outcome]],
-    target: float | None = None,
 ) -> Summary:
-    """Return the summary of finished runs, judged on ``split``; the first metric shown decides which is the best."""
+    """Return the summary of the finished runs of an experiment with this name and digest."""
+    seeds, shown, split, target = criteria.seeds, criteria.shown, criteria.split, criteria.target
     rows = {variant: variant_summary(outcomes) for variant, outcomes in variants.items()}
     trained = {name: row for name, row in rows.items() if _made_versions(variants[name])}
     chosen_on = _split_to_choose_on(rows, split, shown[0])

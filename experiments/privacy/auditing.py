@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -26,11 +27,12 @@ from fedping.client_sim.models import MODELS
 from fedping.client_sim.models.arrays import FloatArray
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.privacy import Chance, Contributor
-from fedping.experiments.privacy.canaries import canary_scores, coins_of_canary, one_run
+from fedping.experiments.privacy.canaries import Canaries, canary_scores, coins_of_canary, one_run
 from fedping.experiments.privacy.membership import (
     ATTRIBUTES,
     Guessed,
     Searched,
+    TestedRounds,
     guessed,
     membership,
     raw_pings,
@@ -244,35 +246,46 @@ class Audit(Struct, frozen=True, kw_only=True):
         return self.release is None or self.release.holds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much an audit tries.
+
+    Attributes:
+        runs: number of rounds with a canary, and as many without.
+        clients: number of clients whose single pings are guessed; the attacker trains on as many of its own.
+        per_round: number of clients in the rounds whose membership is guessed.
+        users: the synthetic users of ranking models; None for the usual ones, with one search each.
+        seed: seed of users and attackers. Noise and sampling are the product's own, from the operating system.
+    """
+
+    runs: int = 1000
+    clients: int = 12_000
+    per_round: int = 100
+    users: PopulationSettings | None = None
+    seed: int = 0
+
+
 def audit(
     study: Study,
     line: Line,
-    *,
-    runs: int = 1000,
-    clients: int = 12_000,
-    per_round: int = 100,
-    users: PopulationSettings | None = None,
-    seed: int = 0,
+    effort: Effort | None = None,
     noise: Noise | None = None,
     watch: Callable[[str], None] = lambda step: None,
 ) -> Audit:
     """Attack a line in all the ways that fit it.
 
     Args:
-        study: the study, whose noise has been derived.
+        study: the study, whose noise is derived.
         line: one of its lines.
-        runs: rounds with a canary, and as many without.
-        clients: whose single pings are guessed at; the attacker trains on as many of its own.
-        per_round: clients in the rounds whose membership is guessed.
-        users: the synthetic users of ranking models; the usual ones if None, with one search each.
-        seed: of users and attackers. Noise and coins are the product's own, and come from the system.
-        noise: the system's if None; other noise tries whether an audit finds it.
-        watch: told what is done.
+        effort: the numbers of rounds and clients.
+        noise: None for the system's; other noise tests whether an audit finds it.
+        watch: called with a description of each step.
 
     Raises:
-        InvalidSettings: the line is one of shares.
-        FedpingError: no noise was derived, or the line is of a model whose users cannot be made.
+        InvalidSettings: the line is a two-server line.
+        FedpingError: no noise was derived, or the line is of a model whose users can't be made.
     """
+    effort = effort or Effort()
     if line.privacy is not None and line.privacy.shared is not None:
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' is one of shares, of which a single ping tells neither server "
@@ -281,23 +294,24 @@ def audit(
         )
     release = None
     if line.privacy is not None and line.privacy.central is not None:
-        release = _release(study, line, runs, seed, noise or SystemNoise(), watch)
+        release = _release(study, line, effort, noise or SystemNoise(), watch)
     found = Audit(study=study.name, line=line.name, release=release)
     if line.spec.model not in MODELS:
         return found
     watch("guessing what single pings tell")
-    users = users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
-    own, victims = (searched(line.spec, users, clients, seed + each) for each in (1, 2))
-    found = replace(found, unprotected=_guesses(own, victims, raw_pings, seed))
+    users = effort.users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
+    own, victims = (searched(line.spec, users, effort.clients, effort.seed + each) for each in (1, 2))
+    found = replace(found, unprotected=_guesses(own, victims, raw_pings, effort.seed))
     if line.privacy is not None:
-        sent = _as_sent(line.privacy, line.spec, seed)
-        found = replace(found, attributes=_guesses(own, victims, sent, seed))
+        sent = _as_sent(line.privacy, line.spec, effort.seed)
+        found = replace(found, attributes=_guesses(own, victims, sent, effort.seed))
     if line.privacy is not None and line.privacy.central is None:
         return found  # what single pings tell is all that there is to tell
     watch("guessing who took part")
     updates = np.asarray(own.seen.update)
     loud = updates[np.argmax(np.abs(updates).sum(axis=1))]
-    member = membership(updates, loud, clients=per_round, runs=runs, seed=seed, spec=line.spec, privacy=line.privacy)
+    rounds = TestedRounds(clients=effort.per_round, runs=effort.runs, seed=effort.seed)
+    member = membership(updates, loud, rounds, line.spec, line.privacy)
     return replace(found, membership=_told(member.guessed))
 
 
@@ -310,9 +324,9 @@ _WANTED = {
 }
 
 
-def _release(study: Study, line: Line, runs: int, seed: int, noise: Noise, watch: Callable[[str], None]) -> Release:
+def _release(study: Study, line: Line, effort: Effort, noise: Noise, watch: Callable[[str], None]) -> Release:
     assert line.privacy is not None
-    central, engine = line.privacy.central, NumpyEngine()
+    central, engine, runs = line.privacy.central, NumpyEngine(), effort.runs
     assert central is not None
     sigma_of(line)  # or there is nothing to attack
     claimed = epsilon_of(1 / (central.noise_multiplier or 1.0), central.delta)
@@ -326,7 +340,7 @@ def _release(study: Study, line: Line, runs: int, seed: int, noise: Noise, watch
             coins = coins_of_canary(study, line, Path(folder) / "coins", engine, keys=max(50, runs // 10), versions=4)
         if line.spec.m >= MANY_WEIGHTS:
             watch("hiding many canaries in one round")
-            right = one_run(study, line, Path(folder) / "many", engine, noise, canaries=MANY_CANARIES, seed=seed)
+            right = one_run(study, line, Path(folder) / "many", engine, noise, Canaries(MANY_CANARIES, effort.seed))
             one = in_one_run(MANY_CANARIES, MANY_CANARIES, right, central.delta)
     return Release(claimed=claimed, delta=central.delta, proven=proven.epsilon, runs=runs, one_run=one, coins=coins)
 

@@ -168,30 +168,40 @@ class Membership(NamedTuple):
     changes: float
 
 
+class TestedRounds(NamedTuple):
+    """Rounds of random clients, in which a victim takes part or not.
+
+    Attributes:
+        clients: number of sampled clients in each round. The victim has to be sampled too.
+        runs: number of rounds with the victim, and as many without.
+        seed: seed of the sampling and of the noise, which is the laboratory's and protects nobody.
+    """
+
+    clients: int
+    runs: int
+    seed: int
+
+
 def membership(
     updates: NDArray[np.floating],
     victim: NDArray[np.floating],
-    *,
-    clients: int,
-    runs: int,
-    seed: int,
+    rounds: TestedRounds,
     spec: ModelSpec,
     privacy: Privacy | None = None,
 ) -> Membership:
-    """Let rounds of random clients publish signs, with the victim and without it, and guess which it was in.
+    """Let rounds of random clients publish signs, with and without the victim, and guess its membership.
 
     Args:
-        updates: of other clients at the same weights, shape (k, m); each round has ``clients`` of them.
-        victim: its update, shape (m,).
-        clients: in each round, those whose coin says so. The victim's has to say so, too.
-        runs: rounds with the victim, and as many without.
-        seed: of the clients that are drawn and of the noise, which is the laboratory's: this guards nobody.
+        updates: updates of other clients at the same weights, shape (k, m).
+        victim: the victim's update, shape (m,).
+        rounds: the rounds.
         spec: the model spec.
-        privacy: what the line does; without any, signs are those of the mean.
+        privacy: the line's privacy; None for the signs of the mean.
 
     Raises:
         ValueError: there are fewer updates than clients.
     """
+    clients, runs, seed = rounds
     if len(updates) < clients:
         raise ValueError(f"{clients:,} clients a round are asked for, and there are {len(updates):,} updates")
     rng = np.random.default_rng(seed)

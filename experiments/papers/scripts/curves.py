@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fedping.analysis.figures import LIGHT
 from fedping.analysis.figures.canvas import Dashes
@@ -91,27 +91,33 @@ POSITIVE = (0.0, float("inf"))
 """What a loss or a distance can be."""
 
 
-def draw_band(
-    axes: Axes,
-    x: Sequence[float],
-    bands: Sequence[Band],
-    label: str,
-    place: int,
-    within: tuple[float, float],
-    *,
-    dashes: Dashes | None = None,
-    marker: str | None = None,
-) -> None:
-    """Draw a line of means and the band about it, in the colour and, unless told, the dashes of its place."""
-    least, most = within
+class Style(NamedTuple):
+    """The style of a line with its band.
+
+    Attributes:
+        place: the place among the lines, which determines the colour.
+        within: the metric's bounds.
+        dashes: None for those of the place.
+        marker: None for no markers.
+    """
+
+    place: int
+    within: tuple[float, float] = SHARE
+    dashes: Dashes | None = None
+    marker: str | None = None
+
+
+def draw_band(axes: Axes, x: Sequence[float], bands: Sequence[Band], label: str, style: Style) -> None:
+    """Draw a line of means with the band around it."""
+    least, most = style.within
     means = [float("nan") if band.mean is None else band.mean for band in bands]
     halves = [band.half or 0.0 for band in bands]
     low = [max(mean - half, least) for mean, half in zip(means, halves, strict=True)]
     high = [min(mean + half, most) for mean, half in zip(means, halves, strict=True)]
-    colour = LIGHT.of_arm(place)
+    colour = LIGHT.of_arm(style.place)
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    style = LIGHT.dashes_of_arm(place) if dashes is None else dashes
-    axes.plot(x, means, linestyle=style, color=colour, linewidth=1.8, marker=marker, markersize=4, label=label)
+    dashes = LIGHT.dashes_of_arm(style.place) if style.dashes is None else style.dashes
+    axes.plot(x, means, linestyle=dashes, color=colour, linewidth=1.8, marker=style.marker, markersize=4, label=label)
 
 
 def legend(axes: Axes, corner: Corner = "lower right", columns: int = 1, of: Axes | None = None) -> None:

@@ -19,6 +19,7 @@ from fedping.experiments.papers.scripts.curves import (
     SHARE,
     Corner,
     Curve,
+    Style,
     curves,
     draw_band,
     legend,
@@ -77,7 +78,7 @@ def draw_frecency(results: Path) -> Figure:
     found = _variants(curves(results / "hartmann_2018_frecency", "validation", "top_choice"))
     for place, (name, curve) in enumerate(found.items()):
         dashes = "--" if name.endswith("analytic") else "-"
-        draw_band(axes, curve.rounds, curve.bands, name, place // 2, SHARE, dashes=dashes)
+        draw_band(axes, curve.rounds, curve.bands, name, Style(place // 2, SHARE, dashes=dashes))
     _finish(axes, "", "iteration", "searches with the wanted page on top")
     _level(axes)
     drawn = [band for curve in found.values() for band in curve.bands]
@@ -150,7 +151,7 @@ def draw_private_rounds(results: Path) -> Figure:
     schedules = {name: curve for name, curve in found.items() if not name.endswith((" 25 rounds", " 100 rounds"))}
     drawn: list[Band] = []
     for place, (name, curve) in enumerate(schedules.items()):
-        draw_band(axes, curve.rounds[1:], curve.bands[1:], name, place, SHARE)
+        draw_band(axes, curve.rounds[1:], curve.bands[1:], name, Style(place, SHARE))
         drawn += curve.bands
     axes.set(xscale="log", ylim=(0.73, 0.95))
     axes.set_xticks([5, 10, 25, 50, 100, 200, 400], ["5", "10", "25", "50", "100", "200", "400"], minor=False)
@@ -201,7 +202,7 @@ def draw_personalization(results: Path) -> Figure:
             for place, name in enumerate((of, f"{of}, slow drift")):
                 own = found[name]
                 label = "fast drift" if place == 0 else "slow drift"
-                draw_band(one, own.rounds, own.bands, f"{split}, {label}", place, SHARE, dashes=dashes)
+                draw_band(one, own.rounds, own.bands, f"{split}, {label}", Style(place, SHARE, dashes=dashes))
                 drawn += own.bands
         for iteration, said in ((12, "personal"), (19, "drift")):
             one.axvline(iteration, color=LIGHT.soft, linewidth=0.8, linestyle=":")
@@ -249,7 +250,11 @@ def _by_rounds_and_bytes(folder: Path, names: Sequence[str], within: tuple[float
     for place, name in enumerate(names):
         own = found[name]
         draw_band(
-            axes[1], [megabytes[name][number - 1] for number in own.rounds[1:]], own.bands[1:], name, place, SHARE
+            axes[1],
+            [megabytes[name][number - 1] for number in own.rounds[1:]],
+            own.bands[1:],
+            name,
+            Style(place, SHARE),
         )
     for one in axes:
         one.set_ylim(*within)
@@ -271,7 +276,7 @@ def _draw(axes: Axes, found: Mapping[str, Curve], within: tuple[float, float] = 
     drawn: list[Band] = []
     for place, (name, curve) in enumerate(found.items()):
         dashes = (0, (3, 3)) if "margin" in name else None  # it hides another line
-        draw_band(axes, curve.rounds, curve.bands, name, place, within, dashes=dashes)
+        draw_band(axes, curve.rounds, curve.bands, name, Style(place, within, dashes=dashes))
         drawn += curve.bands
     return drawn
 

@@ -15,7 +15,7 @@ from fedping.analysis.figures import LIGHT, save_figure, titled
 from fedping.analysis.figures.canvas import TEXT_SIZE, grid_across, panels
 from fedping.experiments.laboratory.comparing import chosen
 from fedping.experiments.laboratory.summary import Band, Summary, VariantSummary, difference, paired_by_seed
-from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, Curve, curves, draw_band, legend, noted
+from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, Curve, Style, curves, draw_band, legend, noted
 from fedping.experiments.papers.scripts.gates import draw_gates
 from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN
 from fedping.protocol.formats import without_format
@@ -96,7 +96,7 @@ def draw_private(results: Path) -> Figure:
     drawn: list[Band] = []
     for place, (name, curve) in enumerate(_federated(results / "private", "test", "loss").items()):
         dashes = "--" if name.endswith("not private") else "-"
-        draw_band(axes, curve.rounds, curve.bands, name, place, POSITIVE, dashes=dashes)
+        draw_band(axes, curve.rounds, curve.bands, name, Style(place, POSITIVE, dashes=dashes))
         drawn += curve.bands
     axes.set(yscale="log")
     _finish(axes, "", "round", "test loss, points")
@@ -219,7 +219,8 @@ def _draw_ways(axes: Axes, summary: Summary, variants: Sequence[str]) -> list[Ba
     )
     for place, (way, summaries) in enumerate(rows):
         bands = [one.metrics["local"].get("auc", _NOTHING) for one in summaries]
-        draw_band(axes, range(len(bands)), bands, way, place, SHARE, marker="o", dashes="--" if place == 2 else None)
+        style = Style(place, SHARE, dashes="--" if place == 2 else None, marker="o")
+        draw_band(axes, range(len(bands)), bands, way, style)
         drawn += bands
     labels = [name.rpartition(", ")[2].partition(" ")[0] for name in variants]
     axes.set_xticks(range(len(variants)), labels)
@@ -238,7 +239,7 @@ def _draw_curves(
     for place, (name, curve) in enumerate(found.items()):
         there = [index for index, number in enumerate(curve.rounds) if number >= after]
         bands = [curve.bands[i] for i in there]
-        draw_band(axes, [curve.rounds[i] for i in there], bands, name, place, within, marker=marker)
+        draw_band(axes, [curve.rounds[i] for i in there], bands, name, Style(place, within, marker=marker))
         drawn += bands
     return drawn
 
@@ -281,7 +282,7 @@ def draw_experts(results: Path) -> Figure:
             start = f"{data}: {method}, sigma "
             found = {int(name.removeprefix(start)): name for name in summary.variants if name.startswith(start)}
             bands = [summary.variants[name].metrics["personal"]["accuracy"] for name in found.values()]
-            draw_band(one, range(len(found)), bands, method, place, SHARE, marker="o")
+            draw_band(one, range(len(found)), bands, method, Style(place, SHARE, marker="o"))
             one.set_xticks(range(len(found)), [str(noise) for noise in found])
             drawn += bands
         _finish(one, title, "noise σ, in units of the clip", "accuracy, mean of the users")
