@@ -9,13 +9,14 @@ from typing import Any
 from fedping.client_sim.data import Iid
 from fedping.client_sim.learning import ClientData, learner_for
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluation import Regression
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
-from fedping.experiments.laboratory.rounds.private import PrivateRounds
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.private import PrivateChannel
+from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.tallies import Regression
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec
@@ -54,7 +55,8 @@ class TimedRounds:
         )
         problem = Problem(spec, learner_for(spec, training), data, data, data, Regression(), seed=seed)
         study = study_of(spec, training, server, privacy=privacy)
-        self.rounds = PrivateRounds(study, problem) if privacy else MemoryRounds(study.lines[0], problem.ids)
+        channel = PrivateChannel(study, problem) if privacy else MemoryChannel(study.lines[0], problem.ids)
+        self.rounds = ServerRounds(channel)
         self._cohorts = Cohorts(setup, problem)
         self._number = 0
 

@@ -36,7 +36,7 @@ from fedping.experiments.laboratory.rounds import open_rounds, study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.experiment import experiment_of
 from fedping.experiments.laboratory.settings.merging import Raw, merged
-from fedping.experiments.laboratory.training import train
+from fedping.experiments.laboratory.training import Observers, train
 from fedping.protocol.landing import shard_of
 from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.round import ArrayRound
@@ -126,7 +126,7 @@ def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[i
     attacker = Attacker(setup.attack, setup, problem) if setup.attack else None
     cohorts = Cohorts(setup, problem, attacker=attacker)
     with tempfile.TemporaryDirectory() as folder, open_rounds(setup, problem, Path(folder)) as rounds:
-        train(setup, problem, rounds, cohorts.sent, log, attacker=attacker)
+        train(setup, problem, rounds, cohorts.sent, log, Observers(attacker=attacker))
     told = log.table().to_pylist()
     return {row["round"]: row["value"] for row in told if (row["split"], row["metric"]) == ("test", metric)}
 

@@ -1,24 +1,27 @@
-"""The whole journey on one machine and on real parts: ingest, clients over HTTP, a Spark round an iteration.
+"""The demo: a whole study on one machine with real parts: ingest, clients over HTTP, a Spark round per iteration.
 
-Nothing here is particular to a demonstration but the folder: it starts what an operator starts, and the fleet posts to
-it as to any address.
+Only the folder is special: the demo starts what an operator starts, and its fleet posts to it as to any address. For
+the demo page there is a second study, ``playground``, which starts untrained and gets a round every few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from fedping.analysis.curves import ArmCurve, arm_curves
 from fedping.client_sim.fleet.fleet import Fleet, join_study
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.settings import FleetSettings
-from fedping.experiments.demo_rounds import playground
-from fedping.experiments.ingest_process import RunningIngest, ingest_process
 from fedping.experiments.secure_demo import Seen, TwoServers, helper_beside, secured, seen_by
+from fedping.experiments.server_process import RunningIngest, ingest_process
 from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import ArmSummary
@@ -26,11 +29,16 @@ from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import is_landing
+from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.location import Bucket, Place, child
+from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Declared, Study, study_from_toml
+from fedping.protocol.training import OneGradient
+from fedping.protocol.weights import Step
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key
-from fedping.server_jobs.round import Engine, engine_named, run_round
+from fedping.server_jobs.round import Engine, RoundResult, engine_named, run_round
+from fedping.server_jobs.schedule import Clock, run_schedule
 
 STUDY = Path(__file__).with_name("demo.toml")
 
@@ -126,14 +134,22 @@ class DemoOutcome:
     helper: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningDemo:
-    """A demo whose iterations are over, while its ingest and its engine are still there."""
+@dataclass(frozen=True)
+class DemoServers:
+    """The running parts of a demo's server side."""
 
-    outcome: DemoOutcome
     ingest: RunningIngest
     store: ModelStore
+    landing: Place
     engine: Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningDemo:
+    """A demo after its iterations, with its ingest and its engine still running."""
+
+    outcome: DemoOutcome
+    servers: DemoServers
 
 
 def run_demo(
@@ -174,6 +190,7 @@ def running_demo(
             options += ["--journal", str(settings.out / "journal")] if settings.bucket else []
             ingest = stack.enter_context(ingest_process(store_path, landing, log, *options, port=settings.port))
             engine = stack.enter_context(engine_named(settings.engine))
+            running = DemoServers(ingest, store, landing, engine)
             seen = None
             with asyncio.Runner() as runner:
                 fleet = _joined(runner, ingest, study, settings)
@@ -183,7 +200,8 @@ def running_demo(
                         pings = _sent(runner, fleet, ingest, progress)
                         if servers is not None and number == settings.iterations - 1:
                             seen = seen_by(servers, landing, study, line, number)
-                        row = _round(store, landing, engine, study.name, line.name, progress, pings, servers)
+                        result = _round(running, study.name, line.name, progress, servers)
+                        row = DemoIteration(result.iteration, pings, result.arms)
                         ingest.wait_for(study.name, line.name, number + 1)
                         progress.done.append(row)
                         on_iteration(row)
@@ -203,7 +221,7 @@ def running_demo(
                 seen=seen,
                 helper=servers.helper.path if servers else None,
             )
-            yield RunningDemo(outcome=outcome, ingest=ingest, store=store, engine=engine)
+            yield RunningDemo(outcome=outcome, servers=running)
             progress.stage = "stopping Spark and ingest"
     except BaseException:
         with suppress(FedpingError, OSError):  # what went wrong before is what there is to tell
@@ -248,17 +266,8 @@ def _sent(runner: asyncio.Runner, fleet: Fleet, ingest: RunningIngest, progress:
     return summary.pings.accepted
 
 
-def _round(
-    store: ModelStore,
-    landing: Place,
-    engine: Engine,
-    study: str,
-    line: str,
-    progress: Progress,
-    pings: int,
-    servers: TwoServers | None,
-) -> DemoIteration:
-    """Run a round on what has landed, of so many pings."""
+def _round(running: DemoServers, study: str, line: str, progress: Progress, servers: TwoServers | None) -> RoundResult:
+    """Run a round on the landed pings."""
 
     def on_step(step: str) -> None:
         progress.stage = ROUND_STEPS.get(step, progress.stage)
@@ -266,11 +275,11 @@ def _round(
             progress.stage = "Spark round: starting Spark (once), then averaging the updates"
 
     result = run_round(
-        store,
-        landing,
+        running.store,
+        running.landing,
         study,
         line,
-        engine,
+        running.engine,
         clock=utc_now,
         code_version=__version__,
         on_step=on_step,
@@ -279,7 +288,7 @@ def _round(
     )
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
-    return DemoIteration(result.iteration, pings, result.arms)
+    return result
 
 
 def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:
@@ -288,3 +297,89 @@ def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:
     title = "Loss by arm: only the treatment arm ranks with the trained model"
     figure = draw_loss(curves, arms=[arm.name for arm in study.arms])
     return save_figure(titled(figure, title, theme=LIGHT), path)
+
+
+PLAYGROUND = "playground"
+MIN_CLIENTS = 10
+"""So few that the people whom the page makes up are enough for a round."""
+
+PERSONALIZED = "personalized"
+"""The arm whose clients have a model of their own."""
+
+OWN_STEPS = LocalRProp(alpha=1.5, beta=0.5, step=Step(start=10.0, min=1.0, max=60.0), keep=True)
+"""By which that model steps, in units of weights that are 50 or 300 at first."""
+
+
+def playground(study: Study) -> Study:
+    """Return the same study under another name, at its start, with rounds of few clients, and with an arm more.
+
+    The study of the demo itself has learned all that there is to learn when its iterations are over, and its rounds
+    wait for hundreds of clients: nothing that one person chooses would show. In the arm ``personalized``, half of those
+    of ``treatment``, a client has a model of its own besides, whose steps are so large that a single choice shows.
+    """
+    treatment, *others = study.arms
+    half = replace(treatment, share=treatment.share / 2)
+    line, *more = study.lines
+    cutoffs = tuple(weight.name for weight in line.spec.weights if weight.kind == "cutoff")
+    personal = FineTune(rate=1.0, steps=4, frozen=cutoffs, optimizer=OWN_STEPS)
+    lines = (replace(line, training=OneGradient(personal=personal)), *more)
+    return replace(
+        study,
+        name=PLAYGROUND,
+        arms=(half, replace(half, name=PERSONALIZED, personal=True), *others),
+        lines=tuple(replace(line, pipeline=replace(line.pipeline, min_clients=MIN_CLIENTS)) for line in lines),
+    )
+
+
+def page_address(ingest: RunningIngest, study: str, every: int) -> str:
+    """Return the address of the demo page for a study with a round every so many seconds."""
+    return f"{ingest.address}/demo/?{urlencode({'study': study, 'every': every})}"
+
+
+def keep_rounds(running: DemoServers, *, every: int, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Run a round of each line of each running study every ``every`` seconds, until the clock stops.
+
+    Failures are reported, and the next round tries again. ``tell`` is called with a sentence when a line's sentence has
+    changed.
+    """
+    rounds = _Rounds(running, tell)
+    run_schedule(rounds.run, every, clock, lambda text: None)
+
+
+class _Rounds:
+    def __init__(self, running: DemoServers, tell: Callable[[str], None]) -> None:
+        self._running, self._tell = running, tell
+        self._told: dict[tuple[str, str], str] = {}
+
+    def run(self) -> None:
+        """Land what has been accepted, and run a round of every line."""
+        try:
+            self._running.ingest.flush()
+        except FedpingError as error:
+            self._tell_once("", "", str(error))
+            return
+        store = self._running.store
+        for study in store.studies():
+            if store.declared(study).state != "running":
+                continue
+            for line in store.study(study).lines:
+                self._tell_once(study, line.name, self._round(study, line.name))
+
+    def _round(self, study: str, line: str) -> str:
+        """Run one round and return its result as a sentence; empty if there was nothing to do."""
+        running = self._running
+        try:
+            result = run_round(
+                running.store, running.landing, study, line, running.engine, clock=utc_now, code_version=__version__
+            )
+        except FedpingError as error:
+            return f"no round of {study}/{line}: {error}"
+        except Exception:
+            running.engine.close()
+            return f"the round of {study}/{line} failed; the next begins anew\n{traceback.format_exc().rstrip()}"
+        return "" if result.status == "nothing" else result.sentence
+
+    def _tell_once(self, study: str, line: str, sentence: str) -> None:
+        if sentence and self._told.get((study, line)) != sentence:
+            self._tell(sentence)
+        self._told[study, line] = sentence

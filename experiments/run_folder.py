@@ -1,14 +1,26 @@
-"""The folder of a run: whose it is, so that the same command goes on and another spoils nothing; whole files."""
+"""The folder of a run: its owner, its files, which are written whole, and the environment that computed it.
+
+The same command continues the run; a command with other settings, code or data does not overwrite it.
+
+The last bits of results depend on more than settings, code and seed: libraries of matrix products choose a kernel by
+the processor, and kernels add in different orders. So the same seed gives the same bits only on processors with the
+same kernel. The environment records this. It doesn't identify the run: results that differ in their last bits belong to
+the same experiment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
+from msgspec import Struct
 
+from fedping.client_sim.learning.blas import kernels
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import NewerFormat, with_format, without_format
 
@@ -217,3 +229,52 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
 def write_whole_bytes(file: Path, data: bytes) -> None:
     """Write a file that is there whole or not at all."""
     write_whole(file, lambda hidden: hidden.write_bytes(data))
+
+
+ENVIRONMENT = "environment.json"
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """Where a run, or a part of it, was computed.
+
+    Attributes:
+        machine: the kind of processor, such as "x86_64".
+        python: the version of Python.
+        numpy: the version of NumPy.
+        blas: NumPy's libraries of matrix products with versions and kernels, such as "openblas 0.3.31 SkylakeX"; empty
+            without the package ``threadpoolctl``, which reads them.
+    """
+
+    machine: str
+    python: str
+    numpy: str
+    blas: tuple[str, ...]
+
+
+class Environments(Struct, frozen=True):
+    """Those of a run in the order in which they computed it: several if it was killed and continued elsewhere."""
+
+    environments: tuple[Environment, ...] = ()
+
+
+def environment_here() -> Environment:
+    """Return the environment of this process."""
+    return Environment(
+        machine=platform.machine(), python=platform.python_version(), numpy=np.__version__, blas=kernels()
+    )
+
+
+def write_environment(folder: Path, earlier: Iterable[Environment] = ()) -> None:
+    """Write into a run's folder that this process has computed it, after the ``earlier`` environments."""
+    together = tuple(dict.fromkeys((*earlier, environment_here())))
+    if environments_in(folder) != together:
+        write_document(folder / ENVIRONMENT, Environments(together))
+
+
+def environments_in(folder: Path) -> tuple[Environment, ...]:
+    """Return the environments recorded in a run's folder; none if an earlier fedping ran it.
+
+    Raises:
+        DamagedRun: the file holds something else.
+    """
+    return (read_whole(folder / ENVIRONMENT, Environments) or Environments()).environments

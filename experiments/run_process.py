@@ -1,14 +1,17 @@
-"""A command in a session of its own, which outlives whoever started it; files in a folder say how it is.
+"""A command in a session of its own, which outlives the process that started it; files in a folder show its state.
 
-    alive.lock     held by the keeper and the command, as long as one of them lives
-    process.json   the keeper's pid, and when it began
-    stdout stderr  what the command says
-    stop           whoever wants it to end makes this file
-    ended.json     the command's exit code, and when; not there if the keeper was killed
+    alive.lock     held by the keeper and the command while one of them lives
+    process.json   the keeper's pid, and its start
+    stdout stderr  the output of the command
+    stop           created by a process that wants the command to end
+    ended.json     the command's exit code, and its end; absent if the keeper was killed
 
-The keeper is a small process between whoever starts the command and the command: it waits, passes a wish to stop on,
-leaves no process of its session behind, and writes down how it ended. A lock, unlike a process id, cannot be taken for
-that of another process that came later, and the machine's end frees it too.
+The keeper is a small process between the starting process and the command: it waits, passes a stop on to the command,
+kills all processes of its session at the end, and records the exit. A lock, unlike a process id, can't belong to a
+later process, and a crash of the machine releases it.
+
+Work on Spark's executors holds a lock per task in the run's folder, so that a task that Spark believes lost doesn't run
+twice.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from __future__ import annotations
 import fcntl
 import os
 import runpy
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +34,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.experiments.run_folder import write_document
+from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.processes.process_lock import child_command
 
 LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
@@ -209,6 +215,32 @@ def main() -> None:
     if task.then:
         sys.argv = list(task.then)
         runpy.run_module(task.then[0], run_name="__main__")
+
+
+LOCKS = ".running"
+"""The folder of the locks in that of a run, while its work is spread."""
+
+
+@contextmanager
+def one_at_a_time(out: Path, number: int) -> Iterator[None]:
+    """Hold the lock on a piece of work of the run in a folder, so that one who was taken for lost does not do it too.
+
+    Raises:
+        FedpingError: the folder is not there.
+    """
+    if not out.is_dir():
+        raise FedpingError(
+            f"the executor on {socket.gethostname()} does not see the folder {out}: give --out in a folder that all "
+            "machines of the cluster share, by the same path"
+        )
+    (out / LOCKS).mkdir(exist_ok=True)
+    with alone(out / LOCKS / str(number)):
+        yield
+
+
+def forget_locks(out: Path) -> None:
+    """Remove all locks, when no work goes on any more; also those that a driver has left that was killed."""
+    shutil.rmtree(out / LOCKS, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedping.experiments.helper_process import helper_process
+from fedping.experiments.server_process import helper_process
 from fedping.helper.enrol import join, keys_of, pinned_line
 from fedping.helper.folder import HelperFolder
 from fedping.model_store.store import ModelStore

@@ -181,7 +181,7 @@ def _built_in(kind: Kind) -> Collection[str]:
 
             return LEARNERS
         case "metric":
-            from fedping.experiments.laboratory.evaluation.tallies import HIGHER_IS_BETTER, LOWER_IS_BETTER
+            from fedping.experiments.laboratory.tallies import HIGHER_IS_BETTER, LOWER_IS_BETTER
 
             return HIGHER_IS_BETTER | LOWER_IS_BETTER
         case _:

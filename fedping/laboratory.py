@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from fedping.error_text import python_names
 from fedping.experiments.laboratory.comparing import Comparison, chosen, compared
 from fedping.experiments.laboratory.pool import Progress
-from fedping.experiments.laboratory.results import Summary, read_summary, read_units
+from fedping.experiments.laboratory.results import read_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, variants_of
+from fedping.experiments.laboratory.summary import Summary, read_summary
 from fedping.extras import missing_package
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.settings_file import read_toml

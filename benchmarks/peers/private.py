@@ -37,7 +37,7 @@ from rich.table import Table
 from benchmarks.peers.compare import HERE, OURS, measure
 from benchmarks.peers.environments import PEERS, python_of
 from benchmarks.peers.work import CLASSES, HIDDEN, FloatArray, ModelName, Task, make_data
-from fedping.experiments.laboratory.results.paired import Band, band
+from fedping.experiments.laboratory.summary import Band, band
 from fedping.server_jobs.privacy.gaussian import epsilon_of
 
 (PFL,) = (peer for peer in PEERS if peer.name == "pfl-research")

@@ -18,12 +18,12 @@ from fedping.dashboard.runs.labels import labels_of
 from fedping.dashboard.runs.places import Place, places
 from fedping.dashboard.runs.registry import RunBook
 from fedping.dashboard.tail import last_lines
-from fedping.experiments.laboratory.report.page import columns_of
-from fedping.experiments.laboratory.results import Summary
-from fedping.experiments.laboratory.results.progress import PROGRESS, UnitNote, read_units
+from fedping.experiments.laboratory.report import columns_of
+from fedping.experiments.laboratory.results import PROGRESS, UnitNote, read_units
 from fedping.experiments.laboratory.settings import experiment_of
+from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.run_folder import NOTE, DamagedRun
-from fedping.experiments.simulate.progress import read_study_progress
+from fedping.experiments.simulate.run import read_study_progress
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.file_stamp import is_settled
 from fedping.protocol.formats import NewerFormat, without_format

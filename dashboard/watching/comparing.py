@@ -13,12 +13,19 @@ from fedping.dashboard.runs.places import Place, place
 from fedping.dashboard.watching.curves import Measured, Points, finished, grown
 from fedping.dashboard.watching.units import Unit, units_in
 from fedping.experiments.laboratory.comparing import Chosen, Comparison, compared
-from fedping.experiments.laboratory.report.page import columns_of
-from fedping.experiments.laboratory.results import Outcome, Summary, summarised
-from fedping.experiments.laboratory.results.paired import Band
-from fedping.experiments.laboratory.results.ranking import Standing, standing
-from fedping.experiments.laboratory.results.summary import VariantSummary, variant_summary
+from fedping.experiments.laboratory.report import columns_of
+from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_from_toml
+from fedping.experiments.laboratory.summary import (
+    Band,
+    Criteria,
+    Standing,
+    Summary,
+    VariantSummary,
+    standing,
+    summarised,
+    variant_summary,
+)
 from fedping.experiments.run_folder import NOTE
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
@@ -68,7 +75,7 @@ def finals(out: Path) -> Finals | None:
 def _summary(variants: Mapping[str, Sequence[Outcome]], baselines: Mapping[str, Sequence[Outcome]]) -> Summary:
     first = next(iter(variants.values()))[0]
     seeds = dict.fromkeys(outcome.seed for outcomes in variants.values() for outcome in outcomes)
-    return summarised("", "", tuple(seeds), first.shown, first.split, variants, baselines)
+    return summarised("", "", Criteria(seeds=tuple(seeds), shown=first.shown, split=first.split), variants, baselines)
 
 
 Flat: TypeAlias = dict[str, str]

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedping.dashboard.watching.units import Unit
-from fedping.experiments.laboratory.results import read_progress
-from fedping.experiments.laboratory.results.progress import Row, rounds_of
+from fedping.experiments.laboratory.results import Row, read_progress, rounds_of
 from fedping.experiments.run_folder import DamagedRun
 
 

@@ -16,10 +16,9 @@ from fedping.dashboard.watching import cursor as cursors
 from fedping.dashboard.watching.cursor import Known, Position
 from fedping.dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
 from fedping.dashboard.watching.units import Pace, Unit, seconds_left, units_in
-from fedping.experiments.laboratory.results import Outcome
-from fedping.experiments.laboratory.results.paired import t_quantile
-from fedping.experiments.laboratory.results.progress import PROGRESS
-from fedping.experiments.simulate.progress import read_study_progress
+from fedping.experiments.laboratory.results import PROGRESS, Outcome
+from fedping.experiments.laboratory.summary import t_quantile
+from fedping.experiments.simulate.run import read_study_progress
 
 
 class Seen(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from fedping.dashboard.watching.comparing import ABSENT, Flat, differing
-from fedping.experiments.laboratory.evaluation import higher_is_better
-from fedping.experiments.laboratory.results import Summary
+from fedping.experiments.laboratory.summary import Summary
+from fedping.experiments.laboratory.tallies import higher_is_better
 
 LEAST = 3
 """The fewest variants of a sweep; two are a comparison."""

@@ -38,10 +38,10 @@ from fedping.dashboard.watching.curves import Measured, measured, shown_first
 from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from fedping.dashboard.watching.sweep import Sweep, sweep_of
 from fedping.dashboard.watching.units import Unit, units_in
-from fedping.experiments.laboratory.results.ranking import MEANINGS, NO_QUALITY, shown_as
-from fedping.experiments.laboratory.results.ranking import told as told_band
+from fedping.experiments.laboratory.summary import MEANINGS, NO_QUALITY, shown_as
+from fedping.experiments.laboratory.summary import told as told_band
 from fedping.experiments.run_folder import DamagedRun, read_whole
-from fedping.experiments.simulate.private_summary import PrivateSummary
+from fedping.experiments.simulate.summary import PrivateSummary
 from fedping.experiments.simulate.summary import Summary as StudySummary
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"

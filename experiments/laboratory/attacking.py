@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from fedping.client_sim.attacks.settings import Attack, Backdoor, LabelFlip, Rec
 from fedping.client_sim.attacks.updates import targeted
 from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.batch import ClientData, Clients, FloatArray, Floats
-from fedping.experiments.laboratory.evaluation import Classification, Clustering
-from fedping.experiments.laboratory.evaluation.fleet import blocks
+from fedping.experiments.laboratory.evaluation import blocks
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
 from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.tallies import Classification, Clustering
 from fedping.experiments.laboratory.users import UserSearches
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.weights import LARGEST
@@ -93,7 +93,8 @@ class Attacker:
         plot = Plot(self._attack, self._hostile, self._problem.seed, round_)
         known = Known(versions[0], versions[0] if before is None else before, self._names)
         self._last = _Round(versions[0])
-        return Raid(self._attack, plot, known, self._first, self._last, len(self._problem.train), self._classes)
+        run = _Attacked(self._attack, self._first, len(self._problem.train), self._classes)
+        return Raid(run, plot, known, self._last)
 
     def snapshot(self) -> Arrays:
         """Return the version of the last round, if there was one, shape (0 or 1, m)."""
@@ -154,6 +155,15 @@ def invented_and_real(problem: Problem, attack: Attack | None) -> NDArray[np.uin
     return problem.first_ids(clients + (attack.invented_for(clients) if attack else 0))
 
 
+class _Attacked(NamedTuple):
+    """A run under attack: the first client that may be hostile, shape (1,), the numbers of clients and of classes."""
+
+    attack: Attack
+    first: Clients
+    clients: int
+    classes: int | None
+
+
 @dataclass
 class _Round:
     """One round: the newest version, how many pings there were, and the victim's own update if there is one."""
@@ -169,16 +179,13 @@ class Raid:
 
     def __init__(
         self,
-        attack: Attack,
+        run: _Attacked,
         plot: Plot,
         known: Known,
-        first: Clients,
         seen: _Round,
-        clients: int,
-        classes: int | None,
     ) -> None:
-        self._attack, self._plot, self._known, self._first = attack, plot, known, first
-        self._seen, self._clients, self._classes = seen, clients, classes
+        self._attack, self._first, self._clients, self._classes = run
+        self._plot, self._known, self._seen = plot, known, seen
         self._waiting: list[Block] = []
 
     def taking_part(self, clients: Clients) -> Clients:

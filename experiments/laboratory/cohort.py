@@ -23,11 +23,9 @@ from fedping.client_sim.learning.updates import draws
 from fedping.client_sim.sampling import Bernoulli, Sampler, bias_of, sampler_for
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
-from fedping.experiments.laboratory.evaluate import evaluated_after
-from fedping.experiments.laboratory.local_evaluation import BeforeMerging
-from fedping.experiments.laboratory.participation import with_a_turn
+from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, in_precision
-from fedping.experiments.laboratory.rounds.study import study_of
+from fedping.experiments.laboratory.rounds.study import study_of, with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys, uniforms

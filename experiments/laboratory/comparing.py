@@ -9,11 +9,16 @@ from pathlib import Path
 
 from msgspec import UNSET, Struct, UnsetType
 
-from fedping.experiments.laboratory.evaluation import higher_is_better
-from fedping.experiments.laboratory.results import Outcome, RunFolder
-from fedping.experiments.laboratory.results.folder import BINNED
-from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, significant_pairs
-from fedping.experiments.laboratory.results.ranking import NO_QUALITY
+from fedping.experiments.laboratory.results import BINNED, Outcome, RunFolder
+from fedping.experiments.laboratory.summary import (
+    NO_QUALITY,
+    Band,
+    difference,
+    paired,
+    paired_by_seed,
+    significant_pairs,
+)
+from fedping.experiments.laboratory.tallies import higher_is_better
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import local_path
 

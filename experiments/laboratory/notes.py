@@ -8,10 +8,9 @@ import numpy as np
 
 from fedping.client_sim.data import ExampleData
 from fedping.client_sim.learning.checking import shares_nothing
-from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.evaluation.tallies import Regression
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.tallies import Regression, better
 from fedping.experiments.laboratory.users import UserSearches
 from fedping.protocol.limits import MOST_EXAMPLES
 from fedping.protocol.personalization import FineTune, Vector

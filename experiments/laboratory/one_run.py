@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,31 +13,27 @@ from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.attacking import Attacker
-from fedping.experiments.laboratory.baselines.run import run_baseline
+from fedping.experiments.laboratory.baselines import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluate import by_client
-from fedping.experiments.laboratory.local_evaluation import BeforeMerging
-from fedping.experiments.laboratory.mapped_states import MappedStates
+from fedping.experiments.laboratory.evaluation import BeforeMerging, OwnModels, by_client
 from fedping.experiments.laboratory.notes import of_problem
-from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, Row, RunFolder
-from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, Part
-from fedping.experiments.laboratory.rounds import Updates, open_rounds
-from fedping.experiments.laboratory.rounds.gossip import GossipRounds
-from fedping.experiments.laboratory.training import Trained, outcome_of, train
+from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, MappedStates, Part
+from fedping.experiments.laboratory.rounds import open_rounds
+from fedping.experiments.laboratory.training import Observers, Trained, outcome_of, train
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings
 
 OnRound: TypeAlias = Callable[[int, Sequence[Row]], None]
-"""Is told the number of finished rounds, from 0, and the new measurements since the last call."""
+"""Called with the number of finished rounds, from 0, and the new measurements since the last call."""
 
 
 def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda *_: None, threads: int = 1) -> Outcome:
-    """Run a unit, unless it is finished already, and return its outcome; its folder then holds everything.
+    """Run a unit, unless it is finished, and return its outcome; its folder then holds all results.
 
-    ``threads`` work on the clients of a round; the outcome does not depend on it. ``on_round`` is not called for
-    baselines.
+    ``threads`` is the number of threads for the clients of a round; the outcome does not depend on it. ``on_round`` is
+    not called for baselines.
 
     Raises:
         FedpingError: the settings do not fit the data or the model, or a package is missing.
@@ -78,12 +74,12 @@ def _trained(
     algorithm = algorithm_for(setup.training)
     states = MappedStates(folder.path, algorithm.init_state(bare(problem.model)), len(problem.train))
     personalizes = isinstance(algorithm, Personalizes) and not setup.co_op
-    measured = personalizes or setup.evaluation.decided_by == "personal"
-    own = OwnModels(setup, problem, states) if measured else None
+    predicts_alone = personalizes or setup.evaluation.decided_by == "personal"
+    own = OwnModels(setup, problem, states) if predicts_alone else None
     cohorts = Cohorts(setup, problem, threads, before, attacker, states)
     states.check_size(cohorts.most_training)
 
-    def by_clients_own(weights: FloatArray, rounds: int) -> None:
+    def write_clients(weights: FloatArray, rounds: int) -> None:
         if own and setup.evaluation.local:
             folder.write_clients(by_client(problem.after(rounds), weights, own, rounds))
 
@@ -93,20 +89,20 @@ def _trained(
         ProgressFile(folder.path, log) as progress,
     ):
 
-        def told(done: int) -> None:
-            on_round(done, progress.write())
-
-        def checkpoints(done: Trained) -> Checkpoints:
-            assert isinstance(rounds, Part)
-            parts: dict[str, Part] = {"clients": states, "rounds": rounds, "log": log, "run": done}
+        def checkpoints(run: Trained) -> Checkpoints:
+            assert rounds.checkpoint is not None
+            parts: dict[str, Part] = {"clients": states, "rounds": rounds.checkpoint, "log": log, "run": run}
             return Checkpoints(folder.path, parts | ({"attacker": attacker} if attacker else {}))
 
-        def sent(round_: int, versions: Sequence[FloatArray]) -> Iterable[Updates]:
-            return cohorts.sent(round_, [rounds.models] if isinstance(rounds, GossipRounds) else versions)
-
-        in_memory = checkpoints if isinstance(rounds, Part) else None
-        on_best = by_clients_own if setup.early_stopping else lambda *_: None
-        done = train(setup, problem, rounds, sent, log, told, before, in_memory, attacker, own, on_best)
-        if not setup.early_stopping and done.final:
-            by_clients_own(done.best, done.watchman.best_round)
-    return replace(done, notes=(*of_problem(setup, problem), *cohorts.notes, *done.notes))
+        observers = Observers(
+            before=before,
+            attacker=attacker,
+            own=own,
+            checkpoints=checkpoints if rounds.checkpoint is not None else None,
+            on_round=lambda number: on_round(number, progress.write()),
+            on_best=write_clients if setup.early_stopping else lambda *_: None,
+        )
+        run = train(setup, problem, rounds, cohorts.sent, log, observers)
+        if not setup.early_stopping and run.final:
+            write_clients(run.best, run.watchman.best_round)
+    return replace(run, notes=(*of_problem(setup, problem), *cohorts.notes, *run.notes))

@@ -1,33 +1,45 @@
-"""Runs side by side on the cores, each in its own process; their number changes no bit of any result.
+"""Units of work side by side: processes on this machine's cores, or tasks on Spark's executors.
 
-Every matrix product runs in one thread: divided among threads, it would be added up in another order. If there are
-fewer runs than cores, blocks of clients are processed side by side instead.
+Their number changes no bit of any result. Every matrix product runs in one thread: divided among threads, it would be
+summed in another order. If there are fewer units than cores, blocks of clients are processed side by side instead. A
+unit whose executor is lost runs on another, where it resumes from its checkpoint.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
+from msgspec.structs import replace
+
+from fedping.experiments.laboratory.choices import named_in_modules
 from fedping.experiments.laboratory.one_run import OnRound, run_unit
-from fedping.experiments.laboratory.results import Outcome, Row
+from fedping.experiments.laboratory.results import Outcome, Row, read_progress, rounds_of
+from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.units import Unit
-from fedping.protocol.errors import FedpingError
+from fedping.experiments.run_process import forget_locks, one_at_a_time
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
+from fedping.server_jobs.spark.failures import Job
+from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.spreading import spread
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -76,7 +88,7 @@ def run_units(units: Sequence[Unit], out: Path, jobs: int | None, watch: Watch, 
     listener = threading.Thread(target=_listen, args=(reader, units, watch, heard), daemon=True)
     listener.start()
     try:
-        _run_side_by_side(units, out, min(jobs, len(units)), threads, writer, heard, finished)
+        _run_side_by_side(_Work(units, out, min(jobs, len(units)), threads), writer, heard, finished)
     finally:
         writer.close()
         listener.join()
@@ -117,15 +129,17 @@ def _tell(watch: Watch, unit: Unit) -> OnRound:
     return lambda rounds, measured: watch(Progress(unit, rounds, measured))
 
 
-def _run_side_by_side(
-    units: Sequence[Unit],
-    out: Path,
-    jobs: int,
-    threads: int,
-    writer: Connection,
-    heard: Future[None],
-    finished: Finished,
-) -> None:
+class _Work(NamedTuple):
+    """Units for processes: their folder, the number of processes, and of threads for the clients of each."""
+
+    units: Sequence[Unit]
+    out: Path
+    jobs: int
+    threads: int
+
+
+def _run_side_by_side(work: _Work, writer: Connection, heard: Future[None], finished: Finished) -> None:
+    units, out, jobs, threads = work
     others = set(multiprocessing.active_children())
     ready = (writer, _CONTEXT.Lock(), os.getpid(), packed().data)
     with ProcessPoolExecutor(jobs, mp_context=_CONTEXT, initializer=_begin, initargs=ready) as pool:
@@ -224,3 +238,91 @@ def one_thread() -> Iterator[None]:
         ) from error
     with threadpool_limits(limits=1):
         yield
+
+
+RUNS = Job("the runs", "those that are finished stay; run the same command again to go on")
+
+_LOOK_SECONDS = 0.5
+
+
+def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
+    """Raise :class:`InvalidSettings` if a variant needs what an executor has not."""
+    for name, setup in variants.items():
+        if setup.where == "http":
+            raise InvalidSettings(
+                f"variant '{name}' runs its rounds over HTTP, by servers on this machine, so that its runs cannot be "
+                "spread over executors; set where to 'memory' or 'files', or leave --engine spark out"
+            )
+        if setup.engine == "spark":
+            raise InvalidSettings(
+                f"variant '{name}' has its rounds computed by a Spark session of its own, which no executor can "
+                "start; set its engine to 'numpy', which comes to the same bits, or leave --engine spark out"
+            )
+
+
+def run_units_on_spark(
+    units: Sequence[Unit], out: Path, sessions: LivingSession, watch: Watch, finished: Finished
+) -> None:
+    """Run all units on the executors, as many at a time as they have cores, and report each as it ends.
+
+    Args:
+        units: the runs.
+        out: the experiment's folder, which all executors see.
+        sessions: where the executors are.
+        watch: is told of the progress.
+        finished: is told of each run that has ended.
+
+    Raises:
+        FedpingError: a run has failed, or Spark.
+    """
+    work = partial(_run_on_executor, [pickle.dumps(_from_anywhere(unit)) for unit in units], out.resolve())
+    modules = [
+        text.partition(":")[0] for unit in units for text in named_in_modules(unit.setup.model).values() if ":" in text
+    ]
+    left = set(units)
+    try:
+        with _looked_at(left, out, watch), closing(spread(sessions, work, len(units), RUNS, modules)) as done:
+            for number, outcome in done:
+                left.discard(units[number])
+                finished(units[number], outcome)
+    finally:
+        forget_locks(out)
+
+
+def _from_anywhere(unit: Unit) -> Unit:
+    """Return a unit whose files are found from the folder in which an executor works."""
+    setup, here = unit.setup, Path.cwd()
+    setup = replace(setup, data=setup.data.at(here), gossip=setup.gossip.at(here) if setup.gossip else None)
+    return dataclasses.replace(unit, setup=setup)
+
+
+def _run_on_executor(units: Sequence[bytes], out: Path, number: int) -> Outcome:
+    """Run a unit on an executor, which knows the extensions that its settings name only by now."""
+    unit: Unit = pickle.loads(units[number])
+    with one_at_a_time(out, number), one_thread():
+        return run_unit(unit, out)
+
+
+@contextmanager
+def _looked_at(left: set[Unit], out: Path, watch: Watch) -> Iterator[None]:
+    """Within this context, report the rounds of the runs that are left, as their files tell of them."""
+    over = threading.Event()
+    known: dict[Unit, int] = {}
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            for unit in list(left):
+                told = None
+                with suppress(OSError, FedpingError):  # being written, or of a run that has just ended
+                    told = read_progress(unit.folder(out).path)
+                if told and unit in left and (rounds := rounds_of(told.rows)) != known.get(unit):
+                    known[unit] = rounds
+                    watch(Progress(unit, rounds))
+
+    looking = threading.Thread(target=look, name="runs-on-spark", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()

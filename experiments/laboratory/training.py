@@ -1,4 +1,4 @@
-"""One run: round after round, with evaluations on the validation examples."""
+"""One run: round after round, with evaluations, early stopping (thesis 3.4; Prechelt 1998) and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,37 +15,60 @@ from msgspec import UNSET
 
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.environment import Environment, environment_here
 from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
-from fedping.experiments.laboratory.evaluate import (
+from fedping.experiments.laboratory.evaluation import (
+    BeforeMerging,
     Measured,
+    OwnModels,
     evaluated_after,
     measure,
     record,
     selection_metric,
     test_metric,
 )
-from fedping.experiments.laboratory.evaluation import better
-from fedping.experiments.laboratory.local_evaluation import BeforeMerging
-from fedping.experiments.laboratory.own_models import OwnModels
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.experiments.laboratory.results import MetricLog, Outcome
-from fedping.experiments.laboratory.results.folder import SplitMetrics
+from fedping.experiments.laboratory.results import MetricLog, Outcome, SplitMetrics
 from fedping.experiments.laboratory.resuming import Arrays, Checkpoints, as_array, from_array
-from fedping.experiments.laboratory.rounds import Rounds, Updates
-from fedping.experiments.laboratory.rounds.gossip import GossipRounds
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
+from fedping.experiments.laboratory.rounds import RoundReport, Rounds, Updates
 from fedping.experiments.laboratory.settings import Setup
-from fedping.experiments.laboratory.stopping import Watchman
+from fedping.experiments.laboratory.settings.setup import EarlyStopping
+from fedping.experiments.laboratory.tallies import better
+from fedping.experiments.run_folder import Environment, environment_here
 from fedping.protocol.extensions import ExtensionFailed
 
-OnRound: TypeAlias = Callable[[int], None]
-OnBest: TypeAlias = Callable[[FloatArray, int], None]
-"""Is told the weights of the best version so far, and after how many rounds it was there."""
+
+@dataclass
+class Watchman:
+    """Follows the validation metric of one run; without settings the last version is the best and nothing stops."""
+
+    settings: EarlyStopping | None
+    best_round: int = 0
+    best_value: float = math.nan
+    evaluations_since: int = 0
+    stop: bool = False
+
+    def see(self, round_: int, validation: dict[str, float]) -> bool:
+        """Record an evaluation; return whether this version is the best so far."""
+        if self.settings is None:
+            self.best_round = round_
+            return True
+        value = validation[self.settings.metric]
+        if better(self.settings.metric, value, self.best_value):
+            self.best_round, self.best_value, self.evaluations_since = round_, value, 0
+            return True
+        self.evaluations_since += 1
+        self.stop = self._had_enough(self.settings, value)
+        return False
+
+    def _had_enough(self, settings: EarlyStopping, value: float) -> bool:
+        if settings.patience is not None and self.evaluations_since >= settings.patience:
+            return True
+        return settings.rise is not None and abs(value - self.best_value) > settings.rise * abs(self.best_value)
+
 
 Sent: TypeAlias = Callable[[int, Sequence[FloatArray]], Iterable[Updates]]
-"""From a round's number, from 0, and the versions that clients may hold, the newest first, to what they send."""
+"""A function of a round's number, from 0, and the versions that clients may hold, newest first, to their updates."""
 
 
 @dataclass
@@ -70,6 +93,15 @@ class Trained:
     began: float = field(default_factory=time.monotonic)
     environments: tuple[Environment, ...] = ()
 
+    def add(self, report: RoundReport) -> None:
+        """Add a finished round to the counts and to the log."""
+        traffic = {name: getattr(report, name) for name in _BYTES}
+        self.log.add(self.rounds, "train", {"loss": report.loss, "clients": report.clients} | traffic)
+        self.rounds += 1
+        self.updates += report.pings
+        for name, number in traffic.items():
+            setattr(self, name, getattr(self, name) + number)
+
     def snapshot(self) -> Arrays:
         """Return the state without the log; see :class:`fedping.experiments.laboratory.resuming.Part`."""
         counts = {name: getattr(self, name) for name in ("start", "final", *_COUNTS)}
@@ -83,103 +115,104 @@ class Trained:
         }
 
     def restore(self, saved: Arrays) -> None:
-        """Continue from there."""
-        said = from_array(saved["said"])
-        self.began = time.monotonic() - said["seconds"]
+        """Resume from a snapshot."""
+        counts = from_array(saved["said"])
+        self.began = time.monotonic() - counts["seconds"]
         for name in ("start", "final", *_COUNTS):
-            setattr(self, name, said.get(name, 0))  # 0 of bytes that an earlier fedping did not count, or not so named
-        self.notes = tuple(said.get("notes", ()))
+            setattr(self, name, counts.get(name, 0))  # an earlier fedping lacks some
+        self.notes = tuple(counts.get("notes", ()))
         before = from_array(saved["environments"]) if "environments" in saved else ()  # an earlier fedping has none
         self.environments = tuple(dict.fromkeys(msgspec.convert(before, list[Environment])))
         for name in _WATCHED:
-            setattr(self.watchman, name, said[name])
+            setattr(self.watchman, name, counts[name])
         self.weights, self.best = saved["weights"], saved["best"]
         self.held.clear()
         self.held.extend(saved["held"])
 
 
 _BYTES = ("update_bytes", "posted_bytes", "fetched_bytes")
-"""What is counted of a round's report, and measured of every round."""
+"""The counts of a round's report that are also metrics of each round."""
 
 _COUNTS = ("rounds", "versions", "updates", *_BYTES, "to_target")
 _WATCHED = ("best_round", "best_value", "evaluations_since", "stop")
 
 
-def train(
-    setup: Setup,
-    problem: Problem,
-    rounds: Rounds,
-    sent: Sent,
-    log: MetricLog,
-    on_round: OnRound = lambda _: None,
-    before: BeforeMerging | None = None,
-    checkpoints: Callable[[Trained], Checkpoints] | None = None,
-    attacker: Attacker | None = None,
-    own: OwnModels | None = None,
-    on_best: OnBest = lambda *_: None,
-) -> Trained:
-    """Run the rounds of a setup, until the last or until it stops early, and return the result.
+@dataclass(frozen=True, kw_only=True)
+class Observers:
+    """What follows a run besides the log.
 
-    A round in which too few clients took part makes no version; it counts, and the next one begins with the same. A run
-    that diverges ends there, with a note; without early stopping it has no final metrics. ``on_round`` is told how many
-    rounds are over, from 0, when all that was measured by then is in the log. ``before`` measures what clients train.
-    With ``checkpoints`` a run that was killed goes on. ``attacker`` tells how far an attack has come. ``own`` measures
-    what clients predict with; what they keep is that of the best version only as long as ``on_best`` is told of it.
+    Attributes:
+        before: measures the models that clients train, before they are merged.
+        attacker: measures how far an attack has come.
+        own: measures the models with which clients predict.
+        checkpoints: returns the checkpoints of a run, so that a killed run continues; None to start again.
+        on_round: called with the number of finished rounds, from 0, when their metrics are in the log.
+        on_best: called with the weights of the best version so far and its number of rounds. What clients keep is that
+            of the best version only during this call.
     """
+
+    before: BeforeMerging | None = None
+    attacker: Attacker | None = None
+    own: OwnModels | None = None
+    checkpoints: Callable[[Trained], Checkpoints] | None = None
+    on_round: Callable[[int], None] = lambda _: None
+    on_best: Callable[[FloatArray, int], None] = lambda *_: None
+
+
+def train(
+    setup: Setup, problem: Problem, rounds: Rounds, sent: Sent, log: MetricLog, observers: Observers | None = None
+) -> Trained:
+    """Run the rounds of a setup until the last one, or until early stopping, and return the result.
+
+    A round with too few clients makes no version; it counts, and the next round starts from the same version. A run
+    that diverges ends there, with a note; without early stopping it has no final metrics.
+    """
+    observers = observers or Observers()
     held = deque([rounds.weights], maxlen=len(setup.lateness.shares) if setup.lateness else 1)
-    done = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping), held=held)
-    kept = checkpoints(done) if checkpoints else None
+    run = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping), held=held)
+    checkpoints = observers.checkpoints(run) if observers.checkpoints else None
+    attacker, before, own = observers.attacker, observers.before, observers.own
 
     def figures() -> Measured:
-        found: Measured = {}
-        if attacker and (of_attack := attacker.measured(done.weights)):
-            found["attack"] = of_attack
-        if isinstance(rounds, MemoryRounds) and rounds.spent:
-            found["privacy"] = rounds.spent
-        if isinstance(rounds, GossipRounds):
-            found |= {split: dict(metrics) for split, metrics in rounds.measured().items()}
-        return found
+        attack = attacker.measured(run.weights) if attacker else {}
+        of_rounds = {split: dict(metrics) for split, metrics in rounds.measured().items()}
+        return ({"attack": attack} if attack else {}) | of_rounds
 
-    def look(beside: Measured) -> Measured:
-        found = beside | (own.measure(done.weights, done.rounds) if own else {})
-        return _look(setup, problem, done, found, on_best)
+    def evaluated(figures: Measured) -> Measured:
+        figures = figures | (own.measure(run.weights, run.rounds) if own else {})
+        return _evaluated(setup, problem, run, figures, observers.on_best)
 
-    if kept is None or not kept.restored():
-        done.start = look(figures())
-        done.notes = kept.notes if kept else ()
-    on_round(done.rounds)
-    while done.rounds < setup.most_rounds and not done.watchman.stop:
+    if checkpoints is None or not checkpoints.restored():
+        run.start = evaluated(figures())
+        run.notes = checkpoints.notes if checkpoints else ()
+    observers.on_round(run.rounds)
+    while run.rounds < setup.most_rounds and not run.watchman.stop:
         try:
-            report = rounds.run(sent(done.rounds, held))
+            report = rounds.run(sent(run.rounds, rounds.start_weights(held)))
         except ExtensionFailed as error:
-            raise ExtensionFailed(f"in round {done.rounds + 1}: {error}") from error
+            raise ExtensionFailed(f"in round {run.rounds + 1}: {error}") from error
         except Diverged as error:
-            done.notes = (*done.notes, f"stopped in round {done.rounds + 1}: {error}")
-            done.final = done.final if setup.early_stopping else {}
+            run.notes = (*run.notes, f"stopped in round {run.rounds + 1}: {error}")
+            run.final = run.final if setup.early_stopping else {}
             break
-        travelled = {name: getattr(report, name) for name in _BYTES}
-        log.add(done.rounds, "train", {"loss": report.loss, "clients": report.clients} | travelled)
-        done.rounds += 1
-        done.updates += report.pings
-        for name, number in travelled.items():
-            setattr(done, name, getattr(done, name) + number)
-        done.weights = rounds.weights
+        run.add(report)
+        run.weights = rounds.weights
         if report.stepped:
-            done.versions += 1
+            run.versions += 1
             held.appendleft(rounds.weights)
-        if evaluated_after(setup, done.rounds):
-            look((before.taken() if before else {}) | figures())
-        if kept:
-            kept.write()
-        on_round(done.rounds)
-    began, ended = done.start.get(test_metric(setup), {}), done.final.get(test_metric(setup), {})
-    done.notes = (
-        *done.notes,
-        *notes.of_rounds(setup, done.rounds, done.versions),
-        # Under attack nobody's rate is to blame.
-        *(() if attacker else notes.of_end(deciding_metric(setup, problem), began, ended)),
+        if evaluated_after(setup, run.rounds):
+            evaluated((before.taken() if before else {}) | figures())
+        if checkpoints:
+            checkpoints.write()
+        observers.on_round(run.rounds)
+    start, final = run.start.get(test_metric(setup), {}), run.final.get(test_metric(setup), {})
+    run.notes = (
+        *run.notes,
+        *notes.of_rounds(setup, run.rounds, run.versions),
+        # Under attack, the rates are not to blame.
+        *(() if attacker else notes.of_end(deciding_metric(setup, problem), start, final)),
     )
-    return done
+    return run
 
 
 def deciding_metric(setup: Setup, problem: Problem) -> str:
@@ -187,43 +220,45 @@ def deciding_metric(setup: Setup, problem: Problem) -> str:
     return setup.evaluation.metric or problem.tally.headline[0]
 
 
-def _look(setup: Setup, problem: Problem, done: Trained, beside: Measured, on_best: OnBest) -> Measured:
-    """Measure the newest version, and return that with what is known beside it; keep it if it is the best so far."""
-    problem = problem.after(done.rounds)
+def _evaluated(
+    setup: Setup, problem: Problem, run: Trained, figures: Measured, on_best: Callable[[FloatArray, int], None]
+) -> Measured:
+    """Return the metrics of the newest version, with the other figures; keep the version if it is the best so far."""
+    problem = problem.after(run.rounds)
     try:
-        measured = measure(problem, done.weights, setup.evaluation.local) | beside
+        measured = measure(problem, run.weights, setup.evaluation.local) | figures
     except ExtensionFailed as error:
-        raise ExtensionFailed(f"after round {done.rounds}: {error}") from error
-    record(done.log, done.rounds, measured)
-    if done.watchman.see(done.rounds, measured.get(selection_metric(setup), {})):
-        done.best, done.final = done.weights, measured
-        on_best(done.weights, done.rounds)
-    if done.to_target is None and setup.evaluation.target is not None:
+        raise ExtensionFailed(f"after round {run.rounds}: {error}") from error
+    record(run.log, run.rounds, measured)
+    if run.watchman.see(run.rounds, measured.get(selection_metric(setup), {})):
+        run.best, run.final = run.weights, measured
+        on_best(run.weights, run.rounds)
+    if run.to_target is None and setup.evaluation.target is not None:
         metric = deciding_metric(setup, problem)
-        judging = measured.get(selection_metric(setup), measured.get(test_metric(setup), {}))
-        if metric in judging and not better(metric, setup.evaluation.target, judging[metric]):
-            done.to_target = done.rounds
+        decisive = measured.get(selection_metric(setup), measured.get(test_metric(setup), {}))
+        if metric in decisive and not better(metric, setup.evaluation.target, decisive[metric]):
+            run.to_target = run.rounds
     return measured
 
 
-def outcome_of(done: Trained, setup: Setup, problem: Problem, started: float) -> Outcome:
-    """Return a finished run's outcome; ``started`` is by ``time.monotonic``."""
+def outcome_of(run: Trained, setup: Setup, problem: Problem, started: float) -> Outcome:
+    """Return the outcome of a finished run; ``started`` is its start by ``time.monotonic``, in seconds."""
     return Outcome(
-        variant=done.log.variant,
-        seed=done.log.seed,
-        fold=done.log.fold,
-        rounds=done.rounds,
-        best_round=done.watchman.best_round,
-        final=_without_nan(done.final),
-        versions=done.versions,
-        to_target=done.to_target,
-        updates=done.updates,
-        **{name: getattr(done, name) for name in _BYTES},
+        variant=run.log.variant,
+        seed=run.log.seed,
+        fold=run.log.fold,
+        rounds=run.rounds,
+        best_round=run.watchman.best_round,
+        final=_without_nan(run.final),
+        versions=run.versions,
+        to_target=run.to_target,
+        updates=run.updates,
+        **{name: getattr(run, name) for name in _BYTES},
         clients=len(problem.train),
         shown=tuple(dict.fromkeys((deciding_metric(setup, problem), *problem.tally.headline))),
         split=test_metric(setup),
-        notes=done.notes,
-        seconds=time.monotonic() - min(started, done.began),
+        notes=run.notes,
+        seconds=time.monotonic() - min(started, run.began),
         auc="exact" if problem.tally.by_rank else UNSET,
     )
 

@@ -1,1 +1,1 @@
-"""The papers' experiments: a file each, and the pictures of `docs/experiments.md`."""
+"""The papers' experiments: one TOML file each, losses that these files name, and scripts for pictures and tables."""

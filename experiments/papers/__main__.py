@@ -1,33 +1,27 @@
-"""Draw the pictures of the papers' experiments, from the folders that their runs have left."""
+"""Former command for the papers' pictures; forwards to the script, which only a checkout has."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
-import click
-
-from fedping.analysis.figures import save_figure
-from fedping.experiments.papers.hartmann.pictures import PICTURES as HARTMANN
-from fedping.experiments.papers.pictures import PICTURES
+SCRIPTS = "fedping.experiments.papers.scripts"
 
 
-@click.command()
-@click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--figures", required=True, type=click.Path(path_type=Path), help="Folder to draw the pictures into.")
-@click.option("--kind", type=click.Choice(["svg", "png"]), default="svg", show_default=True)
-def main(results: Path, figures: Path, kind: str) -> None:
-    """Draw the pictures of the finished experiments in RESULTS, one folder an experiment, named as its file.
+def main() -> None:
+    """Draw the pictures.
 
-    A picture of several experiments is drawn once all of them are there.
+    Raises:
+        SystemExit: the installed package has no scripts; the message names the command for a checkout.
     """
-    figures.mkdir(parents=True, exist_ok=True)
-    for name, draw in {**PICTURES, **HARTMANN}.items():
-        if not (results / name / "summary.json").is_file():
-            continue
-        try:
-            click.echo(save_figure(draw(results), figures / f"{name}.{kind}"))
-        except FileNotFoundError as missing:
-            click.echo(f"{name}: not drawn, for {missing.filename} is not there yet", err=True)
+    if find_spec(SCRIPTS) is None:
+        raise SystemExit(
+            "fedping: the papers' pictures are drawn from a checkout of fedping. There, run: "
+            "python experiments/papers/scripts/pictures.py RESULTS --figures FOLDER"
+        )
+    from fedping.experiments.papers.scripts.pictures import main as draw
+
+    draw(prog_name=f"python {Path('experiments/papers/scripts/pictures.py')}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,23 @@
-"""All the runs of a plan in one folder, and their curve; a killed command continues where it was."""
+"""The runs of a plan in one folder, side by side in processes, and their power curve; a killed command continues.
+
+A worker process ends when the process that started it ends, so that no run continues unseen while the same command is
+started again.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import msgspec
@@ -19,15 +31,174 @@ from fedping.analysis.cohorts import (
     runs_as_csv,
     smallest_enough,
 )
-from fedping.experiments.power.plan import TrainingPlan
-from fedping.experiments.power.run import finished, rounds_so_far, train
-from fedping.experiments.power.validation import Validation
-from fedping.experiments.power.workers import train_side_by_side
-from fedping.experiments.run_folder import write_document, write_whole_bytes
+from fedping.experiments.power.plan import TrainingPlan, Validation
+from fedping.experiments.run_folder import read_whole, write_document, write_whole_bytes
+from fedping.experiments.simulate import simulate
+from fedping.experiments.simulate.run import Progress
+from fedping.model_store.store import open_store
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, with_format, without_format
+
+LOOKS_EVERY = 0.25
+"""Seconds between two checks of the runs' progress."""
+
+_TOLD = 3
+"""Exit code of a worker that has reported an error in a sentence."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    cohort: int
+    repetition: int
+    process: SpawnProcess
+    told: Connection
+
+
+def train_side_by_side(
+    plan: TrainingPlan, out: Path, runs: list[tuple[int, int]], processes: int, look: Callable[[], None]
+) -> None:
+    """Make runs (cohort, repetition) in the given order, several at a time; ``look`` is called regularly.
+
+    Raises:
+        FedpingError: a run failed or was killed. All others are stopped, and can be continued.
+    """
+    waiting, working = list(runs), list[_Worker]()
+    try:
+        while waiting or working:
+            while waiting and len(working) < processes:
+                with _ctrl_c_later():
+                    working.append(_started(plan, out, *waiting.pop(0)))
+            wait([one.process.sentinel for one in working], LOOKS_EVERY)
+            for one in [one for one in working if not one.process.is_alive()]:
+                working.remove(one)
+                _refuse_failure(one)
+            look()
+    finally:
+        for one in working:
+            one.process.kill()
+            one.process.join()
+
+
+def _started(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    told, tell = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(plan, out, cohort, repetition, tell), daemon=True)
+    process.start()
+    tell.close()
+    return _Worker(cohort, repetition, process, told)
+
+
+def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Connection) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        train(plan, out, cohort, repetition)
+    except FedpingError as error:
+        tell.send(str(error))
+        os._exit(_TOLD)
+
+
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Defer Ctrl-C to the end, and shield processes started here from it: their parent ends them.
+
+    New processes inherit the blocked signal. Blocking alone is not enough for this process, in which other threads take
+    the signal, and an interrupted start leaves a process that complains.
+    """
+    resource_tracker.ensure_running()  # otherwise it starts with the first process, and unblocks the signal
+    heard: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _refuse_failure(worker: _Worker) -> None:
+    code = worker.process.exitcode
+    if code == 0:
+        return
+    where = f"cohort {worker.cohort:,}, repetition {worker.repetition}"
+    if code == _TOLD and worker.told.poll():
+        raise FedpingError(worker.told.recv())
+    if code is not None and code < 0:
+        raise FedpingError(
+            f"the run of {where} was killed by signal {-code}, perhaps for want of memory; the same command goes on "
+            "from there, with fewer --processes if need be"
+        )
+    raise RuntimeError(f"the run of {where} ended with exit code {code}; its traceback is above")
+
+
+RESULT = "result.json"
+
+
+def run_folder(out: Path, cohort: int, repetition: int) -> Path:
+    """Return the folder of one run."""
+    return out / f"cohort={cohort}" / f"repetition={repetition}"
+
+
+def finished(out: Path, cohort: int, repetition: int) -> TrainingRun | None:
+    """Return the result of a run, or None if it has not ended."""
+    return read_whole(run_folder(out, cohort, repetition) / RESULT, TrainingRun)
+
+
+def rounds_so_far(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> int:
+    """Return how many versions a run has published after version 0."""
+    versions = run_folder(out, cohort, repetition) / "store" / plan.study.name / plan.study.lines[0].name / "versions"
+    return max(0, sum(1 for _ in versions.glob("*.json")) - 1)
+
+
+def train(
+    plan: TrainingPlan, out: Path, cohort: int, repetition: int, watch: Callable[[Progress], None] = lambda _: None
+) -> TrainingRun:
+    """Make one run, or the rest of it, and return its result, which is then in its folder.
+
+    Without ``keep_pings`` its landed pings are removed, since the result does not need them.
+    """
+    folder = run_folder(out, cohort, repetition)
+    result = finished(out, cohort, repetition)
+    if result is None:
+        if not (folder / "experiment.json").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # killed before it was claimed
+        simulate(plan.run(cohort, repetition), plan.study, folder, 1, watch)
+        result = _result(plan, folder, cohort, repetition)
+        write_document(folder / RESULT, result)
+    if not plan.keep_pings:
+        shutil.rmtree(folder / "landing", ignore_errors=True)
+    return result
+
+
+def _result(plan: TrainingPlan, folder: Path, cohort: int, repetition: int) -> TrainingRun:
+    store, study, line = open_store(folder / "store"), plan.study.name, plan.study.lines[0].name
+    versions = [store.version(study, line, number) for number in store.iterations(study, line)]
+    aggregates = [one.lineage.aggregate for one in versions if one.lineage.origin == "round" and one.lineage.aggregate]
+    experiment = plan.run(cohort, repetition)
+    return TrainingRun(
+        cohort=cohort,
+        repetition=repetition,
+        seed=experiment.seed,
+        clients=experiment.clients,
+        rounds=len(aggregates),
+        clients_a_round=sum(one.clients for one in aggregates) / len(aggregates),
+        pings=sum(one.pings for one in aggregates),
+        version=versions[-1].iteration,
+        loss=Validation(plan).loss(versions[-1].model),
+    )
+
 
 _OURS = {".lock", ".training.json.tmp"}
 """Files that a command killed at its very beginning may have left."""

@@ -1,34 +1,182 @@
-"""The audit of a line: what it claims, what an attack of ours proves at least, and how well attackers guess.
+"""The audit of a line: its claim, the lower bounds of ε from our attacks, and how well attackers guess.
 
 Everything runs on this machine with data of its own; nothing of a running study is read or published.
+
+Each bound holds with the stated confidence whatever the data are: if it exceeds the claimed ε, the claim is wrong.
+Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", 2023, for the bound by Gaussian DP;
+Jagielski, Ullman and Oprea, "Auditing Differentially Private Machine Learning", 2020, for that by rates; Steinke, Nasr
+and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import ArrayLike, NDArray
 
 from fedping.client_sim.fleet.interactions import Interactions
 from fedping.client_sim.models import MODELS
 from fedping.client_sim.models.arrays import FloatArray
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.privacy import Chance, Contributor
-from fedping.experiments.privacy.attribute_attack import ATTRIBUTES, Guessed, Searched, guessed, raw_pings, searched
-from fedping.experiments.privacy.audit_bounds import by_gaussian_dp, in_one_run
-from fedping.experiments.privacy.canaries import canary_scores, coins_of_canary, one_run
-from fedping.experiments.privacy.membership import membership
+from fedping.experiments.privacy.canaries import Canaries, canary_scores, coins_of_canary, one_run
+from fedping.experiments.privacy.membership import (
+    ATTRIBUTES,
+    Guessed,
+    Searched,
+    TestedRounds,
+    guessed,
+    membership,
+    raw_pings,
+    searched,
+)
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.privacy.gaussian import epsilon_of
+from fedping.server_jobs.privacy.gaussian import NoGuarantee, epsilon_of
 from fedping.server_jobs.privacy.noise import Noise, SystemNoise
 from fedping.server_jobs.round import NumpyEngine, sigma_of
+
+Scores: TypeAlias = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+class Proven(NamedTuple):
+    """A lower bound, and the test that proves it."""
+
+    epsilon: float
+    """Nats; 0 if the attack proves nothing."""
+    threshold: float
+    """The attacker says "in" from this score on."""
+    false_positives: float
+    """Upper bound of the share of runs without the canary of which it says so."""
+    false_negatives: float
+    """Upper bound of the share of runs with the canary of which it does not."""
+
+
+def by_gaussian_dp(inside: ArrayLike, outside: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> Proven:
+    """Return the ε that a Gaussian mechanism must have if an attacker tells runs with its canary from those without.
+
+    μ is at least Φ⁻¹(1 - FPR) - Φ⁻¹(FNR), with Clopper and Pearson's upper bounds of both rates, and ε follows from μ.
+    Every second run serves to choose the threshold, the others to measure: that at which both errors are alike, for
+    the bound is about the same wherever it lies, and seeking the largest would follow luck. It needs a hundredth of the
+    runs that :func:`by_rates` needs, but holds only for noise that is Gaussian, without sampling or in a round that is
+    certain to sample the canary.
+
+    Args:
+        inside: scores of independent runs with the canary, such as its product with what was released; shape (runs,).
+        outside: the same without it; shape (runs,).
+        delta: the δ of the claim.
+        confidence: that the bound is right.
+
+    Raises:
+        NoGuarantee: for fewer than 2 runs of either kind, or scores that are no numbers.
+    """
+
+    def epsilon(false_positives: float, false_negatives: float) -> float:
+        from scipy.special import ndtri
+
+        return epsilon_of(max(0.0, float(ndtri(1 - false_positives) - ndtri(false_negatives))), delta)
+
+    def alike(proven: Proven) -> float:
+        return -abs(proven.false_positives - proven.false_negatives)
+
+    return _proven(_scores(inside), _scores(outside), epsilon, confidence, alike)
+
+
+def by_rates(inside: ArrayLike, outside: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> Proven:
+    """Return the same for any mechanism: ln((1 - FNR - δ)/FPR). Arguments and errors as :func:`by_gaussian_dp`."""
+
+    def epsilon(false_positives: float, false_negatives: float) -> float:
+        ratio = (1 - false_negatives - delta) / false_positives
+        return math.log(ratio) if ratio > 1 else 0.0
+
+    return _proven(_scores(inside), _scores(outside), epsilon, confidence)
+
+
+def _scores(values: ArrayLike) -> Scores:
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1 or len(scores) < 2 or not np.all(np.isfinite(scores)):
+        raise NoGuarantee("an audit needs the finite scores of at least 2 runs with its canary and 2 without")
+    return scores
+
+
+def _proven(
+    inside: Scores,
+    outside: Scores,
+    epsilon: Callable[[float, float], float],
+    confidence: float,
+    best_by: Callable[[Proven], float] = lambda proven: proven.epsilon,
+) -> Proven:
+    each = (1 - confidence) / 2
+
+    def told(inside: Scores, outside: Scores, threshold: float) -> Proven:
+        false_positives = _at_most(int(np.sum(outside >= threshold)), len(outside), each)
+        false_negatives = _at_most(int(np.sum(inside < threshold)), len(inside), each)
+        return Proven(epsilon(false_positives, false_negatives), threshold, false_positives, false_negatives)
+
+    choosing, measuring = (inside[::2], outside[::2]), (inside[1::2], outside[1::2])
+    thresholds = np.unique(np.quantile(np.concatenate(choosing), np.linspace(0, 1, 201)))
+    best = max((told(*choosing, float(threshold)) for threshold in thresholds), key=best_by)
+    return told(*measuring, best.threshold)
+
+
+def _at_most(count: int, of: int, error: float) -> float:
+    """Return Clopper and Pearson's upper bound of a share of which so many were counted; ``error`` is its own risk."""
+    from scipy.special import betaincinv
+
+    return 1.0 if count == of else float(betaincinv(count + 1, of - count, 1 - error))
+
+
+def in_one_run(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """Return the ε, in nats, that one run proves: of many canaries each was in by a fair coin, and some are guessed.
+
+    It is the largest ε for which so many right guesses are less likely than 1 - confidence; 0 if there is none.
+
+    Args:
+        canaries: m, the number of canaries.
+        guesses: r, for how many of them the attacker says whether they were in.
+        correct: v, how many of the guesses are right.
+        delta: the δ of the claim.
+        confidence: that the bound is right.
+
+    Raises:
+        NoGuarantee: unless 0 <= v <= r <= m.
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise NoGuarantee(f"{correct} right guesses of {guesses} about {canaries} canaries cannot be")
+    low, high = 0.0, 1.0
+    if _likely(low, canaries, guesses, correct, delta) > 1 - confidence:
+        return 0.0
+    while _likely(high, canaries, guesses, correct, delta) <= 1 - confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        unlikely = _likely(middle, canaries, guesses, correct, delta) <= 1 - confidence
+        low, high = (middle, high) if unlikely else (low, middle)
+    return low
+
+
+def _likely(epsilon: float, canaries: int, guesses: int, correct: int, delta: float) -> float:
+    """Return the bound of the probability that an (ε, δ) mechanism allows so many right guesses (theorem 5.2)."""
+    from scipy.special import expit
+    from scipy.stats import binom
+
+    counts = np.arange(correct + 1)
+    at_least = binom.sf(correct - 1 - counts, guesses, expit(epsilon))  # v - i right guesses or more
+    slack = np.max((at_least[1:] - at_least[0]) / counts[1:], initial=0.0)
+    return float(at_least[0] + 2 * canaries * delta * slack)
+
 
 MANY_WEIGHTS = 10_000
 """From so many on one run with many canaries is tried, too."""
@@ -98,35 +246,46 @@ class Audit(Struct, frozen=True, kw_only=True):
         return self.release is None or self.release.holds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much an audit tries.
+
+    Attributes:
+        runs: number of rounds with a canary, and as many without.
+        clients: number of clients whose single pings are guessed; the attacker trains on as many of its own.
+        per_round: number of clients in the rounds whose membership is guessed.
+        users: the synthetic users of ranking models; None for the usual ones, with one search each.
+        seed: seed of users and attackers. Noise and sampling are the product's own, from the operating system.
+    """
+
+    runs: int = 1000
+    clients: int = 12_000
+    per_round: int = 100
+    users: PopulationSettings | None = None
+    seed: int = 0
+
+
 def audit(
     study: Study,
     line: Line,
-    *,
-    runs: int = 1000,
-    clients: int = 12_000,
-    per_round: int = 100,
-    users: PopulationSettings | None = None,
-    seed: int = 0,
+    effort: Effort | None = None,
     noise: Noise | None = None,
     watch: Callable[[str], None] = lambda step: None,
 ) -> Audit:
     """Attack a line in all the ways that fit it.
 
     Args:
-        study: the study, whose noise has been derived.
+        study: the study, whose noise is derived.
         line: one of its lines.
-        runs: rounds with a canary, and as many without.
-        clients: whose single pings are guessed at; the attacker trains on as many of its own.
-        per_round: clients in the rounds whose membership is guessed.
-        users: the synthetic users of ranking models; the usual ones if None, with one search each.
-        seed: of users and attackers. Noise and coins are the product's own, and come from the system.
-        noise: the system's if None; other noise tries whether an audit finds it.
-        watch: told what is done.
+        effort: the numbers of rounds and clients.
+        noise: None for the system's; other noise tests whether an audit finds it.
+        watch: called with a description of each step.
 
     Raises:
-        InvalidSettings: the line is one of shares.
-        FedpingError: no noise was derived, or the line is of a model whose users cannot be made.
+        InvalidSettings: the line is a two-server line.
+        FedpingError: no noise was derived, or the line is of a model whose users can't be made.
     """
+    effort = effort or Effort()
     if line.privacy is not None and line.privacy.shared is not None:
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' is one of shares, of which a single ping tells neither server "
@@ -135,23 +294,24 @@ def audit(
         )
     release = None
     if line.privacy is not None and line.privacy.central is not None:
-        release = _release(study, line, runs, seed, noise or SystemNoise(), watch)
+        release = _release(study, line, effort, noise or SystemNoise(), watch)
     found = Audit(study=study.name, line=line.name, release=release)
     if line.spec.model not in MODELS:
         return found
     watch("guessing what single pings tell")
-    users = users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
-    own, victims = (searched(line.spec, users, clients, seed + each) for each in (1, 2))
-    found = replace(found, unprotected=_guesses(own, victims, raw_pings, seed))
+    users = effort.users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
+    own, victims = (searched(line.spec, users, effort.clients, effort.seed + each) for each in (1, 2))
+    found = replace(found, unprotected=_guesses(own, victims, raw_pings, effort.seed))
     if line.privacy is not None:
-        sent = _as_sent(line.privacy, line.spec, seed)
-        found = replace(found, attributes=_guesses(own, victims, sent, seed))
+        sent = _as_sent(line.privacy, line.spec, effort.seed)
+        found = replace(found, attributes=_guesses(own, victims, sent, effort.seed))
     if line.privacy is not None and line.privacy.central is None:
         return found  # what single pings tell is all that there is to tell
     watch("guessing who took part")
     updates = np.asarray(own.seen.update)
     loud = updates[np.argmax(np.abs(updates).sum(axis=1))]
-    member = membership(updates, loud, clients=per_round, runs=runs, seed=seed, spec=line.spec, privacy=line.privacy)
+    rounds = TestedRounds(clients=effort.per_round, runs=effort.runs, seed=effort.seed)
+    member = membership(updates, loud, rounds, line.spec, line.privacy)
     return replace(found, membership=_told(member.guessed))
 
 
@@ -164,9 +324,9 @@ _WANTED = {
 }
 
 
-def _release(study: Study, line: Line, runs: int, seed: int, noise: Noise, watch: Callable[[str], None]) -> Release:
+def _release(study: Study, line: Line, effort: Effort, noise: Noise, watch: Callable[[str], None]) -> Release:
     assert line.privacy is not None
-    central, engine = line.privacy.central, NumpyEngine()
+    central, engine, runs = line.privacy.central, NumpyEngine(), effort.runs
     assert central is not None
     sigma_of(line)  # or there is nothing to attack
     claimed = epsilon_of(1 / (central.noise_multiplier or 1.0), central.delta)
@@ -180,7 +340,7 @@ def _release(study: Study, line: Line, runs: int, seed: int, noise: Noise, watch
             coins = coins_of_canary(study, line, Path(folder) / "coins", engine, keys=max(50, runs // 10), versions=4)
         if line.spec.m >= MANY_WEIGHTS:
             watch("hiding many canaries in one round")
-            right = one_run(study, line, Path(folder) / "many", engine, noise, canaries=MANY_CANARIES, seed=seed)
+            right = one_run(study, line, Path(folder) / "many", engine, noise, Canaries(MANY_CANARIES, effort.seed))
             one = in_one_run(MANY_CANARIES, MANY_CANARIES, right, central.delta)
     return Release(claimed=claimed, delta=central.delta, proven=proven.epsilon, runs=runs, one_run=one, coins=coins)
 

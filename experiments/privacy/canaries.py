@@ -135,11 +135,19 @@ def _chance_of(counted: NDArray[np.float64], share: float) -> float:
     return float(chisquare(counted, expected * counted.sum() / expected.sum()).pvalue)
 
 
-def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise, *, canaries: int, seed: int) -> int:
-    """Return how many of so many canaries are guessed rightly from one release, each being in by a fair coin.
+@dataclass(frozen=True)
+class Canaries:
+    """Canaries of one release: their number, and the seed of their vectors and of the fair coins."""
+
+    count: int
+    seed: int
+
+
+def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise, canaries: Canaries) -> int:
+    """Return the number of canaries that are guessed correctly from one release; a fair coin puts each in or out.
 
     For models of 10,000 weights and more, where random vectors are next to orthogonal (Steinke, Nasr and Jagielski
-    2023); `fedping.experiments.privacy.audit_bounds.in_one_run` says what that proves.
+    2023); `fedping.experiments.privacy.auditing.in_one_run` says what that proves.
 
     Args:
         study: as for :func:`canary_scores`.
@@ -147,17 +155,16 @@ def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise
         folder: likewise.
         engine: likewise.
         noise: likewise.
-        canaries: how many; the attacker guesses about every one.
-        seed: of their vectors and of the fair coins.
+        canaries: the canaries; the attacker guesses about each.
 
     Raises:
         InvalidSettings: the line has no central guarantee.
         FedpingError: no noise was derived.
     """
     study, line, arm = _certain(study, line)
-    rng = np.random.default_rng(seed)
-    worst = rng.choice([-HUGE, HUGE], (canaries, line.spec.m + len(METRICS)))
-    there = rng.random(canaries) < 0.5
+    rng = np.random.default_rng(canaries.seed)
+    worst = rng.choice([-HUGE, HUGE], (canaries.count, line.spec.m + len(METRICS)))
+    there = rng.random(canaries.count) < 0.5
     pings = [
         _Ping(_client(study, arm, f"canary {number}"), arm.name, vector)
         for number, vector in enumerate(worst)

@@ -1,25 +1,89 @@
-"""Mechanisms to try in the laboratory: randomised response, Laplace, discrete Laplace, Gaussian, exponential.
+"""Mechanisms to try in the laboratory, with their sensitivities and guarantees, and the variance that privacy costs.
 
-Each states its sensitivity and its guarantee, and refuses what it cannot guarantee. All draw from a NumPy generator
-that is given, so that an experiment can be repeated: whoever knows its seed knows the noise, and floating-point noise
-tells on the data by its last bits. What is published takes :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
+They are randomised response, Laplace, discrete Laplace, Gaussian and exponential. Each states its sensitivity and its
+guarantee, and rejects what it can't guarantee. All draw from a given NumPy generator, so that an experiment can be
+repeated: anyone who knows its seed knows the noise, and floating-point noise leaks data in its last bits. For anything
+published, use :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
+
+A sampled sensitivity is an estimate: how much an answer changes between random neighbouring data. It gives *random*
+differential privacy, with confidence over the distribution of the data, and no guarantee for the data at hand.
+
+The cost of privacy on the client: for RProp a client sends one sign, of a coordinate chosen uniformly, by randomised
+response. A shuffler that hides the senders gives part of it back.
 
 Sources: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 3; Rodríguez-Barroso et
-al., "Federated Learning and Differential Privacy", 2020, section 2.3, whose equations are numbered here.
+al., "Federated Learning and Differential Privacy", 2020, section 2.3, whose equations are numbered here, and 6.2.4;
+Rubinstein and Aldà, "Pain-Free Random Differential Privacy with Sensitivity Sampling", 2017; Erlingsson et al.,
+"RAPPOR", 2014, for the response; Feldman, McMillan and Talwar, "Hiding Among the Clones", 2021, for shuffling.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.experiments.privacy.composition import Guarantee
-from fedping.experiments.privacy.sensitivity import SampledSensitivity
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, mu_of, textbook_noise
+
+T = TypeVar("T")
+
+
+class SampledSensitivity(NamedTuple):
+    """What a number of neighbouring pairs differed by."""
+
+    largest: float
+    mean: float
+    pairs: int
+    gamma: float
+    """With a probability of this, at most, over the data, neighbours differ by more than the largest."""
+
+
+def pairs_needed(gamma: float) -> int:
+    """Return how many pairs to draw so that the largest difference holds but with probability γ.
+
+    ρ = exp(W₋₁(-γ/(2√e)) + ½) and m = ⌈ln(1/ρ)/(2(γ - ρ)²)⌉, which is 1,305 for γ = 0.05. Sherpa.ai's framework takes
+    the other branch of Lambert's W and arrives at 1,325.
+    """
+    if not 0 < gamma < 1:
+        raise NoGuarantee(f"gamma is {gamma:g}, and has to lie between 0 and 1")
+    rho = _rho(gamma)
+    return math.ceil(math.log(1 / rho) / (2 * (gamma - rho) ** 2))
+
+
+def _rho(gamma: float) -> float:
+    from scipy.special import lambertw
+
+    return math.exp(float(lambertw(-gamma / (2 * math.sqrt(math.e)), -1).real) + 0.5)
+
+
+def sampled_sensitivity(
+    answer: Callable[[T], NDArray[np.float64]],
+    neighbours: Callable[[np.random.Generator], tuple[T, T]],
+    gamma: float,
+    rng: np.random.Generator,
+    norm: int = 1,
+) -> SampledSensitivity:
+    """Return by how much an answer differs over as many pairs as γ needs.
+
+    Args:
+        answer: the query, from data to a vector.
+        neighbours: draws a pair of data sets that differ in one row, as large as that to be asked: of more rows each
+            matters less, and the sensitivity comes out too small.
+        gamma: the probability over the data that neighbours differ by more.
+        rng: what the pairs are drawn by.
+        norm: 1 for :class:`~fedping.experiments.privacy.mechanisms.Laplace`, 2 for Gaussian noise.
+    """
+    differences = []
+    for _ in range(pairs_needed(gamma)):
+        one, other = neighbours(rng)
+        differences.append(float(np.linalg.norm(np.ravel(answer(one) - answer(other)), norm)))
+    return SampledSensitivity(max(differences), float(np.mean(differences)), len(differences), gamma)
+
 
 Answers = NDArray[np.bool_]
 
@@ -224,3 +288,47 @@ def _above_0(name: str, value: float) -> float:
     if not 0 < value < math.inf:
         raise NoGuarantee(f"{name} is {value:g}, and has to be finite and above 0")
     return value
+
+
+def one_sign_truth(epsilon: float) -> float:
+    """Return e^ε/(1 + e^ε), the probability that the sign sent is the true one; pure ε of one contribution."""
+    return 1 / (1 + math.exp(-epsilon))
+
+
+def one_sign_variance(epsilon: float, coordinates: int, clients: int) -> float:
+    """Return the variance of a coordinate's estimated mean sign: (m/n)((e^ε + 1)/(e^ε - 1))², if signs cancel out."""
+    return coordinates / clients / math.tanh(epsilon / 2) ** 2
+
+
+def gaussian_signs_variance(noise_multiplier: float, coordinates: int, clients: int) -> float:
+    """Return the variance that Gaussian noise on all signs of each client adds to a coordinate's mean: 4z²m/n.
+
+    Any two sign vectors differ by at most 2√m; z is the noise over that.
+    """
+    return 4 * noise_multiplier**2 * coordinates / clients
+
+
+def shuffled(epsilon: float, clients: int, delta: float) -> float:
+    """Return ε of n clients' contributions of local ε₀ once nobody can tell who sent which.
+
+    It is ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), and holds only if ids, times and addresses are
+    gone before anybody looks.
+
+    Args:
+        epsilon: ε₀, of one contribution; nats.
+        clients: n.
+        delta: δ, between 0 and 1.
+
+    Raises:
+        NoGuarantee: if ε₀ is more than ln(n/(16 ln(2/δ))), beyond which the theorem says nothing.
+    """
+    if not 0 < delta < 1:
+        raise NoGuarantee(f"delta is {delta:g}, and has to lie between 0 and 1")
+    most = math.log(clients / (16 * math.log(2 / delta))) if clients > 0 else -math.inf
+    if not 0 <= epsilon <= most:
+        raise NoGuarantee(
+            f"shuffling {clients} contributions is known to help for a local epsilon up to {max(most, 0):.3g}, and "
+            f"this is {epsilon:g}: take more clients or a smaller epsilon"
+        )
+    spread = 8 * math.sqrt(math.exp(epsilon) * math.log(4 / delta) / clients) + 8 * math.exp(epsilon) / clients
+    return math.log1p(math.tanh(epsilon / 2) * spread)

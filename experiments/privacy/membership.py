@@ -1,19 +1,162 @@
-"""Membership inference: whether a client took part, guessed from the step that a round has published.
+"""Inference attacks: who took part in a round, from its published step; what a ping tells about its sender.
 
-The attacker knows the victim's own update and what is public: which weights went up, which went down. It guesses by how
-far these signs agree with the victim's. Where a step is made by signs, as RProp's is, nothing else of a round is seen.
+**Membership**: the attacker knows the victim's own update and the public step: which weights went up, which went down.
+It guesses by how far these signs agree with the victim's. A step by signs, such as RProp's, reveals nothing else.
+
+**Attribute**: the attacker sees one ping. It knows the model file, which is public, and how users are in general: it
+makes users of its own, lets them search, encodes their pings as the line's clients do, and trains a classifier on them
+(gradient boosting) to guess the kind of the chosen page. It then guesses for victims that it has not seen. A random
+guess has an AUC of 0.5.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.experiments.privacy.attribute_attack import Guessed, auc_of
+from fedping.client_sim.fleet.interactions import Interactions, Ranking, interact
+from fedping.client_sim.models import NOTHING_CHOSEN, PageTable, VisitType, model_for
+from fedping.client_sim.models.arrays import FloatArray
+from fedping.client_sim.population.settings import PopulationSettings
+from fedping.client_sim.population.synthetic import SyntheticPopulation
+from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.privacy import Privacy, bounded, frame_of
-from fedping.protocol.spec import ModelSpec
+from fedping.protocol.spec import ModelSpec, published_array
+
+Labels = NDArray[np.bool_]
+
+
+def _visited_within(days: int) -> Callable[[PageTable], Labels]:
+    return lambda pages: np.asarray((pages.sampled > 0) & (pages.age_days[:, 0] <= days))
+
+
+def _has_visit(kind: VisitType) -> Callable[[PageTable], Labels]:
+    def there(pages: PageTable) -> Labels:
+        known = np.arange(pages.visit_type.shape[1]) < pages.sampled[:, None]
+        return np.asarray(((pages.visit_type == kind) & known).any(axis=1))
+
+    return there
+
+
+def _has_visit_between(youngest: int, oldest: int) -> Callable[[PageTable], Labels]:
+    def there(pages: PageTable) -> Labels:
+        known = np.arange(pages.age_days.shape[1]) < pages.sampled[:, None]
+        between = (pages.age_days >= youngest) & (pages.age_days <= oldest)
+        return np.asarray((between & known).any(axis=1))
+
+    return there
+
+
+ATTRIBUTES: Mapping[str, Callable[[PageTable], Labels]] = {
+    "bookmarked": lambda pages: pages.bookmarked,
+    "has a typed visit": _has_visit(VisitType.TYPED),
+    "visited in the last 4 days": _visited_within(4),
+    "visited 32 to 90 days ago": _has_visit_between(32, 90),
+}
+"""What the attacker guesses of the chosen page, by name: of P pages which have it, shape (P,)."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Clients that have searched once and chosen something.
+
+    Attributes:
+        seen: what followed, of S searches.
+        attributes: of each attribute whether the chosen page has it, shape (S,).
+    """
+
+    seen: Interactions
+    attributes: Mapping[str, Labels]
+
+
+def searched(spec: ModelSpec, settings: PopulationSettings, clients: int, seed: int) -> Searched:
+    """Let synthetic users of a ranking model search once under its start weights; those that chose something are kept.
+
+    Raises:
+        InvalidSettings: the model ranks no pages, or has no reference weights to choose by.
+    """
+    start = published_array(spec, spec.start_array)
+    sample = SyntheticPopulation(model_for(spec.model), settings, seed).sample(np.arange(clients), 0)
+    first = np.flatnonzero((sample.number == 0) & (sample.searches.chosen != NOTHING_CHOSEN))
+    pages, searches = sample.of_searches(first)
+    chosen = searches.candidates[np.arange(len(searches)), searches.chosen]
+    ranking = Ranking(spec=spec, weights=start, learns_at=start)
+    seen = interact(ranking, pages, searches, child_keys(root_key(seed), first))
+    of_chosen = pages.rows(chosen.astype(np.intp))
+    return Searched(seen, {name: label(of_chosen) for name, label in ATTRIBUTES.items()})
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """How well an attribute was guessed.
+
+    Attributes:
+        auc: the probability that a victim that has it is ranked above one that has not; 0.5 by chance.
+        low, high: its 95 % interval (DeLong's variance, by the placements of the victims' scores).
+        victims: how many there were.
+        share: of them with the attribute.
+    """
+
+    auc: float
+    low: float
+    high: float
+    victims: int
+    share: float
+
+
+def guessed(trained_on: FloatArray, labels: Labels, victims: FloatArray, truth: Labels, *, seed: int) -> Guessed:
+    """Train an attacker on pings of shape (k, d) with known attribute, and let it guess about victims, shape (v, d).
+
+    Raises:
+        ValueError: all victims have the attribute, or none.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    if truth.all() or not truth.any():
+        raise ValueError("all victims have the attribute, or none; there is nothing to guess")
+    attacker = HistGradientBoostingClassifier(max_iter=100, learning_rate=0.1, random_state=seed)
+    with threadpool_limits(1):  # its threads wait by spinning, which takes minutes where others have work too
+        scores = attacker.fit(trained_on, labels).predict_proba(victims)[:, 1]
+    return auc_of(scores, truth)
+
+
+def auc_of(scores: FloatArray, truth: Labels) -> Guessed:
+    """Return the area under the curve of scores, shape (v,), with its interval (DeLong et al. 1988)."""
+    from scipy.stats import rankdata
+
+    positive, negative = scores[truth], scores[~truth]
+    together = rankdata(np.concatenate([positive, negative]))
+    n, m = len(positive), len(negative)
+    above = (together[:n] - rankdata(positive)) / m
+    below = 1.0 - (together[n:] - rankdata(negative)) / n
+    auc = float(above.mean())
+    deviation = math.sqrt(_variance(above) / n + _variance(below) / m)
+    return Guessed(auc, max(0.0, auc - 1.96 * deviation), min(1.0, auc + 1.96 * deviation), n + m, n / (n + m))
+
+
+def _variance(values: FloatArray) -> float:
+    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
+
+
+SCORES = 20
+"""The highest scores of a ping that the attacker looks at."""
+
+
+def raw_pings(seen: Interactions) -> FloatArray:
+    """Return what a ping without privacy tells, shape (S, m + SCORES + 3): also loss, rank, how many were shown."""
+    assert isinstance(seen.update, np.ndarray)
+    scores = np.full((len(seen), SCORES), -1.0)
+    listed = seen.scores[:, :SCORES]
+    scores[:, : listed.shape[1]] = np.nan_to_num(listed, nan=-1.0)
+    others = np.stack([seen.loss, seen.rank, seen.shown], axis=1).astype(np.float64)
+    return np.concatenate([np.asarray(seen.update, np.float64), scores, others], axis=1)
+
 
 Vector = NDArray[np.float64]
 
@@ -25,30 +168,40 @@ class Membership(NamedTuple):
     changes: float
 
 
+class TestedRounds(NamedTuple):
+    """Rounds of random clients, in which a victim takes part or not.
+
+    Attributes:
+        clients: number of sampled clients in each round. The victim has to be sampled too.
+        runs: number of rounds with the victim, and as many without.
+        seed: seed of the sampling and of the noise, which is the laboratory's and protects nobody.
+    """
+
+    clients: int
+    runs: int
+    seed: int
+
+
 def membership(
     updates: NDArray[np.floating],
     victim: NDArray[np.floating],
-    *,
-    clients: int,
-    runs: int,
-    seed: int,
+    rounds: TestedRounds,
     spec: ModelSpec,
     privacy: Privacy | None = None,
 ) -> Membership:
-    """Let rounds of random clients publish signs, with the victim and without it, and guess which it was in.
+    """Let rounds of random clients publish signs, with and without the victim, and guess its membership.
 
     Args:
-        updates: of other clients at the same weights, shape (k, m); each round has ``clients`` of them.
-        victim: its update, shape (m,).
-        clients: in each round, those whose coin says so. The victim's has to say so, too.
-        runs: rounds with the victim, and as many without.
-        seed: of the clients that are drawn and of the noise, which is the laboratory's: this guards nobody.
+        updates: updates of other clients at the same weights, shape (k, m).
+        victim: the victim's update, shape (m,).
+        rounds: the rounds.
         spec: the model spec.
-        privacy: what the line does; without any, signs are those of the mean.
+        privacy: the line's privacy; None for the signs of the mean.
 
     Raises:
         ValueError: there are fewer updates than clients.
     """
+    clients, runs, seed = rounds
     if len(updates) < clients:
         raise ValueError(f"{clients:,} clients a round are asked for, and there are {len(updates):,} updates")
     rng = np.random.default_rng(seed)

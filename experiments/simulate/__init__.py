@@ -5,9 +5,8 @@ learns best, on any data, is the question of `fedping.experiments.laboratory`. T
 either, depending on its file.
 """
 
-from fedping.experiments.simulate.private_summary import PrivateSummary
 from fedping.experiments.simulate.run import Simulation, simulate
 from fedping.experiments.simulate.settings import Experiment, experiment_from_toml
-from fedping.experiments.simulate.summary import Summary
+from fedping.experiments.simulate.summary import PrivateSummary, Summary
 
 __all__ = ["Experiment", "PrivateSummary", "Simulation", "Summary", "experiment_from_toml", "simulate"]

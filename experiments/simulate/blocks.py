@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.experiments.on_executors import forget_locks, one_at_a_time
+from fedping.experiments.run_process import forget_locks, one_at_a_time
 from fedping.experiments.simulate.people import Anybody, Hostile
 from fedping.experiments.simulate.settings import Experiment, Phase
 from fedping.experiments.simulate.ticks import Models, Part, TickMaker

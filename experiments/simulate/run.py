@@ -1,33 +1,42 @@
-"""The loop: pings land tick by tick, a round follows each iteration, and finally the last version is evaluated.
+"""The loop of a simulated study: pings land tick by tick, a round follows each iteration, then the evaluation.
 
-The work is done in this process, or by Spark's executors, block by block (`blocks.py`); the same files come of it.
+The work is done in this process, or by Spark's executors, block by block (`blocks.py`), with the same files as result.
 
 All state is that of the real path: the versions in the store and the files in the landing folder. Both contain
 simulated time (``created``, file names), and every tick can be made again from the seed. So a run that was killed at
 any point continues from the newest version, makes the unfinished ticks again over their own files, and ends with the
 same bits as an uninterrupted one.
+
+The progress of a running simulation is one small file with the latest state, removed with the summary.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from fedping.client_sim.learning.checking import check_clients
-from fedping.experiments.environment import environments_in, write_environment
-from fedping.experiments.on_executors import forget_locks
-from fedping.experiments.run_folder import begun_study, claim, read_whole, write_document
+from fedping.experiments.run_folder import (
+    begun_study,
+    claim,
+    environments_in,
+    read_whole,
+    write_document,
+    write_environment,
+)
+from fedping.experiments.run_process import forget_locks
 from fedping.experiments.simulate.blocks import Here, OnSpark, Scene, Workers, blocks_of, land
 from fedping.experiments.simulate.line_run import LineRun
 from fedping.experiments.simulate.people import Anybody, People
-from fedping.experiments.simulate.private_summary import PrivateSummary, private_summary
 from fedping.experiments.simulate.private_ticks import PrivateTickMaker
-from fedping.experiments.simulate.progress import PhaseName, Progress, ProgressNote
 from fedping.experiments.simulate.settings import Experiment, Phase
-from fedping.experiments.simulate.summary import Summary, summarised
+from fedping.experiments.simulate.summary import PrivateSummary, Summary, private_summary, summarised
 from fedping.experiments.simulate.ticks import Models
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
@@ -35,11 +44,65 @@ from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
+from fedping.protocol.formats import NewerFormat, with_format, without_format
 from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
 from fedping.server_jobs.round import Engine, NumpyEngine, SparkEngine, delete_pings
+
+PROGRESS = "progress.json"
+
+PACE = 0.2
+"""Seconds between two writes in one phase."""
+
+PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summary"]
+
+
+class Progress(Struct, frozen=True):
+    """The progress of a run, reported after every tick.
+
+    ``done`` of ``total`` ticks or iterations of the phase are over, and this process has made ``pings`` pings; None if
+    the study is private, where nobody counts them.
+    """
+
+    phase: PhaseName
+    done: int
+    total: int
+    pings: int | None
+
+
+class ProgressNote:
+    """Writes ``<out>/progress.json`` at the beginning and the end of a phase, and regularly in between."""
+
+    def __init__(self, out: Path) -> None:
+        self._file = out / PROGRESS
+        self._phase: PhaseName | None = None
+        self._next = 0.0
+
+    def write(self, now: Progress) -> None:
+        """Write the progress, unless it was just written."""
+        if now.phase == self._phase and now.done < now.total and time.monotonic() < self._next:
+            return
+        self._file.write_bytes(with_format(msgspec.json.encode(now)))
+        self._phase, self._next = now.phase, time.monotonic() + PACE
+
+    def remove(self) -> None:
+        """Remove the file: the summary says the rest."""
+        self._file.unlink(missing_ok=True)
+
+
+def read_study_progress(out: Path) -> Progress | None:
+    """Return the progress of the simulation in a folder, or its last state if it was killed.
+
+    None before and after, while it is being written, or if it is by a later version of fedping.
+    """
+    try:
+        said = without_format((out / PROGRESS).read_bytes(), PROGRESS)
+        return msgspec.json.decode(said, type=Progress)
+    except (FileNotFoundError, msgspec.DecodeError, NewerFormat):
+        return None
+
 
 WAITED_ENOUGH = 10_000
 """Ticks without a new version after which a simulation gives up."""

@@ -1,4 +1,8 @@
-"""The results of an experiment, read from its lineage (the loss) and its landed pings (the rest)."""
+"""The results of a simulated study, from its lineage (the loss) and its landed pings (the rest).
+
+The pings of a private study are deleted, and nothing exact is stored. The results of its rounds, what they released and
+what they spent, follow from the lineages of its versions, as in a real private study.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.analysis.curves import ArmCurve, arm_curves
+from fedping.analysis.private import PrivateResult, private_result
 from fedping.analysis.rounds import smoothed
 from fedping.experiments.simulate.line_run import by_guard
 from fedping.experiments.simulate.settings import Experiment
@@ -19,6 +24,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed, id_bytes, landed_at, study_of
 from fedping.protocol.study import Study
+from fedping.server_jobs.privacy.ledger import SIMULATED, LineSpent, spent_by
 
 _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "num_chars_typed", "loss"]
 
@@ -254,3 +260,38 @@ def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | No
             break
         found = version
     return found
+
+
+class PrivateLineFigures(Struct, frozen=True, kw_only=True):
+    """One line: its newest version, what its rounds have spent, and whether the guarantee allows no further one."""
+
+    version: int
+    spent: LineSpent
+    exhausted: bool
+
+
+class PrivateSummary(Struct, frozen=True, kw_only=True):
+    """A whole experiment with a private study; ``results`` have the noise and its errors in them."""
+
+    study: str
+    seed: int
+    clients: int
+    lines: dict[str, PrivateLineFigures]
+    results: PrivateResult
+    caution: str = SIMULATED
+
+
+def private_summary(experiment: Experiment, study: Study, store: ModelStore) -> PrivateSummary:
+    """Return the summary of a finished run."""
+    lines = {}
+    for line in study.lines:
+        spent = spent_by(store, study, line)
+        head = store.head(study.name, line.name)
+        lines[line.name] = PrivateLineFigures(version=head.iteration, spent=spent, exhausted=spent.rounds_left == 0)
+    return PrivateSummary(
+        study=study.name,
+        seed=experiment.seed,
+        clients=experiment.clients,
+        lines=lines,
+        results=private_result(store, study),
+    )

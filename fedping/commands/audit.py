@@ -38,19 +38,18 @@ def audit(
     It runs rounds of its own here, with invented clients; nothing of a running study is touched. Exit code 1 means
     that a promise is broken.
     """
+    from fedping.experiments.privacy.auditing import Effort
     from fedping.experiments.privacy.auditing import audit as audited
     from fedping.protocol.errors import FedpingError
     from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.budget import with_noise
     from fedping.terminal import status
 
+    effort = Effort(runs=runs, clients=clients, per_round=per_round, seed=seed)
     with status("deriving the noise") as tell:
         study = with_noise(study_from_toml(study_file, new=True))
         lines = [study.line(only)] if only else list(study.lines)
-        found = [
-            audited(study, line, runs=runs, clients=clients, per_round=per_round, seed=seed, watch=tell)
-            for line in lines
-        ]
+        found = [audited(study, line, effort, watch=tell) for line in lines]
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
     else:

@@ -40,7 +40,7 @@ def _print(comparison: Comparison) -> None:
     from rich.table import Table
 
     from fedping.commands.laboratory import wide_console
-    from fedping.experiments.laboratory.results.ranking import NO_QUALITY
+    from fedping.experiments.laboratory.summary import NO_QUALITY
 
     console: Console = wide_console()
     table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")

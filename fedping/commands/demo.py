@@ -140,28 +140,21 @@ def _run(demo: AbstractContextManager[RunningDemo], settings: DemoSettings, stac
 
 def _stay(running: RunningDemo, every: int, console: Console) -> None:
     """Run rounds for the demo page until Ctrl-C."""
-    from fedping.experiments.demo_rounds import PLAYGROUND, keep_rounds, page_address
+    from fedping.experiments.demo import PLAYGROUND, keep_rounds, page_address
     from fedping.server_jobs.schedule import WallClock
     from fedping.terminal import stopped_by_signals
 
     trained = running.outcome.study.name
     # Nobody but its visitors sends to it, so that after an hour without any it would look like a study that has failed.
     paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
-    running.store.declare(trained, paused)
+    running.servers.store.declare(trained, paused)
+    ingest = running.servers.ingest
     _print(console, f"\nThe demo page, with a round every {every} s until Ctrl-C:")
-    _print(console, f"{'a model to teach from its start':<34} {page_address(running.ingest, PLAYGROUND, every)}")
-    _print(console, f"{'the one that was trained (paused)':<34} {page_address(running.ingest, trained, every)}\n")
+    _print(console, f"{'a model to teach from its start':<34} {page_address(ingest, PLAYGROUND, every)}")
+    _print(console, f"{'the one that was trained (paused)':<34} {page_address(ingest, trained, every)}\n")
     clock = WallClock()
     with stopped_by_signals(clock):
-        keep_rounds(
-            running.ingest,
-            running.store,
-            running.outcome.landing,
-            running.engine,
-            every=every,
-            clock=clock,
-            tell=lambda sentence: _print(console, sentence),
-        )
+        keep_rounds(running.servers, every=every, clock=clock, tell=lambda sentence: _print(console, sentence))
 
 
 def _print(console: Console, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
     from fedping.experiments.laboratory.pool import Progress as Now
     from fedping.experiments.laboratory.pool import Watch
-    from fedping.experiments.laboratory.results import Summary, VariantSummary
-    from fedping.experiments.laboratory.results.paired import Band
-    from fedping.experiments.laboratory.results.ranking import Standing
     from fedping.experiments.laboratory.settings import Experiment
+    from fedping.experiments.laboratory.summary import Band, Standing, Summary, VariantSummary
     from fedping.server_jobs.round import SparkEngine
 
 jobs_option = click.option(
@@ -63,20 +62,30 @@ _HEADINGS = {
 }
 
 
-def run_laboratory(
-    file: Path,
-    folder: Path,
-    jobs: int | None,
-    changes: tuple[str, ...],
-    over: tuple[str, ...],
-    as_json: bool,
-    replace: bool,
-    spark: SparkEngine | None = None,
-) -> None:
-    """Run the laboratory experiment in a file, or the rest of it, write its report, and print what came of it."""
+@dataclass(frozen=True, kw_only=True)
+class LaboratoryOptions:
+    """The options of a laboratory experiment on the command line.
+
+    Attributes:
+        jobs: number of parallel runs; None for the default.
+        changes: settings of --set.
+        over: axes of --over.
+        replace: whether to run again what has changed.
+        as_json: whether to print JSON.
+    """
+
+    jobs: int | None
+    changes: tuple[str, ...]
+    over: tuple[str, ...] = ()
+    replace: bool
+    as_json: bool
+
+
+def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: SparkEngine | None = None) -> None:
+    """Run the unfinished part of the laboratory experiment in a file, write its report, and print the summary."""
     import msgspec
 
-    if spark is not None and jobs is not None:
+    if spark is not None and options.jobs is not None:
         raise click.UsageError("--jobs does not apply: with --engine spark, the master says how many there are")
     from fedping.experiments.laboratory.report import write_report
     from fedping.experiments.laboratory.run import run_experiment
@@ -84,11 +93,12 @@ def run_laboratory(
     from fedping.protocol.formats import with_format
 
     _let_import_from(file.parent)  # extensions, too, which are met when the file is read
-    experiment = experiment_from_toml(file, changes, over)
+    experiment = experiment_from_toml(file, options.changes, options.over)
     with _bar(experiment) as watch:
-        summary = run_experiment(experiment, folder, jobs, watch, replace, spark.sessions if spark else None)
+        sessions = spark.sessions if spark else None
+        summary = run_experiment(experiment, folder, options.jobs, watch, options.replace, sessions)
     write_report(folder, folder / "report.html")
-    if as_json:
+    if options.as_json:
         click.echo(with_format(msgspec.json.encode(summary)).decode())
         return
     print_summary(summary, folder)
@@ -135,7 +145,7 @@ def _work(rounds: int, baseline: str | None) -> int:
 
 def print_summary(summary: Summary, folder: Path) -> None:
     """Print the table of variants and baselines, and where everything lies."""
-    from fedping.experiments.laboratory.results.ranking import LEGEND, standing
+    from fedping.experiments.laboratory.summary import LEGEND, standing
 
     console = wide_console()
     stands = standing(summary)
@@ -167,8 +177,8 @@ def _table(summary: Summary, stands: Standing) -> Table:
     from rich import box
     from rich.table import Table
 
-    from fedping.experiments.laboratory.report.page import columns_beside
-    from fedping.experiments.laboratory.results.ranking import SHOWN, shown_as
+    from fedping.experiments.laboratory.report import columns_beside
+    from fedping.experiments.laboratory.summary import SHOWN, shown_as
 
     table = Table(box=box.SIMPLE_HEAD, title=summary.name, title_justify="left")
     table.add_column("", no_wrap=True)

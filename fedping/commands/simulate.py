@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.commands.laboratory import jobs_option, replace_option, run_laboratory, set_option
+from fedping.commands.laboratory import LaboratoryOptions, jobs_option, replace_option, run_laboratory, set_option
 from fedping.commands.spreading import spark_for, spread_master_option, spread_option
 from fedping.options import LocalPath, json_option
 from fedping.protocol.errors import InvalidSettings
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedping.experiments.simulate import Experiment, PrivateSummary, Summary
-    from fedping.experiments.simulate.progress import Progress
-    from fedping.experiments.simulate.run import Watch
+    from fedping.experiments.simulate.run import Progress, Watch
     from fedping.experiments.simulate.summary import LineFigures, PhaseFigures
 
 
@@ -84,7 +83,8 @@ def simulate(
         )
         folder = out or Path("simulated") / experiment.stem
         with spark_for(engine_name, master, "simulate") as spark:
-            run_laboratory(experiment, folder, jobs, changes, (), as_json, replace, spark)
+            options = LaboratoryOptions(jobs=jobs, changes=changes, replace=replace, as_json=as_json)
+            run_laboratory(experiment, folder, options, spark)
         return
     _refuse(
         {"--jobs": jobs, "--set": changes or None, "--replace": replace or None},

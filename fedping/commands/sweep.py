@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedping.commands.laboratory import jobs_option, replace_option, run_laboratory, set_option
+from fedping.commands.laboratory import LaboratoryOptions, jobs_option, replace_option, run_laboratory, set_option
 from fedping.commands.spreading import spark_for, spread_master_option, spread_option
 from fedping.options import LocalPath, json_option
 
@@ -49,5 +49,6 @@ def sweep(
     the runs; all of them must see the folder --out.
     """
     folder = out or Path("simulated") / f"{experiment.stem}-sweep"
+    options = LaboratoryOptions(jobs=jobs, changes=changes, over=over, replace=replace, as_json=as_json)
     with spark_for(engine_name, master, "sweep") as spark:
-        run_laboratory(experiment, folder, jobs, changes, over, as_json, replace, spark)
+        run_laboratory(experiment, folder, options, spark)

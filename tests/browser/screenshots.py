@@ -21,8 +21,7 @@ from PIL import Image
 from playwright.sync_api import Page, Playwright, sync_playwright
 
 from fedping.client_sim.models import VisitType
-from fedping.experiments.demo import STUDY
-from fedping.experiments.demo_rounds import PLAYGROUND, playground
+from fedping.experiments.demo import PLAYGROUND, STUDY, playground
 from fedping.model_store import open_store
 from fedping.protocol.study import study_from_toml
 from fedping.server_jobs.optimize import first_versions

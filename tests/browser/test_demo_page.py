@@ -12,8 +12,7 @@ from marionette_driver import By
 from marionette_driver.keys import Keys
 from playwright.sync_api import Page, expect
 
-from fedping.experiments.demo import STUDY
-from fedping.experiments.demo_rounds import PERSONALIZED, PLAYGROUND, playground
+from fedping.experiments.demo import PERSONALIZED, PLAYGROUND, STUDY, playground
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.study import study_from_toml
 from fedping.server_jobs.optimize import first_versions

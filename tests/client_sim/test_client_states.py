@@ -31,7 +31,7 @@ from fedping.client_sim.learning import (
 from fedping.client_sim.learning.mini_batches import mini_batches
 from fedping.client_sim.learning.models.arrays import array
 from fedping.client_sim.learning.states import StatesOf, open_states
-from fedping.experiments.laboratory.mapped_states import MappedStates
+from fedping.experiments.laboratory.resuming import MappedStates
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.experiments.laboratory.units import units_of

@@ -15,8 +15,8 @@ from fedping.client_sim.data import example_data
 from fedping.client_sim.learning import Examples, cohort_updates, jax_loss, learner_for, model_spec, own_loss
 from fedping.client_sim.learning.batch import TroubleOfClient
 from fedping.client_sim.learning.updates import updates_of_fleet
-from fedping.experiments.laboratory.evaluation import Regression
-from fedping.experiments.laboratory.evaluation.fleet import evaluate
+from fedping.experiments.laboratory.evaluation import evaluate
+from fedping.experiments.laboratory.tallies import Regression
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.training import LocalSteps, OneGradient

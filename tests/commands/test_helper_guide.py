@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from fedping.experiments.helper_process import helper_process
+from fedping.experiments.server_process import helper_process
 from fedping.helper.serving import STATUS
 from fedping.main import main
 from fedping.protocol.privacy import Privacy, Shared

@@ -49,3 +49,19 @@ def test_it_holds_every_file_of_a_room_that_is_no_python(room: str) -> None:
 def test_of_the_browser_it_holds_what_the_demo_page_is_made_of_and_no_more() -> None:
     of_browser = {path.removeprefix("fedping/browser/") for path in data_files() if path.startswith("fedping/browser/")}
     assert of_browser == set(page_files())
+
+
+def test_it_leaves_out_the_scripts_of_the_papers_and_needs_none_of_them() -> None:
+    scripts = Path("fedping/experiments/papers/scripts")
+    assert (ROOT / scripts).is_dir()
+    assert is_package(scripts.parent)
+    assert not is_package(scripts)
+    files = (path for path in (ROOT / "fedping").rglob("*.py") if not path.is_relative_to(ROOT / scripts))
+    for room in (ROOT / "fedping").iterdir():
+        files = (*files, *(room.rglob("*.py") if room.is_symlink() else ()))
+    importing = {
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if not path.is_relative_to(ROOT / scripts) and "fedping.experiments.papers.scripts" in path.read_text()
+    }
+    assert importing == {"fedping/experiments/papers/__main__.py"}  # it forwards to them, where they exist

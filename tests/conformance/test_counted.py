@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, MLKEM768X25519PublicKey, Suite
 
-from fedping.experiments.helper_process import helper_process
+from fedping.experiments.server_process import helper_process
 from fedping.main import main
 from tests.conformance.test_reader import private_id, private_vector, proven_shares, share_mask, takes_offer
 from tests.support.ingest_app import landed_ids

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedping.experiments.laboratory.evaluation.tallies import HIGHER_IS_BETTER
-from fedping.experiments.laboratory.results.paired import band, t_quantile
+from fedping.experiments.laboratory.summary import band, t_quantile
+from fedping.experiments.laboratory.tallies import HIGHER_IS_BETTER
 from tests.browser.tools import node
 
 SCRIPT = Path("dashboard/watching/static/series.js")

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedping.client_sim.population.settings import PopulationSettings
-from fedping.experiments.privacy.attribute_attack import Searched, guessed, searched
+from fedping.experiments.privacy.membership import Searched, guessed, searched
 from fedping.protocol.privacy import frame_of, vectors_of
 from fedping.protocol.sharing.shares import Votes, context_of, leader_shares, masks, proven, split_public
 from fedping.protocol.study import Study

@@ -9,7 +9,7 @@ from benchmarks.hostile_studies import setup_of as hostile_setup
 from benchmarks.robustness import losses_of
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.results.folder import Outcome
+from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.units import units_of
 from fedping.protocol.study import study_from_toml

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.experiments.demo import DemoSettings, Progress, run_demo
-from fedping.experiments.ingest_process import ingest_process
+from fedping.experiments.server_process import ingest_process
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -156,7 +156,7 @@ def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_
 def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
     mark = new_mark()
     code = (
-        "import sys, time; from pathlib import Path; from fedping.experiments.ingest_process import ingest_process\n"
+        "import sys, time; from pathlib import Path; from fedping.experiments.server_process import ingest_process\n"
         "from fedping.model_store.store import open_store\n"
         "out = Path(sys.argv[1]); open_store(out / 'store', create=True); (out / 'store').mkdir()\n"
         "with ingest_process(out / 'store', out / 'landing', out / 'log'):\n"

@@ -16,9 +16,17 @@ from msgspec.structs import replace
 from fedping.client_sim.fleet.fleet import join_study
 from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.settings import FleetSettings
-from fedping.experiments.demo import STUDY
-from fedping.experiments.demo_rounds import MIN_CLIENTS, PERSONALIZED, PLAYGROUND, keep_rounds, page_address, playground
-from fedping.experiments.ingest_process import RunningIngest
+from fedping.experiments.demo import (
+    MIN_CLIENTS,
+    PERSONALIZED,
+    PLAYGROUND,
+    STUDY,
+    DemoServers,
+    keep_rounds,
+    page_address,
+    playground,
+)
+from fedping.experiments.server_process import RunningIngest
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import study_from_toml
@@ -130,7 +138,7 @@ def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, monkeypatch: py
     told: list[str] = []
     ingest = RunningIngest("http://127.0.0.1:1", "http://127.0.0.1:1", tmp_path / "log")
     with engine_named("numpy") as engine:
-        keep_rounds(ingest, store, landing, engine, every=1, clock=_Turns(5), tell=told.append)
+        keep_rounds(DemoServers(ingest, store, landing, engine), every=1, clock=_Turns(5), tell=told.append)
     assert told[0] == "ingest is away"
     assert "1-foreign.parquet" in told[1]
     assert len(told) == 2

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedping.experiments import environment
-from fedping.experiments.environment import ENVIRONMENT, Environment, environment_here, environments_in
+from fedping.experiments import run_folder
 from fedping.experiments.laboratory import resuming, training
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.units import units_of
+from fedping.experiments.run_folder import ENVIRONMENT, Environment, environment_here, environments_in
 from tests.support.laboratory import small
 
 ELSEWHERE = Environment(machine="arm64", python="3.12.0", numpy="2.0.0", blas=("openblas 0.3 neoversen1",))
@@ -43,7 +43,7 @@ def test_another_kernel_of_the_same_library_is_told_apart() -> None:
     [kernel] = environment_here().blas
     if not kernel.startswith("openblas") or environment_here().machine != "x86_64":
         pytest.skip("needs OpenBLAS on x86_64, which OPENBLAS_CORETYPE gives another kernel")
-    code = "from fedping.experiments.environment import environment_here; print(*environment_here().blas)"
+    code = "from fedping.experiments.run_folder import environment_here; print(*environment_here().blas)"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -79,9 +79,9 @@ def test_a_run_that_goes_on_elsewhere_names_both_places(tmp_path: Path, monkeypa
 
 
 def test_a_folder_gets_each_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment.write_environment(tmp_path)
-    environment.write_environment(tmp_path, environments_in(tmp_path))
+    run_folder.write_environment(tmp_path)
+    run_folder.write_environment(tmp_path, environments_in(tmp_path))
     assert environments_in(tmp_path) == (environment_here(),)
-    monkeypatch.setattr(environment, "environment_here", lambda: ELSEWHERE)
-    environment.write_environment(tmp_path, environments_in(tmp_path))
+    monkeypatch.setattr(run_folder, "environment_here", lambda: ELSEWHERE)
+    run_folder.write_environment(tmp_path, environments_in(tmp_path))
     assert environments_in(tmp_path)[1:] == (ELSEWHERE,)

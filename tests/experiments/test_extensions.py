@@ -33,11 +33,11 @@ from fedping.dashboard.runs.judging import Judged, Problem, judge
 from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.choices import data_sets
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.results import Summary
 from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.merging import merged, nested
+from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.run_folder import OtherRun
 from fedping.model_store.store import open_store
 from fedping.protocol import extensions

@@ -13,7 +13,7 @@ from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.report.page import write_report
+from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of

@@ -11,14 +11,13 @@ import pytest
 
 from fedping.client_sim.fleet.model_pings import encoded_pings
 from fedping.experiments.laboratory.comparing import chosen, compared
-from fedping.experiments.laboratory.report.curves import Curve, over_bytes
-from fedping.experiments.laboratory.results import Outcome, Summary
-from fedping.experiments.laboratory.results.progress import METRICS_SCHEMA
+from fedping.experiments.laboratory.report_curves import Curve, over_bytes
+from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome
 from fedping.experiments.laboratory.rounds.landed import pings_of
-from fedping.experiments.laboratory.rounds.traffic import WRITTEN_OUT, fetched_bytes, posted_bytes
-from fedping.experiments.laboratory.rounds.updates import Updates
+from fedping.experiments.laboratory.rounds.updates import WRITTEN_OUT, Updates, fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
+from fedping.experiments.laboratory.summary import Summary
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.update import Payloads
 

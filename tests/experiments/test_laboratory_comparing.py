@@ -1,5 +1,6 @@
 """Two runs side by side: which repetitions count, and which folder stands for what."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 from fedping.commands.laboratory import print_summary
 from fedping.experiments.laboratory.comparing import Chosen, chosen, compared
 from fedping.experiments.laboratory.report import render_report
-from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summary, summarised
-from fedping.experiments.laboratory.results.folder import SplitMetrics
-from fedping.experiments.laboratory.results.ranking import standing
+from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, SplitMetrics
 from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.summary import Criteria, Summary, standing, summarised
 from fedping.protocol.errors import InvalidSettings
 from tests.support.laboratory import small
+
+
+def judged(seeds: Sequence[int]) -> Criteria:
+    return Criteria(seeds=seeds, shown=("loss",), split="test")
 
 
 def outcome(seed: int, fold: int | None, loss: float | None) -> Outcome:
@@ -62,7 +66,7 @@ def test_no_variant_is_the_best_by_what_it_gains(split: str) -> None:
         finals = [{"test": {"loss": 1.0}, split: {"loss": loss + seed / 100}} for seed in (1, 2)]
         return [msgspec.structs.replace(outcome(seed, None, 1.0), final=each) for seed, each in enumerate(finals, 1)]
 
-    found = summarised("x", "", (1, 2), ("loss",), "test", {"a": two(1.0), "b": two(2.0)}, {})
+    found = summarised("x", "", judged((1, 2)), {"a": two(1.0), "b": two(2.0)}, {})
     assert bool(standing(found, split, "loss").mark("a")) == (split == "test")
 
 
@@ -94,7 +98,7 @@ def test_what_has_nothing_in_common_is_told(b: dict[tuple[int, int | None], floa
 def summary_of(**variants: list[float | None]) -> Summary:
     """Return the summary of variants with a loss a seed."""
     runs = {name: [outcome(seed, None, loss) for seed, loss in enumerate(losses)] for name, losses in variants.items()}
-    return summarised("x", "", range(3), ("loss",), "test", runs, {})
+    return summarised("x", "", judged(range(3)), runs, {})
 
 
 def test_variants_are_told_from_the_best_by_their_differences_and_not_by_their_bands() -> None:

@@ -20,15 +20,22 @@ from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.own_loss import own_loss
 from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluation import Classification, Clustering, Ranking, Regression, better
-from fedping.experiments.laboratory.evaluation.fleet import blocks, evaluate
-from fedping.experiments.laboratory.evaluation.tallies import areas_under_curve, scores_in
+from fedping.experiments.laboratory.evaluation import blocks, evaluate
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds import study_of
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.tallies import (
+    Classification,
+    Clustering,
+    Ranking,
+    Regression,
+    areas_under_curve,
+    better,
+    scores_in,
+)
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.support.laboratory import small
+from tests.support.laboratory_rounds import memory_rounds
 
 CLASSES = Target("y", ("no", "yes"))
 
@@ -279,7 +286,7 @@ def test_clients_own_models_are_measured_before_they_are_merged(tmp_path: Path) 
 
     [setup] = experiment.variants.values()
     problem = prepare(setup, 1, None)
-    rounds = MemoryRounds(study_of(problem.spec, setup.training, setup.server).lines[0], problem.ids)
+    rounds = memory_rounds(study_of(problem.spec, setup.training, setup.server).lines[0], problem.ids)
     cohorts = Cohorts(setup, problem)
     for number in range(2):
         start = rounds.weights

@@ -17,16 +17,14 @@ from fedping.experiments.laboratory import resuming
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.report.page import write_report
+from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.resuming import CHECKPOINT
-from fedping.experiments.laboratory.rounds.gossip import GossipRounds
-from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes, spectral_gap
-from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.laboratory.run_identity import code_identity
+from fedping.experiments.laboratory.rounds.gossip import GossipRounds, adjacency, mixing_votes, spectral_gap
+from fedping.experiments.laboratory.run import code_identity, run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
 from fedping.experiments.laboratory.settings.gossip import Gossip
 from fedping.experiments.laboratory.units import Unit
-from fedping.experiments.papers.pictures import PICTURES
+from fedping.experiments.papers.scripts.pictures import PICTURES
 from fedping.protocol.errors import InvalidSettings
 from tests.experiments.test_laboratory_run import ROOT, contents
 from tests.support.laboratory import small

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedping.experiments.laboratory import run_identity
-from fedping.experiments.laboratory.results import Summary
+from fedping.experiments.laboratory import run as experiment_run
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
+from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.run_folder import OtherRun
 from fedping.protocol.source_digest import digest_of_value, own_modules
 
@@ -193,7 +193,7 @@ def test_the_modules_of_a_model_are_read_once_however_many_runs_use_it(
         read.append(module)
         return own_modules(module)
 
-    monkeypatch.setattr(run_identity, "own_modules", counted)
+    monkeypatch.setattr(experiment_run, "own_modules", counted)
     variants = [{"name": name} for name in ("one", "two", "three")]
     run(folder, variants=variants, seeds=2)
     assert read == ["my_loss"]
@@ -218,7 +218,7 @@ def test_a_folder_of_parquet_files_is_known_by_what_is_in_them(tmp_path: Path) -
             name="mine",
             folder=tmp_path,
         )
-        return run_identity.code_identity(made)[f"file {tmp_path / 'rows'}"]
+        return experiment_run.code_identity(made)[f"file {tmp_path / 'rows'}"]
 
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.parquet").write_bytes(b"one")
@@ -232,7 +232,7 @@ def test_results_of_another_version_of_fedping_are_not_taken_for_ours(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(folder)
-    monkeypatch.setattr(run_identity, "__version__", "99.0")
+    monkeypatch.setattr(experiment_run, "__version__", "99.0")
     with pytest.raises(OtherRun, match=r"made with another version of fedping \(it was .* and is 99.0\)"):
         run(folder)
 
@@ -309,8 +309,8 @@ def test_what_an_earlier_fedping_noted_of_the_text_of_a_loss_is_the_same_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(run_identity, "digest_of_value", partial(digest_of_value, as_written=True))
-        earlier.setattr(run_identity, "own_modules", lambda _: {})
+        earlier.setattr(experiment_run, "digest_of_value", partial(digest_of_value, as_written=True))
+        earlier.setattr(experiment_run, "own_modules", lambda _: {})
         before = run(folder)
     began = times(folder)
     assert run(folder) == before

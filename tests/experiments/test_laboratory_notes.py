@@ -12,12 +12,12 @@ import pytest
 from fedping.analysis.figures import LIGHT
 from fedping.client_sim.data import Target, table
 from fedping.experiments.laboratory.one_run import run_unit
-from fedping.experiments.laboratory.report.curves import Curve, draw_curves, draw_finals
-from fedping.experiments.laboratory.results import Outcome, Summary, VariantSummary, summarised
-from fedping.experiments.laboratory.results.paired import Band
+from fedping.experiments.laboratory.report_curves import Curve, draw_curves, draw_finals
+from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.merging import with_grid
+from fedping.experiments.laboratory.summary import Band, Criteria, Summary, VariantSummary, summarised
 from fedping.experiments.laboratory.units import Unit
 from fedping.laboratory import open_results
 from fedping.main import main
@@ -233,7 +233,7 @@ def summary_of(*outcomes: Outcome) -> Summary:
     variants: dict[str, list[Outcome]] = {}
     for one in outcomes:
         variants.setdefault(one.variant, []).append(one)
-    return summarised("some", "digest", [1], ["accuracy"], "test", variants, {})
+    return summarised("some", "digest", Criteria(seeds=[1], shown=["accuracy"], split="test"), variants, {})
 
 
 def test_the_best_is_chosen_on_validation_examples_where_there_are_any() -> None:

@@ -19,7 +19,7 @@ import pytest
 from fedping.client_sim.learning import MemoryStates, algorithm_for, cohort_updates
 from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.experiments.laboratory import resuming
-from fedping.experiments.laboratory.evaluation.fleet import evaluate
+from fedping.experiments.laboratory.evaluation import evaluate
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.report import write_report

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.pool import Progress
-from fedping.experiments.laboratory.results import MetricLog, ProgressFile, read_progress, read_units
-from fedping.experiments.laboratory.results.progress import PROGRESS, Row, rounds_of
+from fedping.experiments.laboratory.results import (
+    PROGRESS,
+    MetricLog,
+    ProgressFile,
+    Row,
+    read_progress,
+    read_units,
+    rounds_of,
+)
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml
 from fedping.experiments.laboratory.units import Unit, units_of

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.upload import sent_updates
-from fedping.experiments.ingest_process import ingest_process
-from fedping.experiments.laboratory.rounds.http import over_http
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, document_ids, landing_of, store_with
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
+from fedping.experiments.laboratory.rounds import Rounds, ServerRounds, Updates
+from fedping.experiments.laboratory.rounds.landed import document_ids, new_line, over_http
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY, study_of
-from fedping.experiments.laboratory.rounds.updates import Rounds, Updates, repetitions
+from fedping.experiments.laboratory.rounds.updates import repetitions
+from fedping.experiments.server_process import ingest_process
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.model_store.store import open_store
 from fedping.protocol.links import Sign
@@ -23,7 +22,9 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.upload import sending
+from fedping.server_jobs.round import Engine
 from fedping.server_jobs.round.engine import engine_named
+from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.links import line_with
 
 M = 5
@@ -57,6 +58,15 @@ def run(rounds: Rounds, count: int = 3) -> list[Any]:
     return [(rounds.run(cohort(number, rounds.weights)), rounds.weights.tolist()) for number in range(count)]
 
 
+def run_over_http(folder: Path, made: Study, engine: Engine) -> list[Any]:
+    line = new_line(made, folder, engine)
+    with (
+        ingest_process(folder / "store", line.landing, folder / "log") as ingest,
+        over_http(line, ids(), ingest) as channel,
+    ):
+        return run(ServerRounds(channel))
+
+
 PIPELINES = [
     Pipeline(optimizer=GradientDescent(rate=0.5), weighting="examples", min_clients=1),
     Pipeline(optimizer=Adam(rate=0.1), weighting="client", min_clients=1),
@@ -68,11 +78,10 @@ PIPELINES = [
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda each: type(each.optimizer).__name__)
 def test_files_and_memory_come_to_the_same_bits(tmp_path: Path, pipeline: Pipeline) -> None:
     made = study(pipeline)
-    landed = landing_of(tmp_path)
     with engine_named("numpy") as engine:
-        rounds = LandedRounds(store_with(made, tmp_path), landed, made, engine, FileCarrier(landed, ids()))
+        rounds = file_rounds(tmp_path, made, engine, ids())
         through_files = run(rounds)
-    assert through_files == run(MemoryRounds(made.lines[0], ids()))
+    assert through_files == run(memory_rounds(made.lines[0], ids()))
     head = open_store(tmp_path / "store").head(STUDY, LINE)
     assert (head.iteration, list(head.model)) == (3, through_files[-1][1])
     assert through_files[0][0].clients < through_files[0][0].pings < 200
@@ -92,25 +101,19 @@ def test_signs_as_bits_come_to_the_same_from_files_as_in_memory(tmp_path: Path, 
     def reports(rounds: Rounds) -> list[Any]:
         return [(rounds.run(encoded(number, rounds.weights)), rounds.weights.tolist()) for number in range(3)]
 
-    landed = landing_of(tmp_path)
     with engine_named("numpy") as engine:
-        rounds = LandedRounds(store_with(made, tmp_path), landed, made, engine, FileCarrier(landed, ids()))
+        rounds = file_rounds(tmp_path, made, engine, ids())
         through_files = reports(rounds)
-    assert through_files == reports(MemoryRounds(made.lines[0], ids()))
+    assert through_files == reports(memory_rounds(made.lines[0], ids()))
     first = through_files[0][0]
     assert first.update_bytes == first.pings * (1 if zero == "up" else 2)
 
 
 def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
     made = study(PIPELINES[0])
-    landing, store = landing_of(tmp_path), store_with(made, tmp_path)
-    with (
-        engine_named("numpy") as engine,
-        ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest,
-        over_http(ingest, ids()) as carrier,
-    ):
-        through_ingest = run(LandedRounds(store, landing, made, engine, carrier))
-    in_memory = run(MemoryRounds(made.lines[0], ids()))
+    with engine_named("numpy") as engine:
+        through_ingest = run_over_http(tmp_path, made, engine)
+    in_memory = run(memory_rounds(made.lines[0], ids()))
     for (posted, _), (told, _) in zip(through_ingest, in_memory, strict=True):
         assert replace(posted, posted_bytes=0, fetched_bytes=0) == replace(told, posted_bytes=0, fetched_bytes=0)
         assert 0 < posted.posted_bytes < told.posted_bytes / 2, "batches are compressed"
@@ -123,33 +126,21 @@ def test_a_limit_on_examples_is_the_same_in_memory_over_files_and_over_http(tmp_
     """Examples go up to 19, and a ping counts as 5: as a study's round does."""
     plain = study(PIPELINES[0]).lines[0]
     made = study_of(plain.spec, OneGradient(), plain.pipeline, most_examples=5)
-    in_memory = run(MemoryRounds(made.lines[0], ids(), most_examples=5))
-    believed = run(MemoryRounds(made.lines[0], ids()))
+    in_memory = run(memory_rounds(made.lines[0], ids(), most_examples=5))
+    believed = run(memory_rounds(made.lines[0], ids()))
     assert np.abs(np.subtract(in_memory[-1][1], believed[-1][1])).max() > 0.01
-    landed = landing_of(tmp_path / "files")
     with engine_named("numpy") as engine:
-        store = store_with(made, tmp_path / "files")
-        through_files = run(LandedRounds(store, landed, made, engine, FileCarrier(landed, ids())))
+        through_files = run(file_rounds(tmp_path / "files", made, engine, ids()))
         assert through_files == in_memory
-        landing, store = landing_of(tmp_path), store_with(made, tmp_path)
-        with (
-            ingest_process(tmp_path / "store", landing, tmp_path / "log") as ingest,
-            over_http(ingest, ids()) as carrier,
-        ):
-            through_ingest = run(LandedRounds(store, landing, made, engine, carrier))
+        through_ingest = run_over_http(tmp_path, made, engine)
     np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
 
 
 def test_a_round_with_too_few_clients_makes_no_version_and_is_forgotten(tmp_path: Path) -> None:
     made = study(Pipeline(optimizer=GradientDescent(), weighting="examples", min_clients=100))
     few = [next(cohort(9, np.zeros(M), block=20))]
-    landed = landing_of(tmp_path)
     with engine_named("numpy") as engine:
-        store = store_with(made, tmp_path)
-        rounds: list[Rounds] = [
-            LandedRounds(store, landed, made, engine, FileCarrier(landed, ids())),
-            MemoryRounds(made.lines[0], ids()),
-        ]
+        rounds: list[Rounds] = [file_rounds(tmp_path, made, engine, ids()), memory_rounds(made.lines[0], ids())]
         for each in rounds:
             start = each.weights
             assert not each.run(few).stepped
@@ -161,7 +152,7 @@ def test_a_round_with_too_few_clients_makes_no_version_and_is_forgotten(tmp_path
 
 def test_a_clients_updates_do_not_depend_on_the_blocks_that_they_come_in() -> None:
     line = study(PIPELINES[0]).lines[0]
-    whole, cut = MemoryRounds(line, ids()), MemoryRounds(line, ids())
+    whole, cut = memory_rounds(line, ids()), memory_rounds(line, ids())
     whole.run(cohort(0, whole.weights, block=200))
     cut.run(cohort(0, cut.weights, block=7))
     np.testing.assert_allclose(whole.weights, cut.weights, rtol=1e-12)

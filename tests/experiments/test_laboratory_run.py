@@ -19,14 +19,15 @@ from sklearn.cluster import KMeans
 
 from fedping.client_sim.learning.models.own_loss import own_loss
 from fedping.experiments.laboratory import pool
-from fedping.experiments.laboratory.baselines.run import run_baseline
+from fedping.experiments.laboratory.baselines import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.pool import threads_for
 from fedping.experiments.laboratory.preparing import Problem, prepare
-from fedping.experiments.laboratory.results import MetricLog, Outcome, Summary
+from fedping.experiments.laboratory.results import MetricLog, Outcome
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_from_toml
+from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.laboratory.units import Unit, units_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.support.laboratory import small, small_file

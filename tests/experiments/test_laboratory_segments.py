@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedping.experiments.laboratory.baselines.run import run_baseline
+from fedping.experiments.laboratory.baselines import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
-from fedping.experiments.laboratory.evaluate import measure
+from fedping.experiments.laboratory.evaluation import measure
 from fedping.experiments.laboratory.preparing import Problem, prepare
-from fedping.experiments.laboratory.report import write_report
-from fedping.experiments.laboratory.report.segments import segments_of
+from fedping.experiments.laboratory.report import segments_of, write_report
 from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.results.ranking import told
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.experiment import ONLY_VARIANT
+from fedping.experiments.laboratory.summary import told
 from fedping.protocol.errors import InvalidSettings
 from tests.support.laboratory import small
 

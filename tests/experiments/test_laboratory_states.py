@@ -11,9 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning import MemoryStates
-from fedping.experiments.laboratory import mapped_states
-from fedping.experiments.laboratory.mapped_states import FILE, MappedStates
-from fedping.experiments.laboratory.resuming import CannotGoOn
+from fedping.experiments.laboratory import resuming
+from fedping.experiments.laboratory.resuming import FILE, CannotGoOn, MappedStates
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 FIRST = {"vector": np.array([1.0, -2.0], np.float32), "trained": np.zeros((), np.int64), "sign": np.array(True)}
@@ -166,7 +165,7 @@ def test_what_would_not_fit_is_refused_with_how_much_and_what_to_lower(
     with pytest.raises(InvalidSettings, match=r"200,000 clients that keep 41,380 bytes each need 8\.3 GB.*lower"):
         large.check_size(200_000)
     large.check_size(1000)
-    monkeypatch.setattr(mapped_states.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 9))  # type: ignore[attr-defined]
+    monkeypatch.setattr(resuming.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 9))  # type: ignore[attr-defined]
     with pytest.raises(InvalidSettings, match="free some space"):
         large.check_size(1000)
 

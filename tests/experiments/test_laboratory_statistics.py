@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from fedping.experiments.laboratory.baselines.minimise import minimise
-from fedping.experiments.laboratory.results.paired import Band, band
+from fedping.experiments.laboratory.baselines import minimise
 from fedping.experiments.laboratory.settings import EarlyStopping
-from fedping.experiments.laboratory.stopping import Watchman
+from fedping.experiments.laboratory.summary import Band, band
+from fedping.experiments.laboratory.training import Watchman
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12))

@@ -14,9 +14,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from fedping.client_sim.learning import updates_of_fleet
 from fedping.client_sim.sampling import sampler_for
 from fedping.experiments.laboratory.preparing import Problem, prepare
-from fedping.experiments.laboratory.results import Summary
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml
+from fedping.experiments.laboratory.summary import Summary
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPERS = EXPERIMENTS / "papers"

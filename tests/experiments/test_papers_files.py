@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from fedping.analysis.figures import LIGHT
 from fedping.analysis.figures.canvas import panels
 from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
-from fedping.experiments.papers.bands import POSITIVE, SHARE, draw_band, noted
-from fedping.experiments.papers.hartmann.pictures import PICTURES as HARTMANN
-from fedping.experiments.papers.pictures import PICTURES
+from fedping.experiments.laboratory.summary import Band
+from fedping.experiments.papers.scripts.curves import POSITIVE, SHARE, Style, draw_band, noted
+from fedping.experiments.papers.scripts.hartmann_pictures import PICTURES as HARTMANN
+from fedping.experiments.papers.scripts.pictures import PICTURES
 
 PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
 FILES = sorted(file for file in PAPERS.glob("*.toml") if not file.stem.startswith("hartmann"))
@@ -107,8 +107,8 @@ def test_all_methods_that_personalize_are_of_the_same_data_and_drawn_beside_one_
 def test_a_band_ends_where_the_metric_does() -> None:
     _, (axes,) = panels(LIGHT)
     near = [Band(0.99, 0.05, 5), Band(0.02, 0.05, 5), Band(None, None, 0), Band(0.5, None, 1)]
-    draw_band(axes, range(4), near, "accuracy", 0, SHARE)
-    draw_band(axes, range(2), [Band(3.0, 1.0, 5), Band(0.5, 1.0, 5)], "loss", 1, POSITIVE)
+    draw_band(axes, range(4), near, "accuracy", Style(0, SHARE))
+    draw_band(axes, range(2), [Band(3.0, 1.0, 5), Band(0.5, 1.0, 5)], "loss", Style(1, POSITIVE))
     share, loss = (band.get_paths()[0].get_extents() for band in axes.collections)
     assert (share.y0, share.y1) == (0.0, 1.0)
     assert (loss.y0, loss.y1) == (0.0, 4.0)

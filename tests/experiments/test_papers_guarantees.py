@@ -8,7 +8,16 @@ from click.testing import CliRunner
 
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
-from fedping.experiments.papers.guarantees import OURS, SIGMA, THEIRS, C, answers_to, draw_guarantees, main, spent
+from fedping.experiments.papers.scripts.guarantees import (
+    OURS,
+    SIGMA,
+    THEIRS,
+    C,
+    answers_to,
+    draw_guarantees,
+    main,
+    spent,
+)
 
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "experiments" / "papers"

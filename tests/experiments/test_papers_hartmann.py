@@ -13,8 +13,8 @@ from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Setup, experiment_from_toml
 from fedping.experiments.laboratory.settings.private import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
-from fedping.experiments.papers.hartmann.curves import curves
-from fedping.experiments.papers.hartmann.variance import SCHEMES, update_spreads
+from fedping.experiments.papers.scripts.curves import curves
+from fedping.experiments.papers.scripts.hartmann import SCHEMES, update_spreads
 from fedping.protocol.personalization import FineTune, Vector
 from fedping.protocol.training import OwnTraining, Training
 from tests.support.effort import few_or_all, in_full

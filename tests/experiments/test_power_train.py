@@ -19,8 +19,8 @@ import pytest
 from fedping.analysis.cohorts import TrainingCurve, TrainingPoint, TrainingRun, draw_training, headline, smallest_enough
 from fedping.client_sim.population.behaviour import Activity, ActivitySettings
 from fedping.experiments.power import TrainingPlan, TrainingProgress, training_curve, training_plan
+from fedping.experiments.power.curve import train_side_by_side
 from fedping.experiments.power.plan import searching_share
-from fedping.experiments.power.workers import train_side_by_side
 from fedping.experiments.simulate import experiment_from_toml
 from fedping.experiments.simulate.settings import Experiment, FixedLength, Optimization
 from fedping.main import main

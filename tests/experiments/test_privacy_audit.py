@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedping.experiments.privacy.attribute_attack import auc_of
-from fedping.experiments.privacy.auditing import Audit, audit
+from fedping.experiments.privacy.auditing import Audit, Effort, audit
+from fedping.experiments.privacy.membership import auc_of
 from fedping.main import main
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy
 from fedping.protocol.study import Study
@@ -37,7 +37,7 @@ def study_with(sampling: float = 1.0, **more: Any) -> Study:
 
 
 def audited(study: Study, times: float = 1.0, runs: int = RUNS) -> Audit:
-    return audit(study, study.lines[0], runs=runs, noise=Drawn(times))
+    return audit(study, study.lines[0], Effort(runs=runs), Drawn(times))
 
 
 @pytest.mark.parametrize("more", [{}, {"contribution": ClippedFlat(norm=3.0)}, {"left_out": ("w0", "w7")}])
@@ -51,7 +51,7 @@ def test_a_line_that_keeps_its_promise_passes(more: dict[str, Any]) -> None:
 
 def test_the_noise_of_the_product_passes() -> None:
     study = study_with()
-    assert audit(study, study.lines[0], runs=200).holds
+    assert audit(study, study.lines[0], Effort(runs=200)).holds
 
 
 @pytest.mark.parametrize("times", [0.5**0.5, 1 / 8])

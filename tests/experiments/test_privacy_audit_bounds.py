@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedping.experiments.privacy.audit_bounds import by_gaussian_dp, by_rates, in_one_run
+from fedping.experiments.privacy.auditing import by_gaussian_dp, by_rates, in_one_run
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, epsilon_of
 
 DELTA, CLAIMED = 1e-5, epsilon_of(1.0, 1e-5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedping.experiments.privacy.table_6 import table_6
+from fedping.experiments.papers.scripts.rodriguez_barroso_2020_table_6 import table_6
 from fedping.experiments.simulate import experiment_from_toml
 from fedping.server_jobs.privacy.budget import epsilon_after, with_noise
 

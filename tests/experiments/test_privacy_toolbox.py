@@ -10,16 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.experiments.privacy.composition import AdvancedFilter, BasicFilter, Guarantee, basic, composed, subsampled
-from fedping.experiments.privacy.local import gaussian_signs_variance, one_sign_truth, one_sign_variance, shuffled
 from fedping.experiments.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
     RandomisedResponse,
+    SampledSensitivity,
+    gaussian_signs_variance,
+    one_sign_truth,
+    one_sign_variance,
+    pairs_needed,
+    sampled_sensitivity,
+    shuffled,
 )
 from fedping.experiments.privacy.noise import SeededNoise
-from fedping.experiments.privacy.sensitivity import SampledSensitivity, pairs_needed, sampled_sensitivity
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, delta_of
 from fedping.server_jobs.privacy.noise import SystemNoise, has_its_size
 

@@ -9,16 +9,16 @@ from sklearn.cluster import KMeans as ScikitKMeans
 from sklearn.datasets import make_blobs
 
 from fedping.client_sim.learning import Examples, cohort_updates, learner_for, model_spec
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, landing_of, store_with
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
+from fedping.experiments.laboratory.rounds import Rounds, Updates
 from fedping.experiments.laboratory.rounds.study import study_of
-from fedping.experiments.laboratory.rounds.updates import Rounds, Updates, repetitions
+from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline, Recluster
 from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.round.engine import engine_named
+from tests.support.laboratory_rounds import file_rounds, memory_rounds
 
 K, D, CLIENTS, EACH = 4, 2, 12, 30
 X, BLOB = make_blobs(CLIENTS * EACH, centers=[[0, 0], [8, 0], [0, 8], [8, 8]], cluster_std=0.8, random_state=3)
@@ -62,14 +62,14 @@ def test_it_comes_within_a_hundredth_of_pooled_k_means_where_a_mean_does_not(cou
     found = {}
     for aggregate in (Recluster(), Mean()):
         made = study(aggregate, counts)
-        found[type(aggregate)] = inertia(play(made, MemoryRounds(made.lines[0], IDS)))
+        found[type(aggregate)] = inertia(play(made, memory_rounds(made.lines[0], IDS)))
     assert found[Recluster] < 1.01 * pooled
     assert found[Mean] > 1.5 * pooled
 
 
 def test_files_and_memory_recluster_to_the_same_bits(tmp_path: Path) -> None:
-    made, landed = study(Recluster()), landing_of(tmp_path)
+    made = study(Recluster())
     with engine_named("numpy") as engine:
-        rounds = LandedRounds(store_with(made, tmp_path), landed, made, engine, FileCarrier(landed, IDS))
+        rounds = file_rounds(tmp_path, made, engine, IDS)
         through_files = play(made, rounds, 2)
-    assert through_files.tobytes() == play(made, MemoryRounds(made.lines[0], IDS), 2).tobytes()
+    assert through_files.tobytes() == play(made, memory_rounds(made.lines[0], IDS), 2).tobytes()

@@ -19,7 +19,7 @@ from fedping.experiments.simulate import PrivateSummary, experiment_from_toml, s
 from fedping.experiments.simulate.line_run import coins_key
 from fedping.experiments.simulate.people import People
 from fedping.experiments.simulate.private_ticks import PrivateTickMaker
-from fedping.experiments.simulate.progress import Progress
+from fedping.experiments.simulate.run import Progress
 from fedping.experiments.simulate.ticks import Models
 from fedping.main import main
 from fedping.model_store.store import open_store

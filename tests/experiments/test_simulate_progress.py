@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedping.experiments.simulate import experiment_from_toml, simulate
-from fedping.experiments.simulate.progress import PROGRESS, Progress, ProgressNote, read_study_progress
+from fedping.experiments.simulate.run import PROGRESS, Progress, ProgressNote, read_study_progress
 from tests.support.small_experiment import experiment_file
 
 
@@ -27,7 +27,7 @@ def test_a_simulation_says_where_it_is_and_leaves_the_summary_alone(tmp_path: Pa
 def test_a_phase_is_written_at_its_beginning_and_its_end_and_seldom_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedping.experiments.simulate.progress.PACE", 3600.0)
+    monkeypatch.setattr("fedping.experiments.simulate.run.PACE", 3600.0)
     note = ProgressNote(tmp_path)
     for done in range(10):
         note.write(Progress("optimization", done, 10, 5 * done))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.experiments.simulate import Summary, experiment_from_toml, simulate
-from fedping.experiments.simulate.progress import Progress
+from fedping.experiments.simulate.run import Progress
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings

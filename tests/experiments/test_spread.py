@@ -18,12 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedping.experiments.on_executors import LOCKS
+from fedping.experiments.run_process import LOCKS
 from fedping.experiments.simulate import Summary, blocks, experiment_from_toml, simulate
 from fedping.experiments.simulate.blocks import CLIENTS_A_BLOCK, SEARCHES_A_BLOCK, blocks_of
 from fedping.experiments.simulate.people import Anybody, People
-from fedping.experiments.simulate.progress import Progress
-from fedping.experiments.simulate.run import WAVE
+from fedping.experiments.simulate.run import WAVE, Progress
 from fedping.main import main
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files

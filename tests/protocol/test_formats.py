@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedping.dashboard.live.refused import newest_refusals
 from fedping.dashboard.results.counts import read_count
 from fedping.dashboard.runs.run import Note, read_run
-from fedping.experiments.laboratory.report.page import write_report
+from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.results import RunFolder, read_progress, read_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_file
@@ -24,7 +24,7 @@ from fedping.experiments.run_folder import write_document
 from fedping.experiments.run_process import Ended, Process
 from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
-from fedping.experiments.simulate.progress import Progress, ProgressNote, read_study_progress
+from fedping.experiments.simulate.run import Progress, ProgressNote, read_study_progress
 from fedping.model_store import StoreError, open_store
 from fedping.model_store.checksum import sealed, unsealed
 from fedping.model_store.rollback import continue_at

@@ -15,11 +15,9 @@ import fedping.model_store.store
 import fedping.protocol.digest
 import fedping.server_jobs.round.accumulator
 import fedping.server_jobs.round.shard
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, landing_of
-from fedping.experiments.laboratory.rounds.landed import store_with as laboratory_store
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
+from fedping.experiments.laboratory.rounds import Rounds, ServerRounds, Updates
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY, study_of
-from fedping.experiments.laboratory.rounds.updates import Rounds, Updates, repetitions
+from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
@@ -31,6 +29,7 @@ from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
 from fedping.server_jobs.round import Engine, NumpyEngine, recompute, run_round
 from fedping.server_jobs.round.accumulator import ACCUMULATORS
 from fedping.server_jobs.round.spark_engine import SparkEngine
+from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.own_links import (
     AtMost,
     Broken,
@@ -104,12 +103,11 @@ def open_unions(study: Study, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ModelStore, "_created", lambda self, name: study)
 
 
-def through_files(folder: Path, study: Study, engine: Engine, patch: pytest.MonkeyPatch) -> LandedRounds:
+def through_files(folder: Path, study: Study, engine: Engine, patch: pytest.MonkeyPatch) -> ServerRounds:
     """Return rounds over files."""
     folder.mkdir()
     open_unions(study, patch)
-    store = laboratory_store(study, folder)
-    return LandedRounds(store, landing_of(folder), study, engine, FileCarrier(landing_of(folder), ids()))
+    return file_rounds(folder, study, engine, ids())
 
 
 OWN = [
@@ -124,10 +122,10 @@ OWN = [
 def test_what_is_added_does_the_same_in_memory_and_through_files(
     tmp_path: Path, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_memory = play(MemoryRounds(study.lines[0], ids()))
+    in_memory = play(memory_rounds(study.lines[0], ids()))
     assert play(through_files(tmp_path / "one", study, NumpyEngine(), monkeypatch)) == in_memory
     assert play(through_files(tmp_path / "three", study, NumpyEngine(threads=3), monkeypatch)) == in_memory
-    assert in_memory != play(MemoryRounds(study_with(Mean()).lines[0], ids()))
+    assert in_memory != play(memory_rounds(study_with(Mean()).lines[0], ids()))
     store = open_store(tmp_path / "one" / "store")
     for number in range(4):
         assert recompute(store, tmp_path / "one" / "landing", STUDY, LINE, number, NumpyEngine()).identical
@@ -140,7 +138,7 @@ def test_what_is_added_does_the_same_on_spark(
 ) -> None:
     engine = SparkEngine(lambda: nullcontext(spark))
     through_spark = play(through_files(tmp_path / "spark", study, engine, monkeypatch))
-    assert through_spark == play(MemoryRounds(study.lines[0], ids()))
+    assert through_spark == play(memory_rounds(study.lines[0], ids()))
 
 
 def test_noise_is_other_in_every_round_and_the_same_when_a_version_is_computed_again(
@@ -148,7 +146,7 @@ def test_noise_is_other_in_every_round_and_the_same_when_a_version_is_computed_a
 ) -> None:
     study = study_with(NoisyMedian(noise=1.0))
     rounds = through_files(tmp_path / "files", study, NumpyEngine(), monkeypatch)
-    quiet, noise = MemoryRounds(study_with(NoisyMedian()).lines[0], ids()), []
+    quiet, noise = memory_rounds(study_with(NoisyMedian()).lines[0], ids()), []
     for number in range(2):
         noise.append(rounds.weights - quiet.weights)
         sent = list(cohort(number, np.zeros(M)))
@@ -158,7 +156,7 @@ def test_noise_is_other_in_every_round_and_the_same_when_a_version_is_computed_a
     store = open_store(tmp_path / "files" / "store")
     for number in range(3):
         assert recompute(store, tmp_path / "files" / "landing", STUDY, LINE, number, NumpyEngine()).identical
-    played = [play(MemoryRounds(study.lines[0], ids(), seed)) for seed in (1, 1, 2)]
+    played = [play(memory_rounds(study.lines[0], ids(), seed)) for seed in (1, 1, 2)]
     assert played[0] == played[1]
     assert played[0] != played[2]
 
@@ -172,7 +170,7 @@ def test_memory_cuts_batches_as_files_do(
     monkeypatch.setattr(fedping.server_jobs.round.shard, "BATCH_BYTES", 8 * M * 100)
     study = study_with(aggregate)
     files = play(through_files(tmp_path / "files", study, NumpyEngine(), monkeypatch), 2, pings=pings, block=pings)
-    assert files == play(MemoryRounds(study.lines[0], ids()), 2, pings=pings, block=pings)
+    assert files == play(memory_rounds(study.lines[0], ids()), 2, pings=pings, block=pings)
 
 
 def test_what_keeps_all_updates_is_bounded_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +183,7 @@ def test_what_keeps_all_updates_is_bounded_everywhere(tmp_path: Path, monkeypatc
     assert head.lineage.counts["over_capacity"] > 0
     assert head.lineage.counts["used"] <= 160
     with pytest.raises(FedpingError, match=r"'trimmed_mean' keeps all the updates .* room for about 160 of 5 weights"):
-        MemoryRounds(study.lines[0], ids()).run(cohort(0, np.zeros(M), pings=1000))
+        memory_rounds(study.lines[0], ids()).run(cohort(0, np.zeros(M), pings=1000))
 
 
 RAISED = r"the aggregation 'mean' raised ZeroDivisionError: no such luck \(own_links.py, line \d+\)"
@@ -231,7 +229,7 @@ def test_an_aggregation_that_fails_on_spark_is_named(
 
 
 def test_in_memory_it_is_named_with_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = MemoryRounds(study_with(Mean()).lines[0], ids())
+    rounds = memory_rounds(study_with(Mean()).lines[0], ids())
     rounds.run(cohort(0, rounds.weights))
     monkeypatch.setitem(ACCUMULATORS, Mean, failing("finish"))
     before = rounds.weights

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import InvalidSettings
@@ -49,6 +48,7 @@ from tests.support.hostile_rounds import (
     through_files,
     updates_and_votes,
 )
+from tests.support.laboratory_rounds import memory_rounds
 from tests.support.rounds import WHEN, Ping, land, line_of, store_with
 from tests.support.versions import small_study
 
@@ -290,7 +290,7 @@ CLIPPED = [
 @pytest.mark.parametrize("study", CLIPPED, ids=["quantile", "norm", "quantile, examples", "steps", "quorum"])
 def test_the_same_bits_in_memory_and_over_files_however_they_are_divided(tmp_path: Path, study: Any) -> None:
     spoil = by_clients(0.1, 1e30)
-    in_memory = play(MemoryRounds(study.lines[0], ids()), 4, spoil)
+    in_memory = play(memory_rounds(study.lines[0], ids()), 4, spoil)
     for threads in (1, 3):
         assert play(through_files(tmp_path / str(threads), study, NumpyEngine(threads)), 4, spoil) == in_memory
     store = open_store(tmp_path / "1" / "store")
@@ -302,14 +302,14 @@ def test_the_same_bits_in_memory_and_over_files_however_they_are_divided(tmp_pat
 def test_the_same_bits_on_spark(tmp_path: Path, spark: "SparkSession") -> None:
     engine = SparkEngine(lambda: nullcontext(spark))
     through_spark = play(through_files(tmp_path / "spark", CLIPPED[0], engine))
-    assert through_spark == play(MemoryRounds(CLIPPED[0].lines[0], ids()))
+    assert through_spark == play(memory_rounds(CLIPPED[0].lines[0], ids()))
 
 
 def test_rounds_in_memory_go_on_where_they_stopped() -> None:
-    whole, halved = (MemoryRounds(CLIPPED[0].lines[0], ids()) for _ in range(2))
+    whole, halved = (memory_rounds(CLIPPED[0].lines[0], ids()) for _ in range(2))
     play(whole, 2)
     play(halved, 2)
-    after = MemoryRounds(CLIPPED[0].lines[0], ids())
+    after = memory_rounds(CLIPPED[0].lines[0], ids())
     after.restore(halved.snapshot())
     for rounds in (whole, after):
         play(rounds, 1)
@@ -373,6 +373,6 @@ def test_what_cannot_be_clipped_is_refused_with_a_sentence() -> None:
 def test_memory_holds_a_bounded_part_of_a_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_HELD_BYTES == 2**30
     monkeypatch.setattr("fedping.server_jobs.round.step.MOST_HELD_BYTES", 4 * M * 100)
-    rounds = MemoryRounds(CLIPPED[0].lines[0], ids())
+    rounds = memory_rounds(CLIPPED[0].lines[0], ids())
     with pytest.raises(Exception, match="room in memory for about 100 of 5 weights"):
         play(rounds, 1)

@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -51,6 +50,7 @@ from tests.support.hostile_rounds import (
     through_files,
     updates_and_votes,
 )
+from tests.support.laboratory_rounds import memory_rounds
 from tests.support.rounds import line_of
 
 if TYPE_CHECKING:
@@ -259,20 +259,20 @@ def test_the_same_bits_in_memory_and_over_files_and_when_computed_again(tmp_path
     played = [play(through_files(tmp_path / str(n), study, NumpyEngine(n)), 3, spoil) for n in (1, 3)]
     assert played[0] == played[1]
     if study.lines[0].pipeline.bucketing is None:  # buckets are drawn by a key that memory does not have
-        assert played[0] == play(MemoryRounds(study.lines[0], ids()), 3, spoil)
+        assert played[0] == play(memory_rounds(study.lines[0], ids()), 3, spoil)
     store = open_store(tmp_path / "1" / "store")
     for number in range(4):
         assert recompute(store, tmp_path / "1" / "landing", STUDY, LINE, number, NumpyEngine(2)).identical
-    assert played[0] != play(MemoryRounds(study_with(aggregate=Mean()).lines[0], ids()), 3, spoil)
+    assert played[0] != play(memory_rounds(study_with(aggregate=Mean()).lines[0], ids()), 3, spoil)
 
 
 @pytest.mark.parametrize("name", ["median", "trimmed mean", "geometric median", "krum", "centered clip"])
 def test_a_tenth_of_hostile_clients_does_not_keep_a_line_from_learning(name: str) -> None:
     study = study_with(**ROBUST[name])
-    rounds = MemoryRounds(study.lines[0], ids())
+    rounds = memory_rounds(study.lines[0], ids())
     play(rounds, 8, by_clients(0.1, -1e30))
     assert np.abs(rounds.weights - 1).max() < 1.3
-    plain = MemoryRounds(study_with().lines[0], ids())
+    plain = memory_rounds(study_with().lines[0], ids())
     plain.run(cohort(0, plain.weights, by_clients(0.1, -1e29)))
     assert np.abs(plain.weights).max() > 1e27
 

@@ -20,9 +20,6 @@ from hypothesis import strategies as st
 
 from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, landing_of
-from fedping.experiments.laboratory.rounds.landed import store_with as laboratory_store
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.main import main
 from fedping.model_store import open_store
 from fedping.protocol import landing
@@ -57,6 +54,7 @@ from tests.experiments.test_laboratory_rounds import M, cohort, ids, study
 from tests.server_jobs.test_ingest_compaction import batched, post_batch
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import STUDY, ingest_app
+from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.landed import landed_table
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, line_of, store_with, table_of, work_of
 from tests.support.versions import small_study
@@ -275,15 +273,14 @@ def test_rounds_in_memory_come_to_the_bits_of_files(
         losses=np.minimum(examples, 1.0),
         examples=examples,
     )
-    landed = landing_of(tmp_path)
-    rounds = LandedRounds(laboratory_store(made, tmp_path), landed, made, ENGINE, FileCarrier(landed, named, shards))
-    memory = MemoryRounds(made.lines[0], named, shards=shards)
+    rounds = file_rounds(tmp_path, made, ENGINE, named, shards)
+    memory = memory_rounds(made.lines[0], named, shards=shards)
     for each in (rounds, memory):
         each.run([many])
-    [file] = landed.rglob("*.parquet")
+    [file] = (tmp_path / "landing").rglob("*.parquet")
     assert open_ping_file(file, made.document).shards == groups_for(len(some), shards)
     assert rounds.weights.tolist() == memory.weights.tolist()
-    other = MemoryRounds(made.lines[0], named)
+    other = memory_rounds(made.lines[0], named)
     other.run([many])
     np.testing.assert_allclose(other.weights, memory.weights, rtol=1e-12)
 

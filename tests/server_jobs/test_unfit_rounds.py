@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.learning import Diverged
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds
-from fedping.experiments.laboratory.rounds.landed import store_with as laboratory_store
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.main import main
@@ -22,6 +19,7 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
+from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
 
@@ -138,14 +136,8 @@ def test_the_laboratory_ends_a_run_there_in_memory_and_in_files_alike(tmp_path: 
     clients = np.arange(12)
     ones = np.ones(12, dtype=np.int64)
     block = Updates(clients, 0 * ones, ones, np.full((12, 2), 1e30, np.float32), np.ones(12), ones)
-    (tmp_path / "landing").mkdir()
-    store = laboratory_store(study, tmp_path)
-    carrier = FileCarrier(tmp_path / "landing", ids)
     told = []
-    for rounds in (
-        MemoryRounds(study.lines[0], ids),
-        LandedRounds(store, tmp_path / "landing", study, ENGINE, carrier),
-    ):
+    for rounds in (memory_rounds(study.lines[0], ids), file_rounds(tmp_path, study, ENGINE, ids)):
         before = rounds.weights.copy()
         with pytest.raises(Diverged, match=r"weight 'w0' would be 1e\+31") as error:
             rounds.run([block])

@@ -8,13 +8,14 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedping.experiments.laboratory.rounds.landed import FileCarrier, LandedRounds, landing_of, store_with
+from fedping.experiments.laboratory.rounds import Rounds, ServerRounds, Updates
 from fedping.experiments.laboratory.rounds.study import study_of
-from fedping.experiments.laboratory.rounds.updates import Rounds, Updates, repetitions
+from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.protocol.pipeline import GradientDescent
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.server_jobs.round import Engine
+from tests.support.laboratory_rounds import file_rounds
 from tests.support.rounds import line_of
 
 M, CLIENTS = 5, 300
@@ -76,11 +77,10 @@ def play(rounds: Rounds, count: int = 3, spoil: Spoil = untouched, **more: int) 
     return played
 
 
-def through_files(folder: Path, study: Study, engine: Engine) -> LandedRounds:
+def through_files(folder: Path, study: Study, engine: Engine) -> ServerRounds:
     """Return rounds over files, in a new folder."""
     folder.mkdir()
-    store = store_with(study, folder)
-    return LandedRounds(store, landing_of(folder), study, engine, FileCarrier(landing_of(folder), ids()))
+    return file_rounds(folder, study, engine, ids())
 
 
 EXTREME = [0.0, -0.0, 1.0, -1.0, 1e30, -1e30, LARGEST, -LARGEST, SMALLEST, -SMALLEST, 1e-38, 3.5e-20]

@@ -19,10 +19,10 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from fedping.experiments.environment import ENVIRONMENT
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_file
 from fedping.experiments.laboratory.units import problem_digest
+from fedping.experiments.run_folder import ENVIRONMENT
 from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
 from fedping.model_store.rollback import rollback

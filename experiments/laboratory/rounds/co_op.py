@@ -12,7 +12,7 @@ and the client continues from the mixture, with a_k = a. The first a is ``lower`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,9 @@ from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning import Kept, MemoryStates, UpdateBlock, algorithm_for, bare, updates_of_fleet
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.experiments.laboratory.rounds.updates import RoundReport, Updates, diverged
+from fedping.experiments.laboratory.resuming import Part
+from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
+from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.setup import CoOp
 from fedping.protocol.draws import child_keys
@@ -72,6 +74,19 @@ class CoOpRounds:
     def weights(self) -> FloatArray:
         """See :attr:`Rounds.weights`."""
         return self._weights
+
+    @property
+    def checkpoint(self) -> Part | None:
+        """None: a killed run starts again."""
+        return None
+
+    def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
+        """Return the versions; clients are not asked for anything."""
+        return versions
+
+    def measured(self) -> Mapping[str, Mapping[str, float]]:
+        """Return no metrics."""
+        return {}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
         """See :meth:`Rounds.run`; clients are not asked for anything, so ``sent`` is not used.

@@ -1,27 +1,38 @@
-"""Rounds over landed Parquet files: the round of `server_jobs.round`, its store and engines, as an operator runs it.
+"""Updates as landed Parquet files, written directly or by an ingest: the round of `server_jobs.round` with its store.
 
 Time is simulated, half an hour per round, so that the same run leaves the same files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.fleet.model_pings import batches
+from fedping.client_sim.fleet.transport import Delivery, Fetched
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.laboratory.resuming import Part
+from fedping.experiments.laboratory.rounds.server import Delivered, diverged
 from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
-from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
-from fedping.experiments.laboratory.rounds.updates import Carrier, RoundReport, Seen, Updates, diverged
+from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
+from fedping.experiments.server_process import RunningIngest
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol import __version__
+from fedping.protocol.documents import MODEL_UPDATE
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, partition, write_landed
 from fedping.protocol.model import UnfitModel
+from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import Engine, run_round
@@ -31,94 +42,198 @@ START_MS = 1_529_452_800_000
 
 ROUND_MS = 30 * 60_000
 
-
-def landing_of(folder: Path) -> Path:
-    """Return the landing folder of a run, created if necessary."""
-    (folder / "landing").mkdir(parents=True, exist_ok=True)
-    return folder / "landing"
+LARGEST_BATCH = 4 * 2**20
+"""Maximum bytes in the body of one request, unless a single ping is larger."""
 
 
-def store_with(study: Study, folder: Path) -> ModelStore:
-    """Return a new store in a run's folder, with the study and version 0."""
-    store = open_store(folder / "store", create=True)
-    store.create_study(study, first_versions(study, created=_iso(START_MS), code_version=__version__))
-    return store
+@dataclass(frozen=True)
+class LandedLine:
+    """The only line of a run's study, with its store and landing folder, and the engine of its rounds."""
 
-
-class LandedRounds:
-    """The rounds of one line, with pings that land as files; see :class:`fedping.experiments.laboratory.rounds.Rounds`.
-
-    A round with too few clients discards their pings, so that every round is independent, as in memory.
-    """
-
-    def __init__(self, store: ModelStore, landing: Path, study: Study, engine: Engine, carrier: Carrier) -> None:
-        self._store, self._landing, self._study = store, landing, study
-        self._engine, self._carrier = engine, carrier
-        self._now = START_MS
-        self._head = store.head(STUDY, LINE)
-        self._weights = carrier.fetch(self._head)
+    study: Study
+    store: ModelStore
+    landing: Path
+    engine: Engine
 
     @property
-    def weights(self) -> FloatArray:
-        """See :attr:`Rounds.weights`."""
-        return self._weights
+    def head(self) -> Version:
+        """The newest version."""
+        return self.store.head(STUDY, LINE)
 
-    def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`."""
-        seen, version = Seen(self._study.lines[0].pipeline), self._head.iteration
-        version_bytes = self._carrier.fetched_bytes
-        self._now += ROUND_MS
-        for number, block in enumerate(sent):
-            seen.see(block, self._carrier.send(block, version - block.age, number, self._now))
-        self._carrier.all_sent()
+    def pings(self, version: int) -> Path:
+        """Return the folder of the pings of a version."""
+        folder = partition(self.landing, STUDY, LINE, version)
+        assert isinstance(folder, Path)
+        return folder
+
+    def step(self, version: int, now_ms: int) -> bool:
+        """Run a round; return whether it published a version.
+
+        A round with too few clients discards their pings, so that every round is independent, as in memory.
+
+        Raises:
+            Diverged: no client could read the version.
+        """
         try:
             result = run_round(
-                self._store,
-                self._landing,
+                self.store,
+                self.landing,
                 STUDY,
                 LINE,
-                self._engine,
-                clock=lambda: _iso(self._now),
+                self.engine,
+                clock=lambda: _iso(now_ms),
                 code_version=__version__,
             )
         except UnfitModel as error:
             raise diverged(error.reason) from error
-        if stepped := result.status == "published":
-            self._head = self._store.head(STUDY, LINE)
-            self._weights = self._carrier.fetch(self._head)
-        else:
-            for file in landed_files(partition(self._landing, STUDY, LINE, version)):
-                file.unlink()
-        return seen.report(stepped, version_bytes)
+        if result.status == "published":
+            return True
+        for file in landed_files(self.pings(version)):
+            file.unlink()
+        return False
 
 
-class FileCarrier:
-    """Writes pings as landed files of so many shards, one per block, without a network; see :class:`Carrier`."""
+def new_line(study: Study, folder: Path, engine: Engine) -> LandedLine:
+    """Return the line of a study in a run's folder, which gets a new store with version 0 and a landing folder."""
+    store = open_store(folder / "store", create=True)
+    store.create_study(study, first_versions(study, created=_iso(START_MS), code_version=__version__))
+    landing = folder / "landing"
+    landing.mkdir(parents=True, exist_ok=True)
+    return LandedLine(study, store, landing, engine)
 
-    def __init__(self, landing: Path, ids: NDArray[np.uint8], shards: int = SHARDS) -> None:
-        self._landing, self._ids, self._shards = landing, ids, shards
-        self.fetched_bytes = 0
 
-    def send(self, block: Updates, version: int, number: int, landed_ms: int) -> int:
-        """See :meth:`Carrier.send`."""
-        table = landed_model_updates(pings_of(block, self._ids[block.clients], version, landed_ms), landed_ms)
-        folder = partition(self._landing, STUDY, LINE, version)
-        token = f"{landed_ms // ROUND_MS:08d}-{number:06d}"
-        write_landed(folder, table, landed_ms, token=token, shards=self._shards)
+class FileChannel:
+    """Pings as landed files of this many shards, one file per block, without a network; see :class:`Channel`.
+
+    Args:
+        line: the line.
+        ids: each client's id, shape (clients, 16).
+        shards: number of shards of a file.
+    """
+
+    def __init__(self, line: LandedLine, ids: NDArray[np.uint8], shards: int = SHARDS) -> None:
+        self._line, self._ids, self._shards = line, ids, shards
+        self._now, self._blocks = START_MS, 0
+        self._head = line.head
+        self._fetched_bytes = 0
+        self._weights = self._fetch()
+
+    @property
+    def weights(self) -> FloatArray:
+        """See :attr:`Channel.weights`."""
+        return self._weights
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """See :attr:`Channel.pipeline`."""
+        return self._line.study.lines[0].pipeline
+
+    @property
+    def checkpoint(self) -> Part | None:
+        """None: the store and the files can't go back to a checkpoint."""
+        return None
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """See :attr:`Channel.spent`."""
+        return {}
+
+    def begin(self) -> int:
+        """See :meth:`Channel.begin`."""
+        self._now += ROUND_MS
+        self._blocks = 0
+        return self._fetched_bytes
+
+    def send(self, block: Updates) -> Delivered:
+        """See :meth:`Channel.send`."""
+        pings = pings_of(block, self._ids[block.clients], self._head.iteration - block.age, self._now)
+        posted = self._post(block, pings)
+        self._blocks += 1
+        return Delivered(block, posted)
+
+    def step(self, clients: int) -> bool:
+        """See :meth:`Channel.step`; the round of the server counts the clients itself."""
+        self._land()
+        published = self._line.step(self._head.iteration, self._now)
+        if published:
+            self._head = self._line.head
+            self._weights = self._fetch()
+        return published
+
+    def _post(self, block: Updates, pings: ModelPings) -> int:
+        """Send the pings of a block; return the bytes of their bodies."""
+        token = f"{self._now // ROUND_MS:08d}-{self._blocks:06d}"
+        table = landed_model_updates(pings, self._now)
+        write_landed(self._line.pings(pings.version), table, self._now, token=token, shards=self._shards)
         return posted_bytes(block)
 
-    def all_sent(self) -> None:
-        """See :meth:`Carrier.all_sent`."""
+    def _land(self) -> None:
+        """Return when all pings of the round have landed."""
 
-    def fetch(self, newest: Version) -> FloatArray:
-        """See :meth:`Carrier.fetch`."""
-        weights = np.array(newest.model)
-        self.fetched_bytes = fetched_bytes(newest.names, weights)
+    def _fetch(self) -> FloatArray:
+        """Return the newest version as clients get it, shape (m,)."""
+        weights = np.array(self._head.model)
+        self._fetched_bytes = fetched_bytes(self._head.names, weights)
         return weights
 
 
+class HttpChannel(FileChannel):
+    """Pings over HTTP to an ingest, and versions from it, by the transport of a fleet; see :class:`Channel`."""
+
+    def __init__(self, line: LandedLine, ids: NDArray[np.uint8], ingest: RunningIngest, runner: asyncio.Runner) -> None:
+        self._ingest, self._runner = ingest, runner
+        self._transport = HttpTransport(ingest.address, document=MODEL_UPDATE)
+        super().__init__(line, ids)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._runner.run(self._transport.close())
+
+    def _post(self, block: Updates, pings: ModelPings) -> int:
+        """Post compressed batches.
+
+        Raises:
+            FedpingError: ingest does not answer, or rejects a ping.
+        """
+        posted = 0
+        for body in batches(pings, LARGEST_BATCH):
+            answer = self._runner.run(self._transport.submit_batch(STUDY, body))
+            if answer.outcome.delivery is not Delivery.ACCEPTED or answer.rejected:
+                reason = answer.rejected[0][1] if answer.rejected else answer.outcome.reason
+                raise FedpingError(f"ingest rejected pings of the laboratory: {reason}. See {self._ingest.log}")
+            posted += answer.outcome.posted_bytes
+        return posted
+
+    def _land(self) -> None:
+        self._ingest.flush()
+
+    def _fetch(self) -> FloatArray:
+        """Return the newest version as clients get it.
+
+        Raises:
+            FedpingError: ingest does not answer, or serves another version.
+        """
+        answer = self._runner.run(self._transport.fetch_model(STUDY, LINE, None, None))
+        newest = self._head.iteration
+        if not isinstance(answer, Fetched) or answer.document.iteration != newest:
+            raise FedpingError(f"ingest does not serve version {newest} of the model. See {self._ingest.log}")
+        self._fetched_bytes = answer.fetched_bytes
+        return np.array(answer.document.model)
+
+
+@contextmanager
+def over_http(line: LandedLine, ids: NDArray[np.uint8], ingest: RunningIngest) -> Iterator[HttpChannel]:
+    """Yield a channel to a running ingest for clients with these ids, shape (clients, 16); close its connections."""
+    with asyncio.Runner() as runner:
+        channel = HttpChannel(line, ids, ingest, runner)
+        try:
+            yield channel
+        finally:
+            channel.close()
+
+
 def pings_of(block: Updates, ids: NDArray[np.uint8], version: int, landed_ms: int) -> ModelPings:
-    """Return a block as pings; ``ids`` are those of its clients, shape (k, 16)."""
+    """Return a block as pings; ``ids`` are its clients', shape (k, 16)."""
     return ModelPings(
         document_ids=document_ids(ids, block.repeats, landed_ms),
         client_ids=ids,

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.laboratory.resuming import Arrays
-from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
-from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates, diverged
+from fedping.experiments.laboratory.resuming import Arrays, Part
+from fedping.experiments.laboratory.rounds.server import Delivered, diverged
+from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.landing import SHARDS, shard_of
 from fedping.protocol.links import name_of
 from fedping.protocol.model import out_of_range
+from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.spec import published_array
 from fedping.protocol.study import Line
 from fedping.protocol.update import Payloads
@@ -26,18 +28,18 @@ from fedping.server_jobs.optimize.transformation import States, broken_if_failed
 from fedping.server_jobs.round import ArrayRound
 
 
-class MemoryRounds:
-    """The rounds of one line.
+class MemoryChannel:
+    """Updates in memory, and the server's own round on arrays; see :class:`Channel`.
 
-    Unless there is randomness, the results have the same bits as through files with one file per block, except if
-    updates of older versions come late: their files are read before those of the newest.
+    Unless there is randomness, the results have the same bits as over files with one file per block, except if updates
+    of older versions are late: their files are read before those of the newest version.
 
     Args:
-        line: what the server does.
+        line: the server's settings.
         ids: each client's id, which determines its shard, shape (clients, 16).
-        seed: the seed of the server's draws.
-        shards: into how many the clients are divided.
-        most_examples: as how many examples a ping counts at most; None for no limit.
+        seed: seed of the server's draws.
+        shards: number of shards.
+        most_examples: maximum number of examples for which a ping counts; None for no limit.
     """
 
     def __init__(
@@ -54,24 +56,35 @@ class MemoryRounds:
         self._exact: FloatArray = line.spec.start_array
         self._state = first_state(line)
         self._weights = published_array(line.spec, self._exact)
+        self._round: ArrayRound
 
     @property
     def weights(self) -> FloatArray:
-        """See :attr:`Rounds.weights`."""
+        """See :attr:`Channel.weights`."""
         return self._weights
 
     @property
-    def spent(self) -> dict[str, float]:
-        """What the rounds so far have spent of a guarantee; nothing where none is given."""
+    def pipeline(self) -> Pipeline:
+        """See :attr:`Channel.pipeline`."""
+        return self._line.pipeline
+
+    @property
+    def checkpoint(self) -> Part | None:
+        """The channel itself."""
+        return self
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """See :attr:`Channel.spent`."""
         return {}
 
     def snapshot(self) -> Arrays:
-        """Return what future rounds depend on: the number of the last one, the weights, the optimizer's state."""
+        """Return the state to resume from: round number, weights and optimizer state."""
         state = {f"state/{link}/{name}": each for link, arrays in self._state.items() for name, each in arrays.items()}
         return {"number": np.array(self._number), "exact": self._exact, "weights": self._weights, **state}
 
     def restore(self, saved: Arrays) -> None:
-        """Continue from what :meth:`snapshot` returned."""
+        """Resume from a snapshot."""
         self._number, self._exact, self._weights = int(saved["number"]), saved["exact"], saved["weights"]
         state: dict[str, dict[str, FloatArray]] = {link: {} for link in self._state}
         for key, value in saved.items():
@@ -80,44 +93,57 @@ class MemoryRounds:
                 state.setdefault(link, {})[name] = value
         self._state = state
 
-    def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`.
+    def begin(self) -> int:
+        """See :meth:`Channel.begin`."""
+        self._number += 1
+        with self._named_round():
+            self._round = ArrayRound(self._line, self._state, self._count)
+        return fetched_bytes(self._line.spec.document_names, self._weights)
+
+    def send(self, block: Updates) -> Delivered:
+        """See :meth:`Channel.send`.
 
         Raises:
-            BrokenLink: the line's aggregation, optimizer or a constraint failed.
+            BrokenLink: the line's aggregation or an upload link failed.
         """
-        self._number += 1
-        try:
-            return self._run(sent)
-        except BrokenLink as error:
-            raise BrokenLink(f"round {self._number} came to nothing: {error}") from error
-
-    def _run(self, sent: Iterable[Updates]) -> RoundReport:
-        seen, updates = Seen(self._line.pipeline), ArrayRound(self._line, self._state, self._count)
-        version_bytes = fetched_bytes(self._line.spec.document_names, self._weights)
-        for block in sent:
-            seen.see(block, posted_bytes(block))
-            updates.add(
+        examples = block.examples if self._most_examples is None else block.examples.clip(max=self._most_examples)
+        with self._named_round():
+            self._round.add(
                 self._shards[block.clients],
                 self._received(block),
-                examples=block.examples
-                if self._most_examples is None
-                else block.examples.clip(max=self._most_examples),
+                examples=examples,
                 pings=block.pings,
                 clients=self._ids[block.clients],
                 age=block.age,
             )
-        stepped = seen.clients >= self._line.pipeline.min_clients
-        if stepped:
-            self._go_to(*updates.stepped(self._exact, self._state, self._key))
-        return seen.report(stepped, version_bytes)
+        return Delivered(block, posted_bytes(block))
+
+    def step(self, clients: int) -> bool:
+        """See :meth:`Channel.step`.
+
+        Raises:
+            BrokenLink: the line's aggregation, optimizer or a constraint failed.
+        """
+        if clients < self._line.pipeline.min_clients:
+            return False
+        with self._named_round():
+            self._publish(*self._round.stepped(self._exact, self._state, self._key))
+        return True
+
+    @contextmanager
+    def _named_round(self) -> Iterator[None]:
+        """Add the number of the round to the error of a broken link."""
+        try:
+            yield
+        except BrokenLink as error:
+            raise BrokenLink(f"round {self._number} came to nothing: {error}") from error
 
     @property
     def _key(self) -> bytes:
         return hashlib.sha256(f"{self._seed} {self._number}".encode()).digest()
 
-    def _go_to(self, exact: FloatArray, state: States) -> None:
-        """Make a step's weights and state the newest version's."""
+    def _publish(self, exact: FloatArray, state: States) -> None:
+        """Set the weights and the state of the newest version."""
         weights = published_array(self._line.spec, exact)
         if beyond := out_of_range(weights, self._line.spec):
             raise diverged(beyond)
@@ -133,7 +159,7 @@ class MemoryRounds:
             least, most = links.lengths(m)
             shortest, longest = int(sent.sizes.min()), int(sent.sizes.max())
             if shortest < least or longest > most:
-                raise ExtensionFailed(  # as ingest would refuse them
+                raise ExtensionFailed(  # ingest rejects such pings
                     f"the upload link '{links.encoding}' makes payloads of {shortest:,} to {longest:,} bytes, and its "
                     f"'lengths' says {least:,} to {most:,} for {m:,} weights; correct its two ends, so that they go "
                     "together"

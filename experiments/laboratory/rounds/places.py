@@ -1,4 +1,4 @@
-"""Open the rounds of a run at the place that its settings name."""
+"""Opens the rounds of a run at the place that its settings name: memory, files, HTTP, or no server at all."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fedping.experiments.laboratory.attacking import invented_and_real
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.rounds.co_op import CoOpRounds
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.server import Channel, Rounds, ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
-from fedping.experiments.laboratory.rounds.updates import Carrier, Rounds
 from fedping.experiments.laboratory.settings import Setup
+from fedping.protocol.study import Study
 from fedping.protocol.upload import receiving
 
 
 @contextmanager
 def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds]:
-    """Yield the rounds of a run; whatever they start is stopped in the end.
+    """Yield the rounds of a run, and stop at the end all processes that they started.
 
     Args:
         setup: the settings.
         problem: has the model's spec and the clients' ids.
-        folder: an empty one, which gets ``store`` and ``landing`` unless the rounds are in memory.
+        folder: an empty folder, which gets ``store`` and ``landing`` unless the rounds are in memory.
 
     Raises:
         FedpingError: ingest or Spark does not start, or the server end of an upload link is missing.
@@ -37,37 +38,35 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
         return
     most = setup.limits.examples if setup.limits else None
     study = study_of(problem.spec, setup.training, setup.server, setup.upload, setup.privacy, most)
-    receiving(study.lines[0])  # now, and not in the first round
-    if setup.privacy is not None:
-        from fedping.experiments.laboratory.rounds.private import PrivateRounds
-
-        yield PrivateRounds(study, problem)
-        return
-    if setup.where == "memory":
-        ids = invented_and_real(problem, setup.attack)
-        yield MemoryRounds(study.lines[0], ids, problem.seed, most_examples=most)
-        return
-    from fedping.experiments.laboratory.rounds.landed import LandedRounds, landing_of, store_with
-    from fedping.server_jobs.round import engine_named
-
-    store = store_with(study, folder)
-    with engine_named(setup.engine) as engine, _carrier(setup, folder, problem) as carrier:
-        yield LandedRounds(store, landing_of(folder), study, engine, carrier)
+    receiving(study.lines[0])  # raises before the first round
+    with _channel(setup, study, problem, folder) as channel:
+        yield ServerRounds(channel)
 
 
 @contextmanager
-def _carrier(setup: Setup, folder: Path, problem: Problem) -> Iterator[Carrier]:
-    from fedping.experiments.laboratory.rounds.landed import FileCarrier, landing_of
+def _channel(setup: Setup, study: Study, problem: Problem, folder: Path) -> Iterator[Channel]:
+    if setup.privacy is not None:
+        from fedping.experiments.laboratory.rounds.private import PrivateChannel
 
-    ids = invented_and_real(problem, setup.attack)
-    if setup.where == "files":
-        yield FileCarrier(landing_of(folder), ids)
+        yield PrivateChannel(study, problem)
         return
-    from fedping.experiments.ingest_process import ingest_process
-    from fedping.experiments.laboratory.rounds.http import over_http
+    ids = invented_and_real(problem, setup.attack)
+    if setup.where == "memory":
+        most = study.limits.examples if study.limits else None
+        yield MemoryChannel(study.lines[0], ids, problem.seed, most_examples=most)
+        return
+    from fedping.experiments.laboratory.rounds.landed import FileChannel, new_line, over_http
+    from fedping.server_jobs.round import engine_named
 
-    with (
-        ingest_process(folder / "store", landing_of(folder), folder / "ingest.log") as ingest,
-        over_http(ingest, ids) as carrier,
-    ):
-        yield carrier
+    with engine_named(setup.engine) as engine:
+        line = new_line(study, folder, engine)
+        if setup.where == "files":
+            yield FileChannel(line, ids)
+            return
+        from fedping.experiments.server_process import ingest_process
+
+        with (
+            ingest_process(folder / "store", line.landing, folder / "ingest.log") as ingest,
+            over_http(line, ids, ingest) as channel,
+        ):
+            yield channel

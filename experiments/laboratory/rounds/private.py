@@ -1,24 +1,23 @@
-"""Private rounds in memory: clients' vectors, their sum, its noise and the step as a product's private line has them.
+"""Private rounds in memory: clients' vectors, their sum, its noise and the step, as on a product's private line.
 
-The noise is drawn from the run's seed, so that a run can be repeated; nothing that is made so may be published.
+The noise is drawn from the run's seed, so that a run can be repeated; its results must not be published.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.privacy import Chance, Contributor
-from fedping.experiments.laboratory.participation import with_a_turn
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
-from fedping.experiments.laboratory.rounds.memory import MemoryRounds
-from fedping.experiments.laboratory.rounds.traffic import fetched_bytes, posted_bytes
-from fedping.experiments.laboratory.rounds.updates import RoundReport, Seen, Updates
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.server import Delivered
+from fedping.experiments.laboratory.rounds.study import with_a_turn
+from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
 from fedping.experiments.privacy.noise import SeededNoise
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.privacy import LocalGaussian, Privacy, local_sigma
@@ -29,19 +28,19 @@ from fedping.server_jobs.privacy.gaussian import epsilon_of
 from fedping.server_jobs.round import PrivateArrayRound
 
 _CLIENTS, _SERVER = 1, 2
-"""Whose draws a seed is for."""
+"""Users of a seed: the draws of clients, and of the server."""
 
 
-class PrivateRounds(MemoryRounds):
+class PrivateChannel(MemoryChannel):
     """The rounds of a private line, the only one of its study.
 
-    A client whose turn it is sends, until it has sent to ``contributions`` versions, as it would see to itself. It does
-    not know whether the operator's coin counts it, so it counts all of them. Losses and numbers of clients that are
-    reported are exact: what a researcher sees here is no part of what is released. Top choices are not told.
+    A selected client sends until it has sent to ``contributions`` versions. A client doesn't know whether the operator
+    samples it, so it counts every version for which it was selected. Reported losses and numbers of clients are exact:
+    they are for the researcher, and not part of the private release. Top choices are not sent.
 
     Args:
-        study: its arm follows the line; the noise multiplier is known.
-        problem: has the clients.
+        study: its arm follows the line; its noise multiplier is set.
+        problem: the problem with the clients.
     """
 
     def __init__(self, study: Study, problem: Problem) -> None:
@@ -52,11 +51,13 @@ class PrivateRounds(MemoryRounds):
         self._contributor = Contributor(line.privacy, line.spec)
         self._times = np.zeros(len(problem.train), np.int64)
         self._most = np.inf if line.privacy.contributions is None else line.privacy.contributions
+        self._may_send = np.ones(len(problem.train), np.bool_)
+        self._sum: PrivateArrayRound
         self._coin = line.privacy.central is not None and line.privacy.central.sampling < 1
 
     @property
     def spent(self) -> dict[str, float]:
-        """What the rounds so far cost a client at most, by guarantee: ε for the δ of each."""
+        """The maximum ε that the rounds so far cost a client, by guarantee, for the δ of each."""
         releases = self._number
         if self._privacy.contributions is not None:
             releases = min(releases, self._privacy.contributions)
@@ -69,32 +70,41 @@ class PrivateRounds(MemoryRounds):
         return found
 
     def snapshot(self) -> Arrays:
-        """See :meth:`MemoryRounds.snapshot`; and how often each client has contributed."""
+        """Return the state to resume from, with the number of contributions of each client."""
         return super().snapshot() | {"times": self._times}
 
     def restore(self, saved: Arrays) -> None:
-        """Continue from what :meth:`snapshot` returned."""
+        """Resume from a snapshot."""
         super().restore(saved)
         self._times = saved["times"]
 
-    def _run(self, sent: Iterable[Updates]) -> RoundReport:
-        seen, vectors = Seen(self._line.pipeline), PrivateArrayRound(self._study, self._line)
-        version_bytes = fetched_bytes(self._line.spec.document_names, self._weights)
-        may = self._times < self._most
+    def begin(self) -> int:
+        """See :meth:`Channel.begin`."""
+        self._number += 1
+        self._sum = PrivateArrayRound(self._study, self._line)
+        self._may_send = self._times < self._most
         if self._coin:
-            self._times[with_a_turn(self._problem, self._privacy, self._number - 1, np.flatnonzero(may))] += 1
-        for each in sent:
-            block = _part(each, may[each.clients] & (each.examples > 0))
-            if not self._coin:
-                self._times[block.clients] += 1
-            made = self._vectors(block)
-            seen.see(block, posted_bytes(replace(block, updates=Payloads("private", vector_payloads(made)))))
-            vectors.add(made)
+            clients = np.flatnonzero(self._may_send)
+            self._times[with_a_turn(self._problem, self._privacy, self._number - 1, clients)] += 1
+        return fetched_bytes(self._line.spec.document_names, self._weights)
+
+    def send(self, block: Updates) -> Delivered:
+        """Add the vectors of the clients that may send and have examples; the others send nothing."""
+        sent = _part(block, self._may_send[block.clients] & (block.examples > 0))
+        if not self._coin:
+            self._times[sent.clients] += 1
+        vectors = self._vectors(sent)
+        self._sum.add(vectors)
+        return Delivered(sent, posted_bytes(replace(sent, updates=Payloads("private", vector_payloads(vectors)))))
+
+    def step(self, clients: int) -> bool:
+        """See :meth:`Channel.step`."""
         noise = SeededNoise(np.random.SeedSequence((self._seed, _SERVER, self._number)))
-        found = vectors.stepped(self._exact, self._state, self._key, noise)
-        if found is not None:
-            self._go_to(*found)
-        return seen.report(found is not None, version_bytes)
+        with self._named_round():
+            step = self._sum.stepped(self._exact, self._state, self._key, noise)
+            if step is not None:
+                self._publish(*step)
+        return step is not None
 
     def _vectors(self, block: Updates) -> NDArray[np.int64]:
         """Return what the clients of a block send, shape (k, m + 3), with the noise of those that add their own."""

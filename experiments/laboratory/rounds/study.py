@@ -1,7 +1,12 @@
-"""The study that a run would be with real users: one arm, which trains one line."""
+"""The study of a run: what an operator would create for real users, with one arm and one line."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedping.client_sim.learning.batch import Clients
+from fedping.client_sim.privacy import has_turn
+from fedping.experiments.laboratory.preparing import Problem
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.limits import Limits
 from fedping.protocol.links import Upload
@@ -34,3 +39,12 @@ def study_of(
         lines=(Line(name=LINE, spec=spec, training=training, upload=upload, pipeline=pipeline, privacy=privacy),),
         limits=None if most_examples is None else Limits(examples=most_examples),
     )
+
+
+def with_a_turn(problem: Problem, privacy: Privacy, version: int, clients: Clients) -> Clients:
+    """Return those of some clients that have drawn a version to contribute to."""
+    share = privacy.turns
+    if share == 1:
+        return clients
+    drawn = [has_turn(STUDY, secret, LINE, version, share) for secret in problem.secrets(clients)]
+    return clients[np.array(drawn, np.bool_)]

@@ -1,19 +1,24 @@
-"""What the clients of a round send, one block at a time, in the form in which it would travel."""
+"""What the clients of a round send, one block at a time, as it travels, and its size as JSON.
+
+Sizes are of the bodies of requests and answers, without their heads and without compression.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning import Diverged
+from fedping.client_sim.fleet.model_pings import encoded_pings
 from fedping.client_sim.learning.batch import Clients, FloatArray
-from fedping.model_store.version import Version
-from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.update import Payloads, size_of_updates
+from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
+from fedping.protocol.landed_table import ModelPings
+from fedping.protocol.model import ModelDocument
+from fedping.protocol.update import EncodedUpdate, Payloads
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,12 @@ class Updates:
 
     Attributes:
         clients: positions among all clients, shape (k,).
-        repeats: how many pings the client has sent before in this round, shape (k,): 0 unless it was drawn again.
-        pings: how many its client sends in all in this round, shape (k,).
-        updates: directions of descent, shape (k, m), as float32, or their payloads in another encoding: what travels,
-            wherever the rounds are computed.
+        repeats: number of earlier pings of the client in this round, shape (k,): 0 unless it was drawn again.
+        pings: number of all pings of the client in this round, shape (k,).
+        updates: directions of descent, shape (k, m), as float32, or their payloads in another encoding, as they travel.
         losses: losses at the fetched weights, shape (k,).
-        examples: number of examples, shape (k,); a client with 0 has none and changes nothing.
-        age: how many versions old the weights were that they were computed at.
+        examples: number of examples, shape (k,); a client without examples changes nothing.
+        age: age in versions of the weights from which they were computed.
     """
 
     clients: Clients
@@ -40,13 +44,8 @@ class Updates:
     age: int = 0
 
 
-def diverged(reason: str) -> Diverged:
-    """Return the error of a round whose weights no client could read; ``reason`` names one of them."""
-    return Diverged(f"training has diverged: {reason}; lower the server's rate")
-
-
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how often each of ascending clients occurred before, and how often it occurs in all, shape (k,) each."""
+    """Return each ascending client's number of earlier occurrences, and of all its occurrences, shape (k,) each."""
     if (clients[1:] > clients[:-1]).all():
         return np.zeros(len(clients), np.int64), np.ones(len(clients), np.int64)
     first = np.searchsorted(clients, clients, side="left")
@@ -54,90 +53,62 @@ def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return np.arange(len(clients)) - first, last - first
 
 
-@dataclass(frozen=True)
-class RoundReport:
-    """The result of a round: the number of clients whose updates were used, and their mean loss (thesis eq. 2).
-
-    ``pings`` is how many they sent, ``stepped`` false if there were too few clients for a step. ``update_bytes`` is the
-    size of their updates as encoded, ``posted_bytes`` that of the bodies of all pings, and ``fetched_bytes`` that of
-    the versions that their clients have fetched, once each.
-    """
-
-    clients: int
-    pings: int
-    loss: float
-    stepped: bool
-    update_bytes: int = 0
-    posted_bytes: int = 0
-    fetched_bytes: int = 0
+WRITTEN_OUT = 8192
+"""Maximum numbers of an array whose text is measured; of a longer array, this many at even distances are."""
 
 
-class Rounds(Protocol):
-    """One model line, from round to round."""
-
-    @property
-    def weights(self) -> FloatArray:
-        """The newest version as clients get it, shape (m,)."""
-        ...
-
-    def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """Aggregate what the clients send, and make the next version from it.
-
-        Raises:
-            Diverged: the step leads to weights that no client could read; there is no next version.
-        """
-        ...
+def posted_bytes(block: Updates) -> int:
+    """Return the bytes of the pings of a block, each posted by itself; exact if the updates fit the sample."""
+    if not len(block.clients):
+        return 0
+    [(_, envelope)] = encoded_pings(_EMPTY_PING)
+    around = len(envelope) - len(b"null") - len(b"0.0") - len(b"0")
+    columns = (len(msgspec.json.encode(column.tolist())) for column in (block.losses + 0.0, block.examples))
+    pings = len(block.clients)
+    return pings * around + sum(columns) - 2 * (pings + 1) + _updates(block.updates)
 
 
-class Seen:
-    """Counts the pings with examples: those that a round uses."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._oldest = pipeline.staleness.most if pipeline.staleness else 0
-        self.clients, self.pings, self.update_bytes, self._loss, self._examples = 0, 0, 0, 0.0, 0
-        self._posted_bytes = self._fetches = 0
-
-    def see(self, block: Updates, posted_bytes: int) -> None:
-        """Add a block, whose pings were so many bytes; of updates that come too late only that is counted."""
-        self._posted_bytes += posted_bytes
-        self._fetches += int((block.repeats == 0).sum())
-        if block.age > self._oldest:
-            return
-        self.pings += int((block.examples > 0).sum())
-        self.update_bytes += int(size_of_updates(block.updates)[block.examples > 0].sum())
-        self.clients += int(((block.examples > 0) & (block.repeats == 0)).sum())
-        self._loss += float((block.losses * block.examples).sum())
-        self._examples += int(block.examples.sum())
-
-    @property
-    def loss(self) -> float:
-        """The mean loss by examples; NaN without any."""
-        return self._loss / self._examples if self._examples else float("nan")
-
-    def report(self, stepped: bool, version_bytes: int) -> RoundReport:
-        """Return the report of the round; each client has fetched a version of so many bytes."""
-        travelled = (self.update_bytes, self._posted_bytes, self._fetches * version_bytes)
-        return RoundReport(self.clients, self.pings, self.loss, stepped, *travelled)
+def fetched_bytes(names: tuple[str, ...], weights: FloatArray) -> int:
+    """Return the bytes of a version's document with these names and weights, shape (m,)."""
+    empty = ModelDocument(
+        model=(),
+        iteration=0,
+        study=STUDY,
+        line=LINE,
+        names=names,
+        spec_digest=64 * "0",
+        created=len("2018-06-20T00:00:00.000+00:00") * "0",
+        parent=0,
+    )
+    sample = _sample(weights)
+    written = len(msgspec.json.encode(sample.tolist())) - len(sample) - 1
+    return len(msgspec.json.encode(empty)) + round(written * len(weights) / len(sample)) + len(weights) - 1
 
 
-class Carrier(Protocol):
-    """A way to carry updates into the landing folder, and models to clients."""
+def _updates(updates: NDArray[np.float32] | Payloads) -> int:
+    if isinstance(updates, Payloads):
+        frame = len(msgspec.json.encode(EncodedUpdate(updates.encoding, b"")))
+        return len(updates) * frame + int((-(-updates.sizes // 3) * 4).sum())
+    sample = _sample(updates.ravel() + np.float32(0))
+    written: int = pc.sum(pc.binary_length(pc.cast(pa.array(sample), pa.string()))).as_py() or 0
+    return round(written * updates.size / len(sample)) + updates.size + len(updates)
 
-    fetched_bytes: int
-    """Of the version that was fetched last, as clients get it."""
 
-    def send(self, block: Updates, version: int, number: int, landed_ms: int) -> int:
-        """Send the pings of a block, the ``number``-th of the round in which ``version`` is current.
+def _sample(numbers: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the numbers, or :data:`WRITTEN_OUT` of them."""
+    if len(numbers) <= WRITTEN_OUT:
+        return numbers
+    return numbers[np.linspace(0, len(numbers) - 1, WRITTEN_OUT).astype(np.intp)]
 
-        Returns:
-            how many bytes the bodies had in which they went.
-        """
-        ...
 
-    def all_sent(self) -> None:
-        """Return once everything that was sent has landed."""
-        ...
-
-    def fetch(self, newest: Version) -> FloatArray:
-        """Return the newest version as clients get it, shape (m,)."""
-        ...
+_NO_ID = np.zeros((1, 16), np.uint8)
+_EMPTY_PING = ModelPings(
+    document_ids=_NO_ID,
+    client_ids=_NO_ID,
+    arm=ARM,
+    version=0,
+    updates=None,
+    losses=np.zeros(1),
+    examples=np.zeros(1, np.int64),
+)
+"""A ping without an update, with the same envelope as any."""

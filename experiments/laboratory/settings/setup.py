@@ -14,11 +14,11 @@ from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.checking import adds_mean, check_server
 from fedping.client_sim.sampling import All, Sampling, Uniform
 from fedping.client_sim.sampling.settings import OwnSampling
-from fedping.experiments.laboratory.evaluation.own import OwnMetric
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.gossip import Gossip, check_gossip
 from fedping.experiments.laboratory.settings.personal import check_personal
 from fedping.experiments.laboratory.settings.private import check_private
+from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import Upload
 from fedping.protocol.pipeline import Pipeline

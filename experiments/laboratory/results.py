@@ -1,0 +1,401 @@
+"""The files of an experiment's output: a folder per run, with its metrics, progress and outcome.
+
+    <out>/experiment.json            the settings, which identify the folder
+    <out>/units.json                 all runs in their order, written before the first begins
+    <out>/runs/<variant>/<repetition>/   metrics.parquet, best.npy, last.npy (weights), run.json
+    <out>/baselines/<baseline>/<repetition>/   the same for the baselines
+    <out>/metrics.parquet            all metrics: variant, seed, fold, round, split, metric, value
+    <out>/summary.json               means with bands of the final models, and the best variant (summary.py)
+    <out>/report.html                the same with pictures (report.py)
+    <folder of a run>/progress.jsonl    while it runs: one line about it, then one line per round
+
+A run is finished when its run.json exists, which is written last. Unfinished runs start again.
+
+The line of a round is an array of rows ``[round, split, metric, value]``, in the order of metrics.parquet, with null
+for a value that is not finite. A line is written by one call, so a reader finds whole lines and perhaps the beginning
+of one, which it leaves for the next time. When the run is finished metrics.parquet has everything, and the file is
+removed. A run that was killed continues with a new file, which begins with the earlier measurements in one line; its
+first line distinguishes it from the old file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr
+from numpy.typing import NDArray
+
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES, CannotGoOn
+from fedping.experiments.run_folder import Environment, read_whole, write_document, write_environment, write_whole
+from fedping.protocol.formats import with_format, without_format
+
+_CLIENTS = "clients.parquet"
+
+BINNED = (
+    "its AUC was computed from 1,024 bins by an earlier fedping, and can be wrong; run it again with --replace before "
+    "you compare it"
+)
+"""The note of a run with such an AUC."""
+
+SplitMetrics = dict[str, dict[str, float | None]]
+"""By split, then by metric; null where a metric is undefined."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """One finished run of a variant or a baseline.
+
+    Attributes:
+        rounds: the number of rounds run; for a centralised or local baseline, iterations of its optimizer.
+        best_round: the round of the tested version: the best on the validation examples, or the last without early
+            stopping.
+        final: the metrics of that version.
+        versions: how many versions the rounds made; None for a baseline, and if an earlier fedping ran it.
+        to_target: after how many rounds the deciding metric reached its target; None if it never did.
+        updates: how many updates the clients sent in all.
+        update_bytes: the size of those updates as encoded; dense ones are 4 bytes per weight.
+        posted_bytes: the size of the bodies in which all pings were posted: compressed batches where the rounds run
+            over HTTP, else the JSON of each ping as it is. None for a baseline, and if an earlier fedping ran it.
+        fetched_bytes: the size of the versions that the clients of all rounds have fetched, once a round each; as
+            posted_bytes, None if that is not known.
+        uplink_bytes: the name of update_bytes in the files of an earlier fedping; never there once they are read.
+        clients: the number of clients.
+        shown: the metrics for a table, the deciding one first.
+        split: the split by which the run is judged.
+        notes: sentences that a reader of the results should know.
+        auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
+            between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
+        seconds: the duration; the only figure here that another run would not repeat.
+    """
+
+    variant: str
+    seed: int
+    fold: int | None
+    rounds: int
+    best_round: int
+    final: SplitMetrics
+    updates: int
+    update_bytes: int = 0
+    clients: int
+    shown: tuple[str, ...]
+    split: str = "test"
+    notes: tuple[str, ...]
+    seconds: float
+    versions: int | None = None
+    to_target: int | None = None
+    posted_bytes: int | None = None
+    fetched_bytes: int | None = None
+    uplink_bytes: int | UnsetType = UNSET
+    auc: Literal["exact"] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.has_binned_auc and BINNED not in self.notes:
+            force_setattr(self, "notes", (*self.notes, BINNED))
+        if self.uplink_bytes is not UNSET:
+            force_setattr(self, "update_bytes", self.uplink_bytes)
+            force_setattr(self, "uplink_bytes", UNSET)
+
+    @property
+    def has_binned_auc(self) -> bool:
+        """Whether there is an AUC that is not exact."""
+        return self.auc is UNSET and any("auc" in metrics for metrics in self.final.values())
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    def begin(self) -> None:
+        """Empty the folder for a run that starts from its first round."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+
+    def finished(self) -> Outcome | None:
+        """Return the outcome of the run, or None if it is not finished.
+
+        Raises:
+            DamagedRun: the outcome's file holds something else.
+        """
+        return read_whole(self.path / "run.json", Outcome)
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether the metrics of each client are there."""
+        return (self.path / _CLIENTS).is_file()
+
+    def write_clients(self, clients: pa.Table) -> None:
+        """Write the metrics of each client."""
+        write_table(self.path / _CLIENTS, clients)
+
+    def finish(
+        self,
+        outcome: Outcome,
+        metrics: pa.Table,
+        best: FloatArray,
+        last: FloatArray,
+        earlier: Iterable[Environment] = (),
+    ) -> None:
+        """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
+
+        ``earlier`` are the environments in which it was computed before it came to this process. The progress file is
+        then removed, because the metrics contain the same.
+        """
+        write_table(self.path / "metrics.parquet", metrics)
+        for name, weights in (("best", best), ("last", last)):
+            with open(self.path / f"{name}.npy", "wb") as sink:
+                np.save(sink, weights)
+        write_environment(self.path, earlier)
+        write_document(self.path / "run.json", outcome)
+        for path in (self.path / PROGRESS, self.path / CHECKPOINT, *self.path.glob(STATES)):
+            path.unlink(missing_ok=True)
+
+    def metrics(self) -> pa.Table:
+        """Return the run's metrics."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.path / "metrics.parquet", partitioning=None)
+
+
+def write_table(file: Path, table: pa.Table) -> None:
+    """Write a table as Parquet atomically."""
+    import pyarrow.parquet as pq
+
+    write_whole(file, lambda hidden: pq.write_table(table, hidden, compression="zstd"))
+
+
+Split: TypeAlias = Literal[
+    "train",
+    "validation",
+    "test",
+    "central",
+    "personal",
+    "personal_worst",
+    "gain",
+    "personal_validation",
+    "local",
+    "local_worst",
+    "newcomers",
+    "trained",
+    "trained_worst",
+    "others",
+    "nodes",
+    "nodes_worst",
+    "attack",
+    "privacy",
+    "graph",
+]
+"""What a metric is of: the cohort as it trained; all clients' validation or test examples together; the mean over the
+clients, each on its own examples, of the shared model, and of what each predicts with; the latter over the worst tenth
+of them, less the former, and on validation examples; the mean over the clients, each on its own test examples, over the
+worst tenth of them, and over those that never train; the mean over the clients' own models before they are merged, each
+on everybody's test examples, over the worst tenth, and on everybody else's; the mean over the nodes' own models of
+gossip averaging, each on everybody's test examples, and over the worst tenth; how far an attack has come; what of a
+guarantee is spent; and the nodes' graph, and how far apart their models are."""
+
+SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "train")
+"""Those that a version is measured by."""
+
+METRICS_SCHEMA = pa.schema(
+    [
+        ("variant", pa.string()),
+        ("seed", pa.int64()),
+        ("fold", pa.int16()),
+        ("round", pa.int32()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
+"""``fold`` is null without cross-validation; ``round`` is the number of rounds done, 0 for the start model."""
+
+
+@dataclass
+class MetricLog:
+    """Collects the metrics of one run."""
+
+    variant: str
+    seed: int
+    fold: int | None
+    rows: list[tuple[int, str, str, float]] = field(default_factory=list)
+
+    def add(self, round_: int, split: Split, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of one split after a round."""
+        self.rows.extend((round_, split, name, float(value)) for name, value in metrics.items())
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Return the rows as arrays, with splits and metrics as indices of their names."""
+        names = list(dict.fromkeys((split, metric) for _, split, metric, _ in self.rows))
+        number = {name: at for at, name in enumerate(names)}
+        return {
+            "exact_auc": np.array(True),
+            "round": np.array([row[0] for row in self.rows], np.int32),
+            "what": np.array([number[row[1], row[2]] for row in self.rows], np.int32),
+            "value": np.array([row[3] for row in self.rows], np.float64),
+            "names": np.array(names, np.str_).reshape(-1, 2),
+        }
+
+    def check(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Raise :class:`CannotGoOn` if an earlier fedping has measured an AUC, which was of bins."""
+        if "exact_auc" not in saved and "auc" in saved["names"][:, 1]:
+            raise CannotGoOn("an earlier fedping computed its AUC from bins")
+
+    def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the rows that :meth:`snapshot` returned."""
+        names = [(str(split), str(metric)) for split, metric in saved["names"].tolist()]
+        columns = (saved[key].tolist() for key in ("round", "what", "value"))
+        self.rows[:] = [(round_, *names[what], value) for round_, what, value in zip(*columns, strict=True)]
+
+    def table(self) -> pa.Table:
+        """Return all metrics with :data:`METRICS_SCHEMA`."""
+        count = len(self.rows)
+        rounds, splits, names, values = zip(*self.rows, strict=True) if count else ((), (), (), ())
+        who = [[self.variant] * count, [self.seed] * count, [self.fold] * count]
+        arrays = [*who, rounds, splits, names, values]
+        columns = [pa.array(column, field.type) for column, field in zip(arrays, METRICS_SCHEMA, strict=True)]
+        return pa.table(columns, schema=METRICS_SCHEMA)
+
+
+UNITS = "units.json"
+PROGRESS = "progress.jsonl"
+
+Row: TypeAlias = tuple[int, str, str, float | None]
+"""Rounds done, split, metric, value; for the split "train" the round is the version trained from."""
+
+
+class UnitNote(Struct, frozen=True, kw_only=True):
+    """One run of an experiment: its repetition, its ``folder`` below the experiment's, and ``rounds`` at most.
+
+    The rounds of a baseline are not known beforehand: null.
+    """
+
+    name: str
+    baseline: bool
+    seed: int
+    fold: int | None
+    folder: str
+    rounds: int | None
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """The first line of a run's file: when it was begun (seconds since 1970)."""
+
+    begun: float
+
+
+class Told(NamedTuple):
+    """The contents of a run's file: who wrote it, the rows after the requested offset, and where they end."""
+
+    begun: float
+    rows: list[Row]
+    offset: int
+
+
+class _Units(Struct, frozen=True):
+    units: list[UnitNote]
+
+
+def write_units(out: Path, units: Sequence[UnitNote]) -> None:
+    """Write the list of runs."""
+    write_document(out / UNITS, _Units(list(units)))
+
+
+def read_units(out: Path) -> list[UnitNote] | None:
+    """Return the runs in their order, or None if they were not written.
+
+    Raises:
+        DamagedRun: the file holds something else.
+    """
+    kinds: Any = _Units | list[UnitNote]  # a bare list from before formats were numbered
+    found: _Units | list[UnitNote] | None = read_whole(out / UNITS, kinds)
+    return found.units if isinstance(found, _Units) else found
+
+
+class ProgressFile:
+    """Writes what has been added to a log since the last write; the first write creates the file.
+
+    So a run that fails before it has measured anything leaves no file.
+    """
+
+    def __init__(self, folder: Path, log: MetricLog) -> None:
+        self._path, self._log = folder / PROGRESS, log
+        self._begun = Begun(begun=time.time())
+        self._encoder = msgspec.json.Encoder()
+        self._written = 0
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def write(self) -> list[Row]:
+        """Write the new rows, and return them."""
+        if self._file is None:
+            hidden = self._path.with_name(f".{PROGRESS}")
+            self._file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+            os.write(self._file, with_format(self._encoder.encode(self._begun)) + b"\n")
+            new = self._write_new()
+            hidden.replace(self._path)  # with all rows, if it continues a killed run
+            return new
+        return self._write_new()
+
+    def _write_new(self) -> list[Row]:
+        new: list[Row] = list(self._log.rows[self._written :])
+        if new:
+            os.write(self._file, self._encoder.encode(new) + b"\n")  # type: ignore[arg-type]
+            self._written += len(new)
+        return new
+
+
+def read_progress(folder: Path, begun: float | None = None, offset: int = 0, most: int = -1) -> Told | None:
+    """Return what the run in a folder has written after an offset, in bytes; None without a file, or without a line.
+
+    If the file is not the one that was ``begun`` at that time, all of it is returned, as if from offset 0. At most
+    ``most`` bytes are read, or all if it is negative.
+
+    Raises:
+        NewerFormat: a later version of fedping writes it.
+    """
+    try:
+        with open(folder / PROGRESS, "rb") as file:
+            first = file.readline()
+            if not first.endswith(b"\n"):
+                return None
+            whose = msgspec.json.decode(without_format(first, f"the file {folder / PROGRESS}"), type=Begun).begun
+            if whose == begun and offset >= len(first):
+                file.seek(offset)
+            start = file.tell()
+            said = file.read(most)
+    except FileNotFoundError:
+        return None
+    whole = said[: said.rfind(b"\n") + 1]
+    rows = [row for line in whole.splitlines() for row in _rows.decode(line)]
+    return Told(whose, rows, start + len(whole))
+
+
+_rows = msgspec.json.Decoder(list[Row])
+
+
+def rounds_of(rows: Sequence[Row]) -> int:
+    """Return the number of rounds after which the last of some ordered rows was measured."""
+    most = 0
+    for round_, split, _, _ in reversed(rows):
+        if round_ + 1 < most:
+            break
+        most = max(most, round_ + (split == "train"))
+    return most

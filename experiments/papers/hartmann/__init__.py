@@ -1,1 +1,0 @@
-"""What the thesis' experiments need beside their files: how much sampled updates vary, and the pictures."""
