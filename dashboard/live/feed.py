@@ -20,7 +20,7 @@ from fedping.dashboard.live.status import Now, now_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.checks import CheckInput, Ingest
+from fedping.server_jobs.health.facts import CheckInput, Ingest
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.participants import Evaluation, ParticipantList, evaluations, list_participants, lists_clients

@@ -14,7 +14,7 @@ from fedping.dashboard.live.feed import Lines
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.checks import VERDICTS, Health
+from fedping.server_jobs.health.findings import VERDICTS, Health
 
 
 class LineSummary(Struct, frozen=True, kw_only=True):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.checks import (
-    CheckInput,
-    Health,
-    HeldVersion,
-    Ingest,
-    Uploads,
-    check_line,
-    format_duration,
-)
-from fedping.server_jobs.health.landed import Landed
-from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.health.checks import check_line
+from fedping.server_jobs.health.facts import CheckInput, HeldVersion, Ingest, Landed, PrivateFacts, Uploads
+from fedping.server_jobs.health.findings import Health, as_document, format_duration
 
 
 class Now(Struct, frozen=True, kw_only=True):
@@ -31,7 +25,7 @@ class Now(Struct, frozen=True, kw_only=True):
     landed: Landed
     ingest: Ingest
     declared: Declared
-    health: Health
+    health: dict[str, Any]
     hint: str
     held: HeldVersion | None = None
     privacy: PrivateFacts | None = None
@@ -41,7 +35,7 @@ class Now(Struct, frozen=True, kw_only=True):
 def now_of(newest: int, facts: CheckInput) -> Now:
     """Return the present state of a line with this newest version, as long as nothing newer has been seen."""
     landed = facts.line.landed or Landed(version=newest, pings=0, files=0, newest_ms=None)
-    found = check_line(facts)
+    health = check_line(facts)
     return Now(
         newest=landed.version,
         landed=replace(landed, pings=0, files=0, newest_ms=None) if facts.line.privacy is not None else landed,
@@ -49,8 +43,8 @@ def now_of(newest: int, facts: CheckInput) -> Now:
         if facts.discreet
         else replace(facts.ingest, uploads=_own(facts), recent={}, requests={}),
         declared=facts.declared,
-        health=found,
-        hint=_hint(landed, facts, found),
+        health=as_document(health),
+        hint=_hint(landed, facts, health),
         held=facts.line.held,
         privacy=facts.line.privacy,
         discreet=facts.discreet,
@@ -75,15 +69,15 @@ def _own(facts: CheckInput) -> tuple[Uploads, ...]:
     return tuple(one for one in facts.ingest.uploads if (one.study, one.line) == own)
 
 
-def _hint(landed: Landed, facts: CheckInput, found: Health) -> str:
+def _hint(landed: Landed, facts: CheckInput, health: Health) -> str:
     """Return what to do first, or what the line waits for; empty if findings already say so."""
-    if found.staged:
-        return found.staged[0].sentence
+    if health.staged:
+        return health.staged[0].sentence
     if facts.declared.state != "running" or facts.declared.simulated or facts.ingest.state != "running":
         return ""
     if facts.exhausted:
         return ""
-    if any(one.name in ("landing", "rounds") for one in found.findings):
+    if any(one.name in ("landing", "rounds") for one in health.findings):
         return ""
     if landed.pings:
         return (

@@ -24,7 +24,8 @@ from fedping.protocol.enrolment import enrol, hash_assignment
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
 from fedping.protocol.study_changes import reassign_clients
-from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, check_line
+from fedping.server_jobs.health.checks import check_line
+from fedping.server_jobs.health.facts import CheckInput, Ingest, LineSnapshot
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app

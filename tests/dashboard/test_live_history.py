@@ -267,7 +267,7 @@ def test_a_damaged_version_is_left_out_and_told_until_it_is_restored(tmp_path: P
     change = feed.since(None)
     assert change is not None
     assert numbers(change.data["rows"]) == [0, 1, 3, 4]
-    assert any("2.json cannot be read" in one.sentence for one in change.data["now"].health.findings)
+    assert any("2.json cannot be read" in one["sentence"] for one in change.data["now"].health["findings"])
     assert feed.since(change.position) is None
     file.write_bytes(good)
     mended = feed.since(change.position)
