@@ -22,7 +22,7 @@ from fedping.analysis.private import Estimated, LineRounds
 from fedping.analysis.rounds.subsamples import SubsampleQuality
 from fedping.analysis.statistics import Estimate
 from fedping.analysis.verdict import Comparison
-from fedping.analysis.verdict.parts import PartEffects
+from fedping.analysis.verdict.comparison import PartEffects
 from fedping.analysis.verdict.words import finding_sign, percent_text
 from fedping.protocol.numbers import with_minus
 

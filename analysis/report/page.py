@@ -26,7 +26,13 @@ from fedping.analysis.report.rows import (
 from fedping.analysis.rounds.history import LineHistory
 from fedping.analysis.tables import to_html, to_terminal
 from fedping.analysis.verdict import Verdict
-from fedping.analysis.verdict.words import SURVIVORS, finding_sign, fragility_sentence, left_out_sentence
+from fedping.analysis.verdict.words import (
+    SURVIVORS,
+    finding_sign,
+    fragility_sentence,
+    left_out_sentence,
+    shortage_sentence,
+)
 from fedping.protocol.errors import FedpingError
 
 if TYPE_CHECKING:
@@ -164,7 +170,7 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
         console.print(Text(verdict.ratio_sentence, style="bold red"))
         console.print()
     console.print(Text(verdict.headline, style="bold"))
-    few = list(dict.fromkeys(f"{one.too_few}." for one in verdict.comparisons if one.too_few is not None))
+    few = list(dict.fromkeys(f"{shortage_sentence(one)}." for one in verdict.comparisons if one.shortage is not None))
     fragile = fragility_sentence(verdict.comparisons)
     for note in (caution, personal_note(verdict), left_out_sentence(verdict.tally), *few, fragile):
         if note:
