@@ -1,4 +1,4 @@
-"""The rows of a line, read once: versions never change, so a look at a line costs only what is new."""
+"""The versions of a line as files and as rows, each read once: a version never changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedping.dashboard.live.files import LineFiles
-from fedping.dashboard.live.links import ShownLinks
-from fedping.dashboard.live.rows import Row, row_of
-from fedping.dashboard.live.weight_selection import Shown, choose, chosen_at
-from fedping.model_store import StoreError, Version
+from fedping.dashboard.live.rows import Row, Shown, ShownLinks, choose, chosen_at, row_of
+from fedping.model_store import ModelStore, StoreError, Version, open_store, store_at
 from fedping.model_store.blobs import Sight
 from fedping.protocol.location import Place
 from fedping.protocol.study import Line
+
+
+@dataclass(frozen=True)
+class LineFiles:
+    """A line of a study in a store."""
+
+    place: Place
+    study: str
+    line: str
+
+    def store(self) -> ModelStore:
+        """Return the store; raises :class:`StoreError` if there is none."""
+        return open_store(self.place)
+
+    def version(self, number: int) -> Version:
+        """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
+        return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
+
+    def sight(self, number: int) -> Sight | None:
+        """Return what a version's file looks like from outside."""
+        return store_at(self.place).sight(self.study, self.line, number)
+
 
 T = TypeVar("T")
 

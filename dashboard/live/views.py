@@ -12,16 +12,21 @@ from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_file, as_json
-from fedping.dashboard.live.cache import Paced
-from fedping.dashboard.live.exports import rows_as_csv
-from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
-from fedping.dashboard.live.held_version import Choice, decide, plan_for_held
+from fedping.dashboard.live.decisions import Choice, decide, plan, plan_for_held, roll_back
+from fedping.dashboard.live.feed import (
+    LineFeed,
+    Lines,
+    Paced,
+    StudiesFeed,
+    StudySummary,
+    rejection_logs,
+    studies_in,
+    whole_history,
+)
 from fedping.dashboard.live.history import KnownLine
-from fedping.dashboard.live.ingest import rejection_logs
 from fedping.dashboard.live.lineage import lineage_of
-from fedping.dashboard.live.overview import StudiesFeed, StudySummary, studies_in
 from fedping.dashboard.live.refused import WORDS, newest_refusals
-from fedping.dashboard.live.rolling_back import plan, roll_back
+from fedping.dashboard.live.rows import rows_as_csv
 from fedping.dashboard.settings import Services
 from fedping.model_store import ModelStore, StoreError, open_store
 from fedping.protocol import __version__

@@ -13,11 +13,9 @@ from typing import Any
 
 import msgspec
 
-from fedping.dashboard.feeds import Change
-from fedping.dashboard.runs.labels import labels_of
-from fedping.dashboard.runs.places import Place, places
+from fedping.dashboard.feeds import Change, last_lines
+from fedping.dashboard.runs.places import Place, labels_of, places
 from fedping.dashboard.runs.registry import RunBook
-from fedping.dashboard.tail import last_lines
 from fedping.experiments.laboratory.report.page import columns_of
 from fedping.experiments.laboratory.results import Summary
 from fedping.experiments.laboratory.results.progress import PROGRESS, UnitNote, read_units

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
 from fedping.dashboard.live.history import KnownLine, LineHistory
-from fedping.dashboard.live.links import ShownLinks
-from fedping.dashboard.live.rows import Row
-from fedping.dashboard.live.sign_confidence import STANDARD_ERRORS, stable_share, standard_errors
-from fedping.dashboard.live.weight_selection import MOST_SHOWN, choose, chosen_at
+from fedping.dashboard.live.rows import (
+    MOST_SHOWN,
+    STANDARD_ERRORS,
+    Row,
+    ShownLinks,
+    choose,
+    chosen_at,
+    stable_share,
+    standard_errors,
+)
 from fedping.model_store import Aggregate, ModelStore, StoreError, open_store
 from fedping.model_store.rollback import rollback
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from fedping.dashboard.live.rolling_back import plan, roll_back
+from fedping.dashboard.live.decisions import plan, roll_back
 from fedping.model_store import ModelStore, VersionConflict, open_store
 from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings

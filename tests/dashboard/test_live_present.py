@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fedping.dashboard.live.cache import Paced
-from fedping.dashboard.live.feed import LineFeed, Lines
-from fedping.dashboard.live.ingest import places
+from fedping.dashboard.live.feed import LineFeed, Lines, Paced, now_of, places
 from fedping.dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
-from fedping.dashboard.live.status import now_of
 from fedping.protocol import landed_file
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import partition, write_landed

@@ -14,8 +14,7 @@ import requests
 
 from benchmarks.ingest import free_port
 from fedping.dashboard.answers import WrongState
-from fedping.dashboard.runs.registry import RunBook
-from fedping.dashboard.runs.run import NOTE, UnknownRun
+from fedping.dashboard.runs.registry import NOTE, RunBook, UnknownRun
 from fedping.dashboard_options import TOKEN_VARIABLE
 from fedping.experiments.run_process import ENDED, PROCESS
 from tests.support.dashboard import dashboard_client

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from fedping.dashboard.runs.form.values import tables_of
+from fedping.dashboard.runs.judging import preset
 from fedping.dashboard.runs.listing import RunsFeed
-from fedping.dashboard.runs.presets import preset
 from fedping.dashboard.runs.registry import RunBook
 from tests.support.dashboard import csrf_token, dashboard_client
 

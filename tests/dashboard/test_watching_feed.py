@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.dashboard.runs.run import UnknownRun
+from fedping.dashboard.runs.registry import UnknownRun
 from fedping.dashboard.watching.comparing import finals
-from fedping.dashboard.watching.cursor import Position, read, written
 from fedping.dashboard.watching.curves import Measured, Reached, finished
-from fedping.dashboard.watching.feed import LogFeed, RunFeed
+from fedping.dashboard.watching.feed import LogFeed, Position, RunFeed, read, written
 from fedping.dashboard.watching.units import Pace, seconds_left, units_in
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, RunFolder
 from fedping.experiments.laboratory.run import run_experiment

@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from fedping.dashboard.watching.comparing import drawn, found, pairs, settings_apart
 from fedping.dashboard.watching.curves import Measured
-from fedping.dashboard.watching.downloads import as_csv
+from fedping.dashboard.watching.views import as_csv
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.report import write_report
 from tests.support.dashboard import dashboard_client

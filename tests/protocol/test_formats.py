@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedping.dashboard.live.refused import newest_refusals
 from fedping.dashboard.results.counts import read_count
-from fedping.dashboard.runs.run import Note, read_run
+from fedping.dashboard.runs.registry import Note, read_run
 from fedping.experiments.laboratory.report.page import write_report
 from fedping.experiments.laboratory.results import RunFolder, read_progress, read_units
 from fedping.experiments.laboratory.run import run_experiment

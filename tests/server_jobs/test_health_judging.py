@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fedping.dashboard.live.status import now_of
+from fedping.dashboard.live.feed import now_of
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.checks import (

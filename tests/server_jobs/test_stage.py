@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.dashboard.live.held_version import plan_for_held
+from fedping.dashboard.live.decisions import plan_for_held
 from fedping.dashboard.live.lineage import lineage_of
 from fedping.main import main
 from fedping.model_store.held_versions import discard, release

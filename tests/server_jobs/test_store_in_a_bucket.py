@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from fedping.dashboard.live.held_version import Choice, decide
+from fedping.dashboard.live.decisions import Choice, decide
 from fedping.dashboard.live.history import LineHistory, seen_as
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
