@@ -1,8 +1,10 @@
-"""Decisions on a line from the page, a held version or a rollback: shows what would be published; then does just that."""
+"""Decisions on a line from the page, a held version or a rollback: shows what would be published; then does that."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from fedping.dashboard.live.history import seen_as
 from fedping.dashboard.live.lineage import changes_between
@@ -12,6 +14,20 @@ from fedping.model_store.rollback import repeated
 from fedping.protocol.errors import InvalidSettings
 
 Choice: TypeAlias = Literal["release", "discard"]
+
+
+class Decision(Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of a held version, and that version as the plan showed it."""
+
+    choice: Choice
+    seen: str
+
+
+class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The version to repeat, and the newest version as the plan showed it."""
+
+    to: int
+    seen: str
 
 
 def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> dict[str, Any]:
@@ -46,23 +62,21 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
     }
 
 
-def decide(
-    store: ModelStore, study: str, line: str, choice: Choice, seen: str, *, created: str, code_version: str
-) -> Version:
-    """Do what :func:`plan_for_held` showed, if the same version is still held; return what was published.
+def decide(store: ModelStore, study: str, line: str, decision: Decision, *, created: str, code_version: str) -> Version:
+    """Do what :func:`plan_for_held` showed, if the same version is still held; return the published version.
 
     Raises:
         InvalidSettings: no version is held.
         VersionConflict: another version is held, or was published since; nothing was done.
         FedpingError: nothing can be published in this store.
     """
-    if seen_as(_held(store, study, line)) != seen:
+    if seen_as(_held(store, study, line)) != decision.seen:
         raise VersionConflict(
             f"another version of line '{line}' of study '{study}' is held than the one that you looked at; nothing was "
             "done: look at it and decide again"
         )
     store.check_publishing()
-    if choice == "release":
+    if decision.choice == "release":
         return release(store, study, line, created=created)
     return discard(store, study, line, created=created, code_version=code_version)
 
@@ -105,12 +119,12 @@ def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
 
 
 def roll_back(
-    store: ModelStore, study: str, line: str, to: int, seen: str, *, created: str, code_version: str
+    store: ModelStore, study: str, line: str, wanted: RollbackRequest, *, created: str, code_version: str
 ) -> Version:
     """Publish what :func:`plan` showed, if the newest version is still the one that it showed.
 
-    It builds on the very version that was seen, while `fedping.model_store.rollback.rollback` would follow a version
-    that a round has just published and nobody has looked at.
+    It builds on exactly the version of the plan, while `fedping.model_store.rollback.rollback` would follow a version
+    that a round has published since.
 
     Raises:
         StoreError: there is no such version.
@@ -119,15 +133,15 @@ def roll_back(
         FedpingError: nothing can be published in this store.
     """
     head = store.head(study, line)
-    if seen != seen_as(head):
-        raise _overtaken(study, line, seen, head.iteration)
-    _refuse_the_newest(study, line, head, to)
+    if wanted.seen != seen_as(head):
+        raise _overtaken(study, line, wanted.seen, head.iteration)
+    _refuse_the_newest(study, line, head, wanted.to)
     store.check_publishing()
-    restored = repeated(store.version(study, line, to), head, created=created, code_version=code_version)
+    restored = repeated(store.version(study, line, wanted.to), head, created=created, code_version=code_version)
     try:
         store.publish(restored)
     except VersionConflict as error:
-        raise _overtaken(study, line, seen, restored.iteration) from error
+        raise _overtaken(study, line, wanted.seen, restored.iteration) from error
     return restored
 
 

@@ -81,7 +81,7 @@ class KnownLine:
         """The number of the newest version."""
         return self.numbers[-1]
 
-    def goes_on(self) -> bool:
+    def is_continued(self) -> bool:
         """Take in new versions; return False if everything must be read again.
 
         That is so if the newest version was removed or replaced, a damaged one was restored, other weights are to be
@@ -131,7 +131,7 @@ class KnownLine:
         except StoreError as error:
             self.unreadable[number], self._sights[number] = str(error), seen
             return
-        self._marks[number] = mark_of(version)
+        self._marks[number] = version_mark(version)
         self._rows[number] = row_of(version, self.shown, self.links, self._training)
 
 
@@ -152,7 +152,7 @@ class LineHistory:
             InvalidSettings: the study has no such line.
         """
         with self._lock:
-            if self._known is None or not self._known.goes_on():
+            if self._known is None or not self._known.is_continued():
                 self._known = None
                 self._known = KnownLine(self._files)
             return then(self._known)
@@ -163,7 +163,7 @@ class LineHistory:
         return lambda: self._clock() > until
 
 
-def mark_of(version: Version) -> str:
+def version_mark(version: Version) -> str:
     """Return eight characters that hardly any other version of this number, or with other ancestors, would have."""
     text = f"{version.created} {version.parent_digest} {version.spec_digest}"
     return f"{zlib.crc32(text.encode()):08x}"
@@ -171,7 +171,7 @@ def mark_of(version: Version) -> str:
 
 def seen_as(version: Version) -> str:
     """Return what a page says of the version that somebody looked at, before it decides something about it."""
-    return f"{version.iteration}.{mark_of(version)}"
+    return f"{version.iteration}.{version_mark(version)}"
 
 
 def _shown(files: LineFiles, line: Line, numbers: Sequence[int]) -> Shown:

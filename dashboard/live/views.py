@@ -12,7 +12,7 @@ from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_file, as_json
-from fedping.dashboard.live.decisions import Choice, decide, plan, plan_for_held, roll_back
+from fedping.dashboard.live.decisions import Choice, Decision, RollbackRequest, decide, plan, plan_for_held, roll_back
 from fedping.dashboard.live.feed import (
     LineFeed,
     Lines,
@@ -38,20 +38,6 @@ from fedping.server_jobs.privacy.card import Card, card_of
 from fedping.server_jobs.warm_start import start_version
 
 T = TypeVar("T", bound=Struct)
-
-
-class Wish(Struct, frozen=True, forbid_unknown_fields=True):
-    """The request for a rollback: the version to repeat, and the newest one according to the plan."""
-
-    to: int
-    seen: str
-
-
-class Decision(Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of a held version, and the version as the plan had it."""
-
-    choice: Choice
-    seen: str
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -162,10 +148,10 @@ def blueprint(services: Services) -> Blueprint:
 
         store = open_store(root)
         _known(store, study, line)
-        wish = _body(Wish)
+        wanted = _body(RollbackRequest)
         with noting(store, services.settings.landing, study, line):
-            made = roll_back(store, study, line, wish.to, wish.seen, created=utc_now(), code_version=__version__)
-        return as_json({"published": made.iteration, "repeats": wish.to})
+            version = roll_back(store, study, line, wanted, created=utc_now(), code_version=__version__)
+        return as_json({"published": version.iteration, "repeats": wanted.to})
 
     @views.get("/<study>/<line>/held.json")
     def held_plan(study: str, line: str) -> Response:
@@ -182,10 +168,10 @@ def blueprint(services: Services) -> Blueprint:
 
         store = open_store(root)
         _known(store, study, line)
-        wish = _body(Decision)
+        decision = _body(Decision)
         with noting(store, services.settings.landing, study, line):
-            made = decide(store, study, line, wish.choice, wish.seen, created=utc_now(), code_version=__version__)
-        return as_json({"published": made.iteration})
+            version = decide(store, study, line, decision, created=utc_now(), code_version=__version__)
+        return as_json({"published": version.iteration})
 
     return views
 

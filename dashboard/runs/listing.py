@@ -46,7 +46,7 @@ class RunsFeed:
         changed = _changed(self.folder)
         if position is not None and _at_rest.get(self.folder) == (changed, position):
             return None
-        runs = looked_at(RunBook(self.folder, self.at_most))
+        runs = visible_runs(RunBook(self.folder, self.at_most))
         rows = [row(self.folder, where) for where in runs]
         said = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
         if changed is not None and all(where.over for where in runs):
@@ -67,7 +67,7 @@ def _changed(folder: Path) -> int | None:
     return changed if is_settled(changed) else None
 
 
-def looked_at(book: RunBook) -> list[Place]:
+def visible_runs(book: RunBook) -> list[Place]:
     """Return all runs of a folder, whoever started them, the newest first, after starting waiting ones."""
     book.look()
     return sorted(places(book.folder), key=_described_at, reverse=True)
@@ -95,7 +95,7 @@ def row(runs: Path, where: Place) -> Mapping[str, Any]:
         "started": told(run.started) if run else None,
         "ended": told(run.ended) if run else None,
         "message": run.message if run else None,
-        "can_go_on": run is not None and run.can_go_on,
+        "can_go_on": run is not None and run.can_resume,
         "is_over": where.over,
         "by": "dashboard" if run else "command line",
         **described,

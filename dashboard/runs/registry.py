@@ -61,7 +61,7 @@ class Run(Job):
         return self.folder / DESCRIPTION
 
     @property
-    def can_go_on(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether the same command would do the rest of it."""
         return self.state in ("failed", "stopped", "lost")
 
@@ -187,7 +187,7 @@ class RunBook:
                 raise WrongState(f"'{run.title}' is {run.state}; you can stop only what is running or waiting")
             self._queue.stop(run)
 
-    def go_on(self, id: str) -> None:
+    def resume(self, id: str) -> None:
         """Run the same command again, which does the unfinished rest, now or in its turn.
 
         Raises:
@@ -195,7 +195,7 @@ class RunBook:
             WrongState: it is waiting, running or finished.
         """
         with self._locked(id) as run:
-            if not run.can_go_on:
+            if not run.can_resume:
                 raise WrongState(f"'{run.title}' is {run.state}; there is nothing to continue")
             self._queue.put(run.folder)
         self.start_waiting()

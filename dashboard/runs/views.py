@@ -18,7 +18,7 @@ from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
 from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.form.words import label
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
-from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, looked_at, metric_columns, row
+from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, metric_columns, row, visible_runs
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
 from fedping.dashboard.runs.toml import toml_text
@@ -41,7 +41,7 @@ def blueprint(services: Services) -> Blueprint:
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/")
     def index() -> str:
-        rows = [row(book.folder, where) for where in looked_at(book)]
+        rows = [row(book.folder, where) for where in visible_runs(book)]
         asked = {name: request.args.get(name, "") for name in ("q", "tag", "sort", "backwards")}
         shown = chosen_rows(rows, asked["q"], asked["tag"], asked["sort"], bool(asked["backwards"]))
         return render_template(
@@ -80,7 +80,7 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
     @views.post("/<id>/go-on")
     def go_on(id: str) -> AnyResponse:
-        book.go_on(id)
+        book.resume(id)
         return _done(id)
 
     @views.get("/<id>/delete")

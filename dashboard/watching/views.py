@@ -39,7 +39,7 @@ from fedping.dashboard.watching.comparing import (
     settings_of_file,
     sweep_of,
 )
-from fedping.dashboard.watching.curves import Measured, measured, read_measurements, shown_first
+from fedping.dashboard.watching.curves import Measured, default_curve, measured, read_measurements
 from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from fedping.dashboard.watching.units import Unit, units_in
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, MetricLog, read_progress
@@ -144,7 +144,7 @@ def _variants_of(runs: Path, ids: list[str]) -> list[str]:
 def _wanted(units: list[Unit]) -> Measured:
     """Return the metric in the address, or the first."""
     split, metric = request.args.get("split"), request.args.get("metric")
-    return Measured(split, metric) if split and metric else shown_first(units)
+    return Measured(split, metric) if split and metric else default_curve(units)
 
 
 def _run_page(runs: Path, where: Place) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.commands.analyze import _tell_of_other_shares
+from fedping.commands.analyze import _warn_of_other_shares
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
@@ -394,15 +394,15 @@ def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
 
 def test_an_analysis_over_other_shares_is_warned_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = store_of(file)
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
     assert command(file, "change") == 0
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     assert "other shares" not in capsys.readouterr().err
     edit(file, ("share = 0.25", "share = 0.3"))
     assert command(file, "change") == 0
     when = store.history("study")[-1].at[:19]
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     assert f"give --since {when} to count from then" in capsys.readouterr().err
-    _tell_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))
+    _warn_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))
     assert capsys.readouterr().err == ""

@@ -233,7 +233,7 @@ def test_a_list_of_which_nothing_runs_is_read_again_once_somebody_goes_on(tmp_pa
     feed = RunsFeed(book.folder, 0)
     first = feed.since(None)
     assert feed.since(first.position) is None
-    book.go_on(id)
+    book.resume(id)
     assert [run["state"] for run in feed.since(first.position).data["runs"]] == ["waiting"]
 
 
