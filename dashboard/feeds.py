@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -182,3 +183,18 @@ def _event(kind: str, position: str | None, data: object) -> bytes:
     """Return one event in wire format; JSON has no raw line break, so it fits on one data line."""
     identity = b"" if position is None else b"id: " + position.encode() + b"\n"
     return b"event: " + kind.encode() + b"\n" + identity + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def last_lines(file: Path, most: int) -> list[bytes]:
+    """Return the lines within the last ``most`` bytes of a file, from the first whole one; none without such a file.
+
+    The last one is empty, or the beginning of a line that is still being written.
+    """
+    try:
+        with open(file, "rb") as source:
+            size = source.seek(0, 2)
+            source.seek(max(0, size - most))
+            lines = source.read().split(b"\n")
+    except OSError:
+        return []
+    return lines if size <= most else lines[1:]

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from fedping.dashboard.tail import last_lines
+from fedping.dashboard.feeds import last_lines
 from fedping.experiments.run_folder import write_whole_bytes
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STOP, Ended, Process, alone, is_alive, start
 from fedping.protocol.errors import FedpingError

@@ -18,7 +18,7 @@ from flask import Flask, request
 
 from fedping.dashboard.answers import WrongState
 from fedping.dashboard.runs.places import Place, place
-from fedping.dashboard.runs.run import UnknownRun
+from fedping.dashboard.runs.registry import UnknownRun
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -25,23 +25,21 @@ are those of the thesis.
 """
 
 from fedping.analysis.figures.canvas import DARK, LIGHT, PAGE, Theme, save_figure, titled, to_svg
-from fedping.analysis.figures.intervals import (
+from fedping.analysis.figures.drawings import (
     draw_differences,
     draw_effects_over_time,
-    draw_loss_quality,
-    draw_private_rounds,
-    draw_sign_quality,
-    draw_superiority,
-    draw_update_quality,
-)
-from fedping.analysis.figures.iterations import (
     draw_hours,
     draw_loss,
+    draw_loss_quality,
+    draw_private_rounds,
     draw_rank,
     draw_round_traffic,
     draw_series,
+    draw_sign_quality,
     draw_smooth_loss,
+    draw_superiority,
     draw_typed,
+    draw_update_quality,
 )
 
 __all__ = [

@@ -3,7 +3,6 @@
 Each begins with the study that it reads: a small simulated one, or the reader's own.
 """
 
-from fedping.analysis.notebooks.look import look
-from fedping.analysis.notebooks.source import EXPERIMENT, Source, example, fedping
+from fedping.analysis.notebooks.source import EXPERIMENT, Source, example, fedping, look
 
 __all__ = ["EXPERIMENT", "Source", "example", "fedping", "look"]

@@ -1,4 +1,4 @@
-"""The data that a notebook reads: the reader's own study, or an example simulated on the spot."""
+"""What every notebook begins with: its study, the reader's own or a simulated example, and the style of figures."""
 
 from __future__ import annotations
 
@@ -54,3 +54,25 @@ def example(folder: Path = FOLDER) -> Source:
     if not (folder / "summary.json").exists():  # a simulation writes it last
         fedping("simulate", EXPERIMENT, "--out", folder)
     return Source(store=folder / "store", landing=folder / "landing", study="demo")
+
+
+def look() -> None:
+    """Show figures in the notebook, also those of `analysis.figures`, and set Matplotlib's defaults for this process.
+
+    Axes are quiet, titles are left-aligned, and figures are sharp enough for a large screen.
+    """
+    from matplotlib import pyplot as plt
+
+    plt.switch_backend(plt.get_backend())  # loads the backend, which enables figures in the notebook
+    plt.rcParams.update(
+        {
+            "figure.dpi": 96,
+            "figure.constrained_layout.use": True,
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+        }
+    )

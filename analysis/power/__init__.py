@@ -1,8 +1,17 @@
 """How many users show an effect (thesis 7.4), what power a number of users has, and the smallest effect they show."""
 
 from fedping.analysis.power.answer import answer
-from fedping.analysis.power.design import Change, Design, MeanChange, Superiority
-from fedping.analysis.power.pilot import Pilot, landed_pilot, no_pilot, pilot_from_file, pilot_from_text
+from fedping.analysis.power.pilot import (
+    Change,
+    Design,
+    MeanChange,
+    Pilot,
+    Superiority,
+    landed_pilot,
+    no_pilot,
+    pilot_from_file,
+    pilot_from_text,
+)
 from fedping.analysis.power.report import PowerReport
 
 __all__ = [

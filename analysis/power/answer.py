@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedping.analysis.power.design import Change, Design
-from fedping.analysis.power.pilot import Pilot
+from fedping.analysis.power.pilot import Change, Design, Pilot
 from fedping.analysis.power.report import (
     EffectFigures,
     Least,

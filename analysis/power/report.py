@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedping.analysis.power.design import Design
-from fedping.analysis.power.pilot import Pilot
+from fedping.analysis.power.pilot import Design, Pilot
 from fedping.protocol.numbers import with_minus
 
 FEW = 20

@@ -1,17 +1,18 @@
-"""A verdict for people: one self-contained HTML file, files of figures, and the terminal."""
+"""Reports for people: a self-contained HTML page of a verdict or of a private study, figure files, the terminal."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from fedping.analysis.figures import DARK, LIGHT, PAGE, Theme, save_figure, titled, to_svg
+from fedping.analysis.figures import DARK, LIGHT, PAGE, Theme, draw_private_rounds, save_figure, titled, to_svg
 from fedping.analysis.figures.canvas import css_variables
+from fedping.analysis.private import ArmResult, Difference, Estimated, LineResult, LineRounds, PrivateResult
 from fedping.analysis.report.plates import OVER_TIME, Gap, Plate, plates
 from fedping.analysis.report.rows import (
     in_study_tables,
@@ -24,10 +25,17 @@ from fedping.analysis.report.rows import (
     verdict_table,
 )
 from fedping.analysis.rounds.history import LineHistory
-from fedping.analysis.tables import to_html, to_terminal
+from fedping.analysis.tables import Table, to_html, to_terminal
 from fedping.analysis.verdict import Verdict
-from fedping.analysis.verdict.words import SURVIVORS, finding_sign, fragility_sentence, left_out_sentence
+from fedping.analysis.verdict.words import (
+    SURVIVORS,
+    finding_sign,
+    fragility_sentence,
+    left_out_sentence,
+    shortage_sentence,
+)
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.numbers import with_minus
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -164,7 +172,7 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
         console.print(Text(verdict.ratio_sentence, style="bold red"))
         console.print()
     console.print(Text(verdict.headline, style="bold"))
-    few = list(dict.fromkeys(f"{one.too_few}." for one in verdict.comparisons if one.too_few is not None))
+    few = list(dict.fromkeys(f"{shortage_sentence(one)}." for one in verdict.comparisons if one.shortage is not None))
     fragile = fragility_sentence(verdict.comparisons)
     for note in (caution, personal_note(verdict), left_out_sentence(verdict.tally), *few, fragile):
         if note:
@@ -188,3 +196,101 @@ def _print_rest(verdict: Verdict, console: Console) -> None:
         if note != beside:
             console.print(Text(note, style="dim"))
     console.print()
+
+
+_METRICS = (("loss", "Loss", "mean loss"), ("top_choice", "Top choices", "share of choices that were on top"))
+
+
+class Promised(NamedTuple):
+    """What the clients of a line were promised, and what is spent of it; sentences."""
+
+    guarantee: str
+    spent: str
+
+
+def write_private_page(
+    result: PrivateResult,
+    rounds: Sequence[LineRounds],
+    promised: Mapping[str, Promised],
+    path: Path,
+    *,
+    caution: str = "",
+) -> Path:
+    """Write the report atomically and return its path.
+
+    Args:
+        result: what is known of the study.
+        rounds: of each of its lines, round by round.
+        promised: by line.
+        path: the file; replaced if it exists.
+        caution: what else to know before believing it.
+
+    Raises:
+        FedpingError: the file cannot be written.
+    """
+    from markupsafe import Markup
+
+    found = [each for line in result.lines for each in line.differences]
+    page = rendered(
+        "private_page.html",
+        study=result.study,
+        headline=found[0].sentence if found else "No two arms can be compared yet.",
+        caution=caution,
+        lines=[
+            {
+                "name": line.line,
+                "promised": promised[line.line],
+                "sentences": [each.sentence for each in line.differences],
+                "tables": [Markup(to_html(table)) for table in _tables(line, result.confidence)],
+                "figures": list(_figures(of_line)),
+            }
+            for line, of_line in zip(result.lines, rounds, strict=True)
+        ],
+        note=f"{result.note} Intervals are of {100 * result.confidence:g} %.",
+    )
+    return write_report(page, path)
+
+
+def _tables(line: LineResult, confidence: float) -> list[Table]:
+    within = f"[{100 * confidence:g} %]"
+    arms = Table(
+        f"Line {line.line}: its arms, over {line.rounds:,} {'round' if line.rounds == 1 else 'rounds'} together",
+        ("arm", "contributions, about", f"loss {within}", f"top-choice rate {within}"),
+        tuple(_row(arm) for arm in line.arms),
+    )
+    if not line.differences:
+        return [arms]
+    differences = Table(
+        f"Line {line.line}: arms that apply the model against those that do not",
+        ("metric", "arms", f"difference {within}", "p"),
+        tuple(_difference(each) for each in line.differences),
+        words=2,
+    )
+    return [arms, differences]
+
+
+def _row(arm: ArmResult) -> tuple[str, ...]:
+    about = f"{max(0.0, arm.contributions.value):,.0f} ± {arm.contributions.error:,.0f}"
+    return arm.arm, about, _cell(arm.loss), _cell(arm.top_choice)
+
+
+def _difference(each: Difference) -> tuple[str, ...]:
+    metric = "top-choice rate" if each.metric == "top_choice" else each.metric
+    return metric, f"{each.arm} - {each.against}", _cell(each.difference), f"{each.p:.2g}"
+
+
+def _cell(found: Estimated | None) -> str:
+    return "–" if found is None else with_minus(f"{found.value:.4g} [{found.low:.4g}, {found.high:.4g}]")
+
+
+def _figures(rounds: LineRounds) -> list[tuple[str, Markup]]:
+    """Return a figure of each metric of which any round has told something: its title and its drawing."""
+    from markupsafe import Markup
+
+    made = []
+    for name, title, label in _METRICS:
+        if any(getattr(each, name) is not None for results in rounds.arms.values() for each in results):
+            figure = draw_private_rounds(rounds, "loss" if name == "loss" else "top_choice", label, theme=PAGE)
+            said = f"{label} of each arm of line {rounds.line}, by round, with intervals"
+            made.append((title, Markup(to_svg(figure, f"{rounds.line}-{name}", title, said))))
+    return made

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedping.analysis import figures as draw
-from fedping.analysis.figures.intervals import difference_of, superiority_of
+from fedping.analysis.figures.drawings import difference_of, superiority_of
 from fedping.analysis.rounds import Series, SubsampleQuality, series_of
 from fedping.analysis.rounds.history import LineHistory, Missing
 from fedping.analysis.statistics import Estimate

@@ -11,7 +11,7 @@ from fedping.analysis.study.metrics import NEAR
 from fedping.analysis.study.tally import WEEKS
 from fedping.analysis.tables import Table, means_table, p_value_table
 from fedping.analysis.verdict import Comparison, Plan, Verdict
-from fedping.analysis.verdict.parts import PartEffects
+from fedping.analysis.verdict.comparison import PartEffects
 from fedping.analysis.verdict.words import (
     SURVIVORS,
     TICKETS,
@@ -21,8 +21,10 @@ from fedping.analysis.verdict.words import (
     interval_text,
     means_words,
     p_text,
+    parts_sentence,
     percent_text,
     share_text,
+    shortage_sentence,
 )
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.numbers import with_minus
@@ -155,7 +157,7 @@ def _groups_table(title: str, head: str, effects: Sequence[PartEffects], groups:
 
 def segment_sentences(verdict: Verdict) -> list[str]:
     """Return a sentence per comparison on whether its effects differ between the groups of each declared segment."""
-    return [one.sentence(verdict.plan) for one in verdict.parts if one.declared]
+    return [parts_sentence(one, verdict.plan) for one in verdict.parts if one.declared]
 
 
 def _by_ping(one: Comparison) -> str:
@@ -185,7 +187,7 @@ def table_notes(verdict: Verdict) -> list[str]:
     if any(one.fragility is not None for one in verdict.comparisons):
         how = "absent, those with the largest influence first" if plan.interim else "with the values that harm it most"
         notes.append(f"'overturned by' is the number of clients who, {how}, would leave a finding unproven. {TICKETS}")
-    notes.extend(f"{one.too_few}." for one in verdict.comparisons if one.too_few is not None)
+    notes.extend(f"{shortage_sentence(one)}." for one in verdict.comparisons if one.shortage is not None)
     if verdict.enrolled is None:
         notes.append("Pings do not tell how many clients were enrolled; --enrolled adds that number.")
     if verdict.tally.mixed:

@@ -9,11 +9,9 @@ Everything here reads with pyarrow, one iteration at a time, so that memory does
 - ``subsample_errors``, ``SubsampleQuality``, ``subsample_quality``: how well subsamples estimate all pings
 """
 
-from fedping.analysis.rounds.inputs import made_by_rounds
-from fedping.analysis.rounds.series import Series, metric_series, series_of
+from fedping.analysis.rounds.history import RoundTraffic, Series, metric_series, round_traffic, series_of
+from fedping.analysis.rounds.inputs import TrainingPings, made_by_rounds, training_pings
 from fedping.analysis.rounds.subsamples import SubsampleErrors, SubsampleQuality, subsample_errors, subsample_quality
-from fedping.analysis.rounds.traffic import RoundTraffic, round_traffic
-from fedping.analysis.rounds.training import TrainingPings, training_pings
 from fedping.protocol.smoothing import smoothed
 
 __all__ = [

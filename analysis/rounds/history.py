@@ -1,17 +1,110 @@
-"""The data of all figures over the iterations of one line; missing data are explained in a sentence."""
+"""The series of a line over its iterations: metrics, pings and the quality of updates (figures 18 to 27)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from fedping.analysis.curves import ArmCurve, arm_curves
-from fedping.analysis.rounds.series import Series, metric_series
+from fedping.analysis.rounds.inputs import arm_places, examples_of, made_by_rounds, round_pings, still_landed
 from fedping.analysis.rounds.subsamples import SIZE, SubsampleQuality, subsample_quality
-from fedping.analysis.rounds.traffic import RoundTraffic, round_traffic
 from fedping.model_store.store import ModelStore
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import Place
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Series:
+    """One arm's means of a metric and their iterations, shape (n,) each, without iterations that have no selection."""
+
+    iterations: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_selected"]) -> dict[str, Series]:
+    """Return the loss or the selected rank of every arm from its curve (`analysis.curves`), read from the lineage.
+
+    Arms without any value are left out.
+    """
+    found = {}
+    for name, curve in curves.items():
+        points = [(i, v) for i, v in zip(curve.iterations, getattr(curve, what), strict=True) if not np.isnan(v)]
+        if points:
+            found[name] = Series(*map(tuple, zip(*points, strict=True)))
+    return found
+
+
+def metric_series(store: ModelStore, landing: Place, study: str, line: str, column: str) -> dict[str, Series]:
+    """Return the mean of a landed column over the pings with an example (a selection), by arm and iteration.
+
+    For columns that the lineage does not hold, such as ``num_chars_typed``: the files that each round read are read
+    again, one iteration at a time. Arms without any selection are left out.
+
+    Raises:
+        StoreError: there is no such study or line, or a version cannot be read.
+        FedpingError: the study's pings have no such column, or a file that a round read is gone or damaged.
+    """
+    the_study = store.study(study)
+    arms = [arm.name for arm in the_study.arms if arm.line == line]
+    points: dict[str, list[tuple[int, float]]] = {name: [] for name in arms}
+    for version in still_landed(store, study, line):
+        pings = round_pings(landing, the_study, version, ["study_variation", *the_study.document.counted_by, column])
+        chose = examples_of(pings, the_study) > 0
+        values = pings.column(column).to_numpy()[chose]
+        for name, mean in zip(arms, _means(values, arm_places(pings, arms)[chose], len(arms)), strict=True):
+            if np.isfinite(mean):
+                points[name].append((version.iteration - 1, float(mean)))
+    return {name: Series(*map(tuple, zip(*found, strict=True))) for name, found in points.items() if found}
+
+
+def _means(values: NDArray[np.float64], places: NDArray[np.int64], arms: int) -> NDArray[np.float64]:
+    """Return the mean of each arm's values, NaN without any; a position of -1 belongs to no arm."""
+    known = places >= 0
+    counts = np.bincount(places[known], minlength=arms)
+    sums = np.bincount(places[known], weights=values[known], minlength=arms)
+    return np.asarray(np.divide(sums, counts, out=np.full(arms, np.nan), where=counts > 0))
+
+
+@dataclass(frozen=True)
+class RoundTraffic:
+    """How many pings each round of a line found.
+
+    Attributes:
+        iterations: the current version in each round, shape (n,).
+        ended_ms: the time until which pings had landed (milliseconds since 1970), shape (n,).
+        arms: by name, the pings of every iteration, shape (n,), in the study's order; only arms that follow the line.
+    """
+
+    iterations: tuple[int, ...]
+    ended_ms: tuple[int, ...]
+    arms: Mapping[str, tuple[int, ...]]
+
+    @property
+    def total(self) -> tuple[int, ...]:
+        """The pings of all arms together, shape (n,)."""
+        return tuple(map(sum, zip(*self.arms.values(), strict=True)))
+
+
+def round_traffic(store: ModelStore, study: str, line: str) -> RoundTraffic:
+    """Count the pings of every iteration of a line, each document once, from the versions' lineage.
+
+    Raises:
+        StoreError: there is no such study or line, or a version cannot be read.
+    """
+    versions = list(made_by_rounds(store, study, line))
+    following = [arm.name for arm in store.study(study).arms if arm.line == line]
+    summaries = [version.lineage.arms for version in versions]
+    return RoundTraffic(
+        iterations=tuple(version.iteration - 1 for version in versions),
+        ended_ms=tuple(version.lineage.window_end_ms for version in versions),
+        arms={name: tuple(arms[name].pings if name in arms else 0 for arms in summaries) for name in following},
+    )
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.analysis.rounds.inputs import still_landed
-from fedping.analysis.rounds.training import TrainingPings, training_pings
+from fedping.analysis.rounds.inputs import TrainingPings, still_landed, training_pings
 from fedping.model_store.store import ModelStore
 from fedping.protocol.location import Place
 

@@ -4,7 +4,6 @@ Everything here is a pure function of :class:`ValueCounts`. Its cost and memory 
 values and do not depend on the number of pings or clients behind the counts.
 """
 
-from fedping.analysis.statistics.bounded import bounded_sequence
 from fedping.analysis.statistics.fragility import mean_fragility, rank_fragility
 from fedping.analysis.statistics.looks import (
     CORRECTIONS,
@@ -12,6 +11,7 @@ from fedping.analysis.statistics.looks import (
     FEWEST_OTHERS,
     Correction,
     bonferroni,
+    bounded_sequence,
     confidence_sequence,
     decides,
     deciding_level,

@@ -1,16 +1,8 @@
 """The verdict of a study: every planned comparison, tested, corrected and put into a sentence."""
 
+from fedping.analysis.verdict.comparison import ClientLevel, Comparison, Finding, PingLevel, compare
 from fedping.analysis.verdict.plan import Asked, Plan, all_pairs, default_metrics, plan_of, words_of
-from fedping.analysis.verdict.verdict import (
-    ClientLevel,
-    Comparison,
-    Finding,
-    PingLevel,
-    Verdict,
-    compare,
-    reach_verdict,
-)
-from fedping.analysis.verdict.words import as_document
+from fedping.analysis.verdict.verdict import Verdict, as_document, reach_verdict
 
 __all__ = [
     "Asked",

@@ -1,20 +1,15 @@
-"""A verdict in sentences, and as plain data for machines (docs/analysts.md explains the keys)."""
+"""The results of comparisons in words: sentences, signs and numbers for pages and terminals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-from fedping.analysis.statistics import Estimate, MannWhitney, SampleRatio
-from fedping.analysis.study.metrics import Metric
-from fedping.analysis.study.tally import HOUR_MS, WEEKS, ArmTally, StudyTally
+from fedping.analysis.statistics import Estimate, SampleRatio
+from fedping.analysis.study.tally import StudyTally
+from fedping.analysis.verdict.comparison import Comparison, PartEffects
 from fedping.analysis.verdict.plan import Plan
 from fedping.protocol.numbers import with_minus
-
-if TYPE_CHECKING:  # a circular import otherwise
-    from fedping.analysis.verdict.parts import PartEffects
-    from fedping.analysis.verdict.verdict import Comparison, Verdict
 
 SURVIVORS = (
     "Time in the study is counted from each client's first ping, as it was received. The clients of later weeks are "
@@ -36,8 +31,8 @@ def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> s
             said += ". The means say the opposite; most users decide, not the largest values"
     if comparison.fragility is not None:
         said += f". {_fragile(comparison)}"
-    elif comparison.too_few is not None:
-        said += f". {comparison.too_few}"
+    elif (shortage := shortage_sentence(comparison)) is not None:
+        said += f". {shortage}"
     return f"{said}. {_guardrail(comparison)}".strip() if _is_guardrail(comparison, plan) else f"{said}."
 
 
@@ -57,6 +52,29 @@ def headline(comparisons: Sequence[Comparison], plan: Plan, ratio: SampleRatio) 
     if plan.interim:
         said = f"Interim look, not the final verdict. {said}"
     return f"Do not rely on this: the arms have the wrong sizes. {said}." if ratio.mismatch else f"{said}."
+
+
+def shortage_sentence(comparison: Comparison) -> str | None:
+    """Return why nothing can be decided yet, as a sentence without its stop; None if it can."""
+    short = comparison.shortage
+    if short is None:
+        return None
+    return (
+        f"No interim verdict on {comparison.metric.title} below {short.needed:,} clients in each arm (the smaller has "
+        f"{short.clients:,}), {short.others_needed} of which differ from the most common value (in an arm, "
+        f"{short.others:,} do): without known bounds of its values, the interval holds for many clients only"
+    )
+
+
+def parts_sentence(effects: PartEffects, plan: Plan) -> str:
+    """Return a sentence on whether the effects of a segment's groups differ."""
+    what = f"{effects.metric.title}, {effects.pair[0]} against {effects.pair[1]}, by {effects.segment}"
+    if effects.log10_p is None:
+        return f"{what}: too few clients to tell whether the effect differs between groups."
+    p = f"p = {p_text(effects.log10_p)} corrected"
+    if effects.log10_p <= math.log10(plan.alpha):
+        return f"{what}: the effect differs between groups ({p})."
+    return f"{what}: not shown that the effect differs between groups ({p})."
 
 
 def ratio_warning(ratio: SampleRatio) -> str:
@@ -180,7 +198,7 @@ def _numbers(comparison: Comparison, plan: Plan, unit: str) -> str:
     level = comparison.clients
     average = "on average" if level.untrimmed is None else "on winsorised average"
     means = with_minus(f"{level.means[0]:.3f} against {level.means[1]:.3f} {average}")
-    if comparison.too_few is not None:
+    if comparison.shortage is not None:
         return f"{means} so far"
     if comparison.sequence is not None:
         return f"{means} so far, first {unit}s differ by {deciding_text(comparison)} at any look"
@@ -220,177 +238,3 @@ def _summaries(found: Sequence[Comparison]) -> list[str]:
         did = one.metric.less if one.finding == "less" else one.metric.more
         against.setdefault((one.pair[0], did), []).append(one.pair[1])
     return [f"users of {first} {did} than {' and '.join(others)}" for (first, did), others in against.items()]
-
-
-def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a verdict as data for JSON; an infinite bound is null, and U and p keep all their digits.
-
-    Args:
-        verdict: the verdict of an analysis.
-        caution: what else to know before believing it, as a sentence.
-        notes: what to know in order to read the numbers, as sentences (`fedping.analysis.report.table_notes`).
-    """
-    plan, ratio = verdict.plan, verdict.ratio
-    groups = {segment.name: dict(enumerate(segment.groups)) for segment in verdict.study.segments}
-    return {
-        "format": 1,
-        "study": verdict.study.name,
-        "pings": verdict.study.pings,
-        "verdict": verdict.headline,
-        "caution": caution,
-        "fragility": fragility_sentence(verdict.comparisons),
-        "sentences": list(verdict.sentences),
-        "notes": list(notes),
-        "window": plan.window.words,
-        "alpha": plan.alpha,
-        "correction": plan.correction,
-        "tests": plan.tests,
-        "confidence": plan.confidence,
-        "interim": plan.interim,
-        "planned_clients": plan.planned if plan.interim else None,
-        "metrics": {metric.name: _metric(metric) for metric in plan.metrics},
-        "sample_ratio": {
-            "mismatch": ratio.mismatch,
-            "sentence": verdict.ratio_sentence,
-            "chi_squared": ratio.chi_squared,
-            "p": ratio.p,
-            "log10_p": ratio.log10_p,
-            "expected": dict(ratio.expected),
-        },
-        "arms": {name: _arm(verdict, name) for name in verdict.tally.arms},
-        "duplicates": verdict.tally.duplicates,
-        "left_out": {"sentence": left_out_sentence(verdict.tally), "pings": dict(verdict.tally.left_out)},
-        "clients_in_several_arms": verdict.tally.mixed,
-        "comparisons": [_comparison(one, verdict) for one in verdict.comparisons],
-        "over_time": {
-            "hours": verdict.tally.hours,
-            "effects": [_over_time(one) for one in verdict.parts if one.segment is None],
-        },
-        "segments": [
-            {**_by_group(one, groups[str(one.segment)]), "sentence": one.sentence(plan), "log10_p": one.log10_p}
-            for one in verdict.parts
-            if one.declared
-        ],
-        "in_study": {
-            "note": SURVIVORS,
-            "effects": [_by_group(one, WEEKS) for one in verdict.in_study],
-        },
-    }
-
-
-def _over_time(one: PartEffects) -> dict[str, Any]:
-    effects = one.effects
-    return {
-        "metric": one.metric.name,
-        "pair": list(one.pair),
-        "from_ms": [effect.number * HOUR_MS for effect in effects],
-        "n": [list(effect.n) for effect in effects],
-        **{name: [_estimate(effect.difference)[name] for effect in effects] for name in ("value", "low", "high")},
-        "percent": [effect.percent for effect in effects],
-    }
-
-
-def _by_group(one: PartEffects, groups: Mapping[int, str]) -> dict[str, Any]:
-    return {
-        "segment": one.segment,
-        "metric": one.metric.name,
-        "pair": list(one.pair),
-        "groups": [
-            {
-                "group": groups[effect.number],
-                "n": list(effect.n),
-                "difference": _estimate(effect.difference),
-                "percent": effect.percent,
-            }
-            for effect in one.effects
-        ],
-    }
-
-
-def _metric(metric: Metric) -> dict[str, str | None]:
-    return {"title": metric.title, "better": metric.better}
-
-
-def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
-    arm = verdict.tally.arms[name]
-    means = {
-        metric: {
-            "per_ping": _finite(tally.pings.mean),
-            "per_client": _finite(tally.clients.mean),
-            "per_client_untrimmed": _finite((tally.untrimmed or tally).clients.mean),
-        }
-        for metric, tally in arm.metrics.items()
-    }
-    return {
-        "enrolled": None if verdict.enrolled is None else verdict.enrolled[name],
-        "clients": arm.clients,
-        "exposed": arm.exposed,
-        "pings": arm.pings,
-        verdict.measured.key: arm.selections,
-        "means": means,
-        "by_hour": _by_hour(arm),
-    }
-
-
-def _by_hour(arm: ArmTally) -> dict[str, list[int]]:
-    """Return columns with a row per hour that has pings; clients exposed in an hour sent a ping in it."""
-    hours = sorted(arm.by_hour)
-    return {
-        "from_ms": [hour * HOUR_MS for hour in hours],
-        "pings": [arm.by_hour[hour] for hour in hours],
-        "newly_exposed": [arm.exposed_by_hour.get(hour, 0) for hour in hours],
-    }
-
-
-def _comparison(one: Comparison, verdict: Verdict) -> dict[str, Any]:
-    clients, pings = one.clients, one.pings
-    return {
-        "metric": one.metric.name,
-        "role": "guardrail" if one.metric.name in verdict.plan.guardrails else "goal",
-        "pair": list(one.pair),
-        "finding": one.finding,
-        "worse": is_worse(one),
-        "fragility": one.fragility,
-        "too_few": one.too_few,
-        "decides": {"scale": "superiority" if one.sequence is None else "difference", **_estimate(one.deciding)},
-        "percent": _percent(one.sequence or clients.difference, one.base),
-        "per_client": {
-            **_test(clients.test),
-            "p_bonferroni": 10**one.log10_bonferroni,
-            "log10_p_bonferroni": one.log10_bonferroni,
-            "p_holm": 10**one.log10_holm,
-            "log10_p_holm": one.log10_holm,
-            "means": list(clients.means),
-            "superiority": _estimate(clients.superiority),
-            "hodges_lehmann": _estimate(clients.shift),
-            "difference": _estimate(clients.difference),
-            "tails": verdict.tally.tails,
-            "untrimmed_means": None if clients.untrimmed_means is None else list(clients.untrimmed_means),
-            "untrimmed_difference": None if clients.untrimmed is None else _estimate(clients.untrimmed),
-        },
-        "per_ping": {
-            **_test(pings.test),
-            "means": list(pings.means),
-            "difference": _estimate(pings.difference),
-            "percent": _percent(pings.difference, pings.means[1]),
-        },
-        "anytime_valid": None if one.sequence is None else _estimate(one.sequence),
-        "anytime_bounds": None if one.sequence is None or one.metric.bounds is None else list(one.metric.bounds),
-    }
-
-
-def _test(test: MannWhitney) -> dict[str, Any]:
-    return {"n": [test.n_a, test.n_b], "u": test.u, "z": test.z, "p": test.p, "log10_p": test.log10_p}
-
-
-def _estimate(estimate: Estimate) -> dict[str, float | None]:
-    numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high, "confidence": estimate.confidence}
-    return {name: _finite(number) for name, number in numbers.items()}
-
-
-def _percent(difference: Estimate, base: float) -> float | None:
-    return 100 * difference.value / abs(base) if base and math.isfinite(base) else None
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -1,29 +1,224 @@
-"""The feed of a page that shows a line: the rows of new versions, and the present state when it changes."""
+"""The feeds of the Live pages: rows of new versions and present state of a line, and an overview of all studies."""
 
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.dashboard.feeds import Change
-from fedping.dashboard.live.cache import Paced
 from fedping.dashboard.live.history import KnownLine, LineHistory
-from fedping.dashboard.live.ingest import places
-from fedping.dashboard.live.status import Now, now_of
 from fedping.dashboard.settings import DashboardSettings
-from fedping.model_store.store import open_store
+from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.checks import CheckInput, Ingest
+from fedping.protocol.study import Declared
+from fedping.server_jobs.health.checks import check_line
+from fedping.server_jobs.health.facts import CheckInput, HeldVersion, Ingest, Landed, PrivateFacts, Uploads
+from fedping.server_jobs.health.findings import VERDICTS, Health, as_document, format_duration
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
+from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.participants import Evaluation, ParticipantList, evaluations, list_participants, lists_clients
+
+T = TypeVar("T")
+
+EVERY = 1.0
+"""The least number of seconds between two looks."""
+
+SHARE = 20
+"""Before the next look, wait this many times as long as the last one took: a twentieth of the time at most."""
+
+
+class Paced(Generic[T]):
+    """The last result of ``look``, which is called again once that is old enough."""
+
+    def __init__(self, look: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look, self._clock = look, clock
+        self._lock = threading.Lock()
+        self._found: list[T] = []
+        self._next = 0.0
+
+    def __call__(self) -> T:
+        """Return the value."""
+        with self._lock:
+            before = self._clock()
+            if not self._found or before >= self._next:
+                self._found = [self._look()]
+                after = self._clock()
+                self._next = after + max(EVERY, SHARE * (after - before))
+            return self._found[0]
+
+
+class Now(Struct, frozen=True, kw_only=True):
+    """What can change without a new version.
+
+    ``hint`` says what there is to do next, if anything is; ``held`` is a version that waits for somebody's decision.
+    ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, neither ``ingest`` nor
+    ``landed`` tell how many pings there are: that changes with every client that sends one.
+    """
+
+    newest: int
+    landed: Landed
+    ingest: Ingest
+    declared: Declared
+    health: dict[str, Any]
+    hint: str
+    held: HeldVersion | None = None
+    privacy: PrivateFacts | None = None
+    discreet: bool = False
+
+
+def now_of(newest: int, facts: CheckInput) -> Now:
+    """Return the present state of a line with this newest version, as long as nothing newer has been seen."""
+    landed = facts.line.landed or Landed(version=newest, pings=0, files=0, newest_ms=None)
+    health = check_line(facts)
+    return Now(
+        newest=landed.version,
+        landed=replace(landed, pings=0, files=0, newest_ms=None) if facts.line.privacy is not None else landed,
+        ingest=_discreet(facts.ingest, facts)
+        if facts.discreet
+        else replace(facts.ingest, uploads=_own(facts), recent={}, requests={}),
+        declared=facts.declared,
+        health=as_document(health),
+        hint=_hint(landed, facts, health),
+        held=facts.line.held,
+        privacy=facts.line.privacy,
+        discreet=facts.discreet,
+    )
+
+
+def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
+    """Return what may be told of ingest: nothing that a ping of a private study would change."""
+    own = facts.ingest.studies.get(facts.study) if facts.line.privacy is None else None
+    return Ingest(
+        state=ingest.state,
+        period=ingest.period,
+        rejected=own.rejected if own else {},
+        troubles=ingest.troubles,
+        studies={facts.study: own} if own else {},
+    )
+
+
+def _own(facts: CheckInput) -> tuple[Uploads, ...]:
+    """Return what has come for the line; of a discreet store nobody is told."""
+    own = facts.study, facts.line.name
+    return tuple(one for one in facts.ingest.uploads if (one.study, one.line) == own)
+
+
+def _hint(landed: Landed, facts: CheckInput, health: Health) -> str:
+    """Return what to do first, or what the line waits for; empty if findings already say so."""
+    if health.staged:
+        return health.staged[0].sentence
+    if facts.declared.state != "running" or facts.declared.simulated or facts.ingest.state != "running":
+        return ""
+    if facts.exhausted:
+        return ""
+    if any(one.name in ("landing", "rounds") for one in health.findings):
+        return ""
+    if landed.pings:
+        return (
+            f"There is only version 0. A round makes the next: 'fedping round {facts.study}', or schedule them."
+            if landed.version == 0
+            else ""
+        )
+    if facts.ingest.pending:
+        return f"No ping of version {landed.version} has landed yet; {_lands(facts.ingest.period)}."
+    return f"No ping of version {landed.version} has come yet; clients send them once they have fetched it."
+
+
+def _lands(period: float | None) -> str:
+    return (
+        "what ingest accepts lands soon"
+        if period is None
+        else f"what ingest accepts lands within {format_duration(period)}"
+    )
+
+
+def places(settings: DashboardSettings) -> IngestSettings:
+    """Return the locations of store, landing folder and journal; no other of these settings are known here."""
+    return IngestSettings(store=settings.store, landing=settings.landing, journal=settings.journal)
+
+
+def rejection_logs(settings: DashboardSettings) -> Path:
+    """Return the folder in which ingest's processes log refusals and their reasons."""
+    return places(settings).rejected
+
+
+class LineSummary(Struct, frozen=True, kw_only=True):
+    """A line and its newest version; for a line without versions, nothing is known."""
+
+    name: str
+    newest: int | None = None
+    created: str | None = None
+    clients: int | None = None
+
+
+class StudySummary(Struct, frozen=True, kw_only=True):
+    """A study; an unreadable one has no lines, and a judgement that says why."""
+
+    name: str
+    declared: Declared
+    health: Health
+    lines: tuple[LineSummary, ...]
+
+
+def studies_in(lines: Lines) -> list[StudySummary]:
+    """Return the studies of a store, the worst first, then by name.
+
+    Raises:
+        StoreError: there is no store.
+    """
+    judged = lines.watch.all(lines.ingest())
+    store = open_store(lines.settings.store)
+    found = [
+        StudySummary(name=name, declared=declared, health=health, lines=_lines(store, name))
+        for name, (declared, health) in judged.items()
+    ]
+    return sorted(found, key=lambda one: VERDICTS.index(one.health.verdict))
+
+
+def _lines(store: ModelStore, study: str) -> tuple[LineSummary, ...]:
+    try:
+        return tuple(_summary(store, study, line.name) for line in store.study(study).lines)
+    except FedpingError:
+        return ()
+
+
+def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
+    try:
+        newest = store.outcome(study, line, store.newest(study, line))
+    except FedpingError:
+        return LineSummary(name=line)
+    made = newest.lineage.aggregate
+    clients = None if made is None else made.clients
+    if newest.lineage.privacy is not None:
+        arms = store.study(study).arms
+        clients = sum(newest.lineage.arms[arm.name].pings for arm in arms if arm.line == line and arm.submits)
+    return LineSummary(name=line, newest=newest.iteration, created=newest.created, clients=clients)
+
+
+@dataclass(frozen=True)
+class StudiesFeed:
+    """Changes on the page of all studies; see :class:`fedping.dashboard.feeds.Feed`."""
+
+    studies: Callable[[], list[StudySummary]] = field(compare=False, repr=False)
+
+    def since(self, position: str | None) -> Change | None:
+        """Return a change without data if the studies have changed; the page then requests them."""
+        try:
+            now = f"{zlib.crc32(msgspec.json.encode(self.studies())):08x}"
+        except FedpingError as error:
+            now = f"!{zlib.crc32(str(error).encode()):08x}"
+        return None if now == position else Change(now, {})
+
 
 EVALUATIONS = 20
 """Of the newest versions that a page shows."""

@@ -1,4 +1,4 @@
-"""The rows of a line, read once: versions never change, so a look at a line costs only what is new."""
+"""The versions of a line as files and as rows, each read once: a version never changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedping.dashboard.live.files import LineFiles
-from fedping.dashboard.live.links import ShownLinks
-from fedping.dashboard.live.rows import Row, row_of
-from fedping.dashboard.live.weight_selection import Shown, choose, chosen_at
-from fedping.model_store import StoreError, Version
+from fedping.dashboard.live.rows import Row, Shown, ShownLinks, choose, chosen_at, row_of
+from fedping.model_store import ModelStore, StoreError, Version, open_store, store_at
 from fedping.model_store.blobs import Sight
 from fedping.protocol.location import Place
 from fedping.protocol.study import Line
+
+
+@dataclass(frozen=True)
+class LineFiles:
+    """A line of a study in a store."""
+
+    place: Place
+    study: str
+    line: str
+
+    def store(self) -> ModelStore:
+        """Return the store; raises :class:`StoreError` if there is none."""
+        return open_store(self.place)
+
+    def version(self, number: int) -> Version:
+        """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
+        return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
+
+    def sight(self, number: int) -> Sight | None:
+        """Return what a version's file looks like from outside."""
+        return store_at(self.place).sight(self.study, self.line, number)
+
 
 T = TypeVar("T")
 
@@ -62,7 +81,7 @@ class KnownLine:
         """The number of the newest version."""
         return self.numbers[-1]
 
-    def goes_on(self) -> bool:
+    def is_continued(self) -> bool:
         """Take in new versions; return False if everything must be read again.
 
         That is so if the newest version was removed or replaced, a damaged one was restored, other weights are to be
@@ -112,7 +131,7 @@ class KnownLine:
         except StoreError as error:
             self.unreadable[number], self._sights[number] = str(error), seen
             return
-        self._marks[number] = mark_of(version)
+        self._marks[number] = version_mark(version)
         self._rows[number] = row_of(version, self.shown, self.links, self._training)
 
 
@@ -133,7 +152,7 @@ class LineHistory:
             InvalidSettings: the study has no such line.
         """
         with self._lock:
-            if self._known is None or not self._known.goes_on():
+            if self._known is None or not self._known.is_continued():
                 self._known = None
                 self._known = KnownLine(self._files)
             return then(self._known)
@@ -144,7 +163,7 @@ class LineHistory:
         return lambda: self._clock() > until
 
 
-def mark_of(version: Version) -> str:
+def version_mark(version: Version) -> str:
     """Return eight characters that hardly any other version of this number, or with other ancestors, would have."""
     text = f"{version.created} {version.parent_digest} {version.spec_digest}"
     return f"{zlib.crc32(text.encode()):08x}"
@@ -152,7 +171,7 @@ def mark_of(version: Version) -> str:
 
 def seen_as(version: Version) -> str:
     """Return what a page says of the version that somebody looked at, before it decides something about it."""
-    return f"{version.iteration}.{mark_of(version)}"
+    return f"{version.iteration}.{version_mark(version)}"
 
 
 def _shown(files: LineFiles, line: Line, numbers: Sequence[int]) -> Shown:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fedping.dashboard.tail import last_lines
+from fedping.dashboard.feeds import last_lines
 from fedping.protocol.formats import NewerFormat, without_format
 
 TAIL_BYTES = 64 * 1024

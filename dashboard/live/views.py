@@ -12,16 +12,21 @@ from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_file, as_json
-from fedping.dashboard.live.cache import Paced
-from fedping.dashboard.live.exports import rows_as_csv
-from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
-from fedping.dashboard.live.held_version import Choice, decide, plan_for_held
+from fedping.dashboard.live.decisions import Choice, Decision, RollbackRequest, decide, plan, plan_for_held, roll_back
+from fedping.dashboard.live.feed import (
+    LineFeed,
+    Lines,
+    Paced,
+    StudiesFeed,
+    StudySummary,
+    rejection_logs,
+    studies_in,
+    whole_history,
+)
 from fedping.dashboard.live.history import KnownLine
-from fedping.dashboard.live.ingest import rejection_logs
 from fedping.dashboard.live.lineage import lineage_of
-from fedping.dashboard.live.overview import StudiesFeed, StudySummary, studies_in
 from fedping.dashboard.live.refused import WORDS, newest_refusals
-from fedping.dashboard.live.rolling_back import plan, roll_back
+from fedping.dashboard.live.rows import rows_as_csv
 from fedping.dashboard.settings import Services
 from fedping.model_store import ModelStore, StoreError, open_store
 from fedping.protocol import __version__
@@ -33,20 +38,6 @@ from fedping.server_jobs.privacy.card import Card, card_of
 from fedping.server_jobs.warm_start import start_version
 
 T = TypeVar("T", bound=Struct)
-
-
-class Wish(Struct, frozen=True, forbid_unknown_fields=True):
-    """The request for a rollback: the version to repeat, and the newest one according to the plan."""
-
-    to: int
-    seen: str
-
-
-class Decision(Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of a held version, and the version as the plan had it."""
-
-    choice: Choice
-    seen: str
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -157,10 +148,10 @@ def blueprint(services: Services) -> Blueprint:
 
         store = open_store(root)
         _known(store, study, line)
-        wish = _body(Wish)
+        wanted = _body(RollbackRequest)
         with noting(store, services.settings.landing, study, line):
-            made = roll_back(store, study, line, wish.to, wish.seen, created=utc_now(), code_version=__version__)
-        return as_json({"published": made.iteration, "repeats": wish.to})
+            version = roll_back(store, study, line, wanted, created=utc_now(), code_version=__version__)
+        return as_json({"published": version.iteration, "repeats": wanted.to})
 
     @views.get("/<study>/<line>/held.json")
     def held_plan(study: str, line: str) -> Response:
@@ -177,10 +168,10 @@ def blueprint(services: Services) -> Blueprint:
 
         store = open_store(root)
         _known(store, study, line)
-        wish = _body(Decision)
+        decision = _body(Decision)
         with noting(store, services.settings.landing, study, line):
-            made = decide(store, study, line, wish.choice, wish.seen, created=utc_now(), code_version=__version__)
-        return as_json({"published": made.iteration})
+            version = decide(store, study, line, decision, created=utc_now(), code_version=__version__)
+        return as_json({"published": version.iteration})
 
     return views
 

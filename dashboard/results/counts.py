@@ -1,33 +1,40 @@
 """All counts of all studies: requested, counted one at a time by separate processes, and kept in a folder each.
 
-asked.json      the question
-landed.json     what had landed when the counting began
-stdout          the document, as printed by the command
-stderr          its progress, one line each; after an error, its sentence last
-...             and the files of a job
+    asked.json      the question
+    landed.json     what had landed when the counting began
+    stdout          the document, as printed by the command
+    stderr          its progress, one line each; after an error, its sentence last
+    ...             and the files of a job
 
-Every count is kept, because how often somebody has looked is part of the result.
+Every count is kept, because the number of looks is part of the result. On a schedule, every study with something new is
+counted as an interim look, by its last interim question or its own metrics; of these only the newest are kept, because
+nothing is corrected for their number.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedping.analysis.verdict import Asked
+from fedping.analysis.study.metrics import window_folders
+from fedping.analysis.verdict import Asked, default_metrics, plan_of
 from fedping.dashboard.answers import NotThere
+from fedping.dashboard.feeds import Change
 from fedping.dashboard.jobs import Job, Queue, read_job
-from fedping.dashboard.results.landed import Folders, Landed
+from fedping.dashboard.results.landed import Folders, Landed, Since, Watch
 from fedping.dashboard.results.question import key_of, options_of
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.experiments.run_process import ENDED, STDERR, STDOUT, Ended
@@ -253,3 +260,90 @@ class Counts:
         self._queue.put(folder)
         write_document(folder / ASKED, asked)
         return folder
+
+
+KEPT = 24
+"""Finished looks kept per question."""
+
+log = logging.getLogger(__name__)
+
+
+def refresh(counts: Counts) -> Iterator[Count]:
+    """Request a count of every study with something new; yield the counts, which may have been requested before."""
+    store = open_store(counts.store)
+    for name in store.studies():
+        study = store.study(name)
+        asked = _question(counts, study)
+        try:
+            plan_of(study, asked)
+            window_folders(counts.landing, study, asked.window)
+        except FedpingError:  # only one arm, or nothing landed: there is nothing to compare yet
+            continue
+        yield counts.ask(study, asked)
+        counts.forget(name, key_of(asked), KEPT)
+
+
+def _question(counts: Counts, study: Study) -> Asked:
+    looked = (one.asked for one in counts.of(study.name) if one.asked.interim)
+    return next(looked, Asked(metrics=default_metrics(study), interim=True))
+
+
+def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> None:
+    """Refresh now and at this interval in minutes, until told to stop; errors are logged, and do not end it."""
+    while True:
+        try:
+            for count in refresh(counts):
+                log.debug("scheduled count %s", count.id)
+        except (FedpingError, OSError) as error:
+            log.warning("results cannot be refreshed: %s", error)
+        if stop.wait(60 * minutes):
+            return
+
+
+@dataclass(frozen=True)
+class CountFeed:
+    """The newest count of a question, always whole, since it is short.
+
+    Attributes:
+        study: the study's name.
+        key: the question's key.
+        shown: the count that the page shows; None if it shows none.
+    """
+
+    study: str
+    key: str
+    shown: str | None
+    about: Study = field(compare=False)
+    counts: Counts = field(compare=False)
+    watch: Watch = field(compare=False)
+
+    def since(self, position: str | None) -> Change | None:
+        """See :class:`fedping.dashboard.feeds.Feed`."""
+        data = {"whole": True, "newest": self._newest(), "landed_since": self._landed_since()}
+        now = f"{zlib.crc32(msgspec.json.encode(data)):08x}"
+        return None if now == position else Change(now, data)
+
+    def _newest(self) -> Mapping[str, Any] | None:
+        newest = self.counts.newest(self.study, self.key)
+        if newest is None:
+            return None
+        if newest.state == "waiting":
+            self.counts.start_waiting()  # the process that should have started it may be gone
+        return {
+            "id": newest.id,
+            "state": newest.state,
+            "said": newest.said,
+            "started": newest.started.isoformat() if newest.state == "running" and newest.started else None,
+            "ahead": self.counts.ahead(newest) if newest.state == "waiting" else 0,
+        }
+
+    def _landed_since(self) -> Mapping[str, Any] | None:
+        if self.shown is None:
+            return None
+        since = landed_since(self.watch, self.about, self.counts.count(self.study, self.shown))
+        return {"pings": since.pings, "complete": since.complete}
+
+
+def landed_since(watch: Watch, study: Study, count: Count) -> Since:
+    """Return what has landed in the window of a count since it was counted."""
+    return watch.since(count.id, study, count.asked.window, lambda: count.landed.files)

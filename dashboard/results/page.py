@@ -1,4 +1,4 @@
-"""The contents of a study's page: a question, its newest count, and how often the study has been looked at.
+"""The contents of a study's page: a question, its newest count in blocks per metric, and the number of looks so far.
 
 With two, five and ten looks at evenly spaced times, each tested at 5 %, the chance of a false alarm is 8, 14 and 19 %
 (Armitage, McPherson and Rowe, "Repeated significance tests on accumulating data", 1969).
@@ -6,19 +6,23 @@ With two, five and ten looks at evenly spaced times, each tested at 5 %, the cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 from msgspec.structs import replace as with_fields
+from scipy.special import ndtri
 
+from fedping.analysis.statistics import Estimate
+from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.study import metrics_of
+from fedping.analysis.study.tally import HOUR_MS
 from fedping.analysis.verdict import Asked, all_pairs
-from fedping.dashboard.results.blocks import Block, blocks_of
+from fedping.analysis.verdict.words import interval_text, p_text, percent_text, share_text
 from fedping.dashboard.results.counts import Count, Counts
 from fedping.dashboard.results.question import Subject, asked_by, fields_of, key_of, query_of, subject_of
-from fedping.dashboard.results.time_left import outlook
 from fedping.protocol.study import Study
 
 
@@ -197,3 +201,207 @@ def _shown(page: Page, count: Count) -> Page:
         guardrails=tuple(blocks_of(document, "guardrail")),
         looks=tuple(looks_at(count, page.history, page.study).sentences),
     )
+
+
+Document: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A comparison: the finding in words, and its numbers as text.
+
+    ``tag`` is the finding in a word or two, ``tone`` its colour: better, worse, or none.
+    """
+
+    first: str
+    second: str
+    sentence: str
+    tag: str
+    tone: str
+    decides: str
+    difference: str
+    untrimmed: str
+    fragility: str
+    p: str
+    p_bonferroni: str
+    p_holm: str
+    superiority: str
+    shift: str
+    pings: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A metric with all its comparisons."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+def blocks_of(document: Document, role: str) -> list[Block]:
+    """Return the blocks of the metrics that are a ``goal``, or a ``guardrail``."""
+    found: dict[str, list[Row]] = {}
+    for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
+        if one["role"] == role:
+            found.setdefault(one["metric"], []).append(
+                _row(one, sentence, document["metrics"][one["metric"]]["better"])
+            )
+    return [Block(name, document["metrics"][name]["title"], tuple(rows)) for name, rows in found.items()]
+
+
+def _row(one: Document, sentence: str, better: str | None) -> Row:
+    clients, tag = one["per_client"], _tag(one, better)
+    superiority = _estimate(clients["superiority"])
+    return Row(
+        first=one["pair"][0],
+        second=one["pair"][1],
+        sentence=sentence,
+        tag=tag[0],
+        tone=tag[1],
+        decides=_decides(one),
+        difference=_with_percent(clients),
+        untrimmed=interval_text(_estimate(raw)) if (raw := clients.get("untrimmed_difference")) else "-",
+        fragility=f"{few:,} of {sum(clients['n']):,}" if (few := one.get("fragility")) is not None else "-",
+        p=p_text(clients["log10_p"]),
+        p_bonferroni=p_text(clients["log10_p_bonferroni"]),
+        p_holm=p_text(clients["log10_p_holm"]),
+        superiority=f"{superiority.value:.4f} [{superiority.low:.4f}, {superiority.high:.4f}]",
+        shift=interval_text(_estimate(clients["hodges_lehmann"])),
+        pings=_with_percent(one["per_ping"]),
+    )
+
+
+def _with_percent(level: Document) -> str:
+    """Return the difference of means by client or by ping, with its interval and in percent."""
+    difference = _estimate(level["difference"])
+    return interval_text(difference) + percent_text(difference.value, level["means"][1] or 0.0)
+
+
+def _decides(one: Document) -> str:
+    """Return the deciding effect with its interval; older documents do not have that of the rank test."""
+    if one["anytime_valid"]:
+        value = one["anytime_valid"]["value"]
+        percent = one.get("percent")
+        base = 100 * value / percent if percent else 0.0
+        return interval_text(_estimate(one["anytime_valid"])) + percent_text(value, base)
+    return share_text(_estimate(one.get("decides") or one["per_client"]["superiority"]))
+
+
+def _tag(one: Document, better: str | None) -> tuple[str, str]:
+    """Return a finding as a sign and a word or two, and its tone; ``better`` is None if neither direction is better."""
+    sure, worse = one["finding"] != "inconclusive", one["worse"]
+    if one["role"] == "guardrail":
+        if worse:
+            return "▼ broken", "worse"
+        return ("▲ held, better", "better") if sure else ("○ no harm shown", "")
+    if not sure:
+        return "○ inconclusive", ""
+    if better is None:
+        return "● differs", ""
+    return ("▼ worse", "worse") if worse else ("▲ better", "better")
+
+
+def _estimate(given: Document) -> Estimate:
+    low, high = given["low"], given["high"]
+    return Estimate(
+        given["value"],
+        float("-inf") if low is None else low,
+        float("inf") if high is None else high,
+        given["confidence"],
+    )
+
+
+POWER = 0.8
+PACE_HOURS = 24
+"""Hours at the end of the pings that determine the pace."""
+
+
+def outlook(document: Document) -> list[str]:
+    """Return what a count can show, one sentence per comparison; if interim, then the time to the planned end."""
+    return [*_shows(document), *_time_left(document)]
+
+
+def _shows(document: Document) -> Iterator[str]:
+    for one in document["comparisons"]:
+        found = _least(one, document)
+        if found is None:
+            continue
+        metric, pair = document["metrics"][one["metric"]]["title"].capitalize(), " against ".join(one["pair"])
+        said = f"{metric}, {pair}: differences from about {_told(found[0], one)}"
+        if document["interim"] and sum(one["per_client"]["n"]) < document["planned_clients"]:
+            said += f" now, and from about {_told(found[1], one)} at {document['planned_clients']:,} clients"
+        yield f"{said} are shown with a power of {100 * POWER:g} %."
+
+
+def _least(one: Document, document: Document) -> tuple[float, float] | None:
+    """Return the smallest difference of means that shows now, and at the planned end; None if the spread is unknown.
+
+    It is computed for means, and so is close to what the rank test shows unless there are outliers.
+    """
+    level, n = 1 - document["confidence"], sum(one["per_client"]["n"])
+    estimate = one["anytime_valid"] or one["per_client"]["difference"]
+    if estimate["low"] is None or estimate["high"] is None:
+        return None
+    half, more = (estimate["high"] - estimate["low"]) / 2, float(ndtri(POWER))
+    if not document["interim"]:
+        now = half * (1 + more / -float(ndtri(level / 2)))
+        return now, now
+    planned = document["planned_clients"]
+    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
+        plain = one["per_client"]["difference"]
+        if plain["low"] is None or plain["high"] is None:
+            return None
+        now = half + more * (plain["high"] - plain["low"]) / 2 / -float(ndtri(level / 2))
+        return now, now * math.sqrt(n / planned)
+    error = half / boundary(n, level, planned)
+    at_end = error * math.sqrt(n / planned)
+    return half + more * error, at_end * (boundary(planned, level, planned) + more)
+
+
+def _told(difference: float, one: Document) -> str:
+    base = one["per_client"]["means"][1]
+    return f"{difference:.3g}" + (f" ({_short(100 * difference / abs(base))} %)" if base else "")
+
+
+def _short(value: float) -> str:
+    """Return a number in two digits, or as an integer: 0.012, 3.5, 1,200."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
+
+
+def _time_left(document: Document) -> Iterator[str]:
+    if not document["interim"]:
+        return
+    planned = document["planned_clients"]
+    for pair in dict.fromkeys(tuple(one["pair"]) for one in document["comparisons"]):
+        left = planned - sum(document["arms"][arm]["exposed"] for arm in pair)
+        names = " and ".join(pair)
+        pace = _an_hour([document["arms"][arm]["by_hour"] for arm in pair])
+        if left <= 0:
+            yield f"{names}: the planned {planned:,} clients are reached."
+        elif pace > 0:
+            yield (
+                f"{names}: {left:,} clients to the planned end, about {_duration(left / pace)} at the pace of the last "
+                f"{PACE_HOURS} hours ({_short(pace)} new clients an hour)."
+            )
+        else:
+            yield f"{names}: {left:,} clients to the planned end; none was new in the last {PACE_HOURS} hours."
+
+
+def _an_hour(arms: list[Document]) -> float:
+    """Return the number of new clients per hour at the end of the pings."""
+    hours = [at for arm in arms for at in arm["from_ms"]]
+    if not hours:
+        return 0.0
+    end = max(hours) + HOUR_MS
+    first = max(min(hours), end - PACE_HOURS * HOUR_MS)
+    new = sum(
+        count for arm in arms for at, count in zip(arm["from_ms"], arm["newly_exposed"], strict=True) if at >= first
+    )
+    return float(new / ((end - first) / HOUR_MS))
+
+
+def _duration(hours: float) -> str:
+    if hours < 1:
+        return "less than an hour"
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"

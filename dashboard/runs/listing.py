@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
-
-import msgspec
-
+from datetime import UTC
+from datetime import datetime
 from fedping.dashboard.feeds import Change
-from fedping.dashboard.runs.labels import labels_of
-from fedping.dashboard.runs.places import Place, places
+from fedping.dashboard.feeds import last_lines
+from fedping.dashboard.runs.places import Place
+from fedping.dashboard.runs.places import labels_of
+from fedping.dashboard.runs.places import places
 from fedping.dashboard.runs.registry import RunBook
-from fedping.dashboard.tail import last_lines
 from fedping.experiments.laboratory.report import columns_of
-from fedping.experiments.laboratory.results import PROGRESS, UnitNote, read_units
+from fedping.experiments.laboratory.results import PROGRESS
+from fedping.experiments.laboratory.results import UnitNote
+from fedping.experiments.laboratory.results import read_units
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.summary import Summary
-from fedping.experiments.run_folder import NOTE, DamagedRun
+from fedping.experiments.run_folder import DamagedRun
+from fedping.experiments.run_folder import NOTE
 from fedping.experiments.simulate.run import read_study_progress
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.file_stamp import is_settled
-from fedping.protocol.formats import NewerFormat, without_format
+from fedping.protocol.formats import NewerFormat
+from fedping.protocol.formats import without_format
 from fedping.protocol.settings_file import tables_in
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+import hashlib
+import msgspec
+
 
 _TAIL = 8192
 """Bytes at the end of a run's progress that are searched for its last round."""
@@ -48,7 +54,7 @@ class RunsFeed:
         changed = _changed(self.folder)
         if position is not None and _at_rest.get(self.folder) == (changed, position):
             return None
-        runs = looked_at(RunBook(self.folder, self.at_most))
+        runs = visible_runs(RunBook(self.folder, self.at_most))
         rows = [row(self.folder, where) for where in runs]
         said = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
         if changed is not None and all(where.over for where in runs):
@@ -69,7 +75,7 @@ def _changed(folder: Path) -> int | None:
     return changed if is_settled(changed) else None
 
 
-def looked_at(book: RunBook) -> list[Place]:
+def visible_runs(book: RunBook) -> list[Place]:
     """Return all runs of a folder, whoever started them, the newest first, after starting waiting ones."""
     book.look()
     return sorted(places(book.folder), key=_described_at, reverse=True)
@@ -97,7 +103,7 @@ def row(runs: Path, where: Place) -> Mapping[str, Any]:
         "started": told(run.started) if run else None,
         "ended": told(run.ended) if run else None,
         "message": run.message if run else None,
-        "can_go_on": run is not None and run.can_go_on,
+        "can_go_on": run is not None and run.can_resume,
         "is_over": where.over,
         "by": "dashboard" if run else "command line",
         **described,

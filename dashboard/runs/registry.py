@@ -11,13 +11,100 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedping.dashboard.answers import WrongState
-from fedping.dashboard.jobs import Queue
-from fedping.dashboard.runs.run import DESCRIPTION, NOTE, Note, Run, UnknownRun, read_run
+import msgspec
+
+from fedping.dashboard.answers import NotThere, WrongState
+from fedping.dashboard.jobs import Job, Queue, read_job
 from fedping.experiments.run_folder import write_document, write_whole_bytes
+from fedping.protocol.file_stamp import is_settled
+
+DESCRIPTION, NOTE = "experiment.toml", "run.json"
+
+
+class UnknownRun(NotThere):
+    """There is no run with that id."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What is recorded about a run when it is described."""
+
+    title: str
+    described: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Job):
+    """One run.
+
+    Attributes:
+        title: its name for people.
+        described: when it was described, in UTC.
+        message: its last error sentence, if it failed; how it was ended, if it was lost.
+    """
+
+    title: str
+    described: datetime
+    message: str | None = None
+
+    @property
+    def out(self) -> Path:
+        """The folder given to ``fedping simulate --out``."""
+        return self.folder / "out"
+
+    @property
+    def description(self) -> Path:
+        """The file given to ``fedping simulate``."""
+        return self.folder / DESCRIPTION
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the same command would do the rest of it."""
+        return self.state in ("failed", "stopped", "lost")
+
+
+_over: dict[Path, tuple[int, Run]] = {}
+"""Runs that are over, and when their folder was last changed: nothing can happen to them without another change."""
+
+
+def read_run(folder: Path) -> Run:
+    """Return the run of a folder.
+
+    Raises:
+        UnknownRun: there is no run, or a later version of fedping has written it.
+    """
+    try:
+        changed = folder.stat().st_mtime_ns
+    except OSError:
+        _over.pop(folder, None)
+        changed = 0
+    known = _over.get(folder)
+    if known is not None and known[0] == changed:
+        return known[1]
+    run = _read_now(folder)
+    if run.is_over and is_settled(changed):
+        _over[folder] = (changed, run)
+    return run
+
+
+def _read_now(folder: Path) -> Run:
+    none = f"there is no run '{folder.name}'; it may have been deleted"
+    note, fields = read_job(folder, NOTE, Note, UnknownRun, none)
+    run = Run(**fields, title=note.title, described=note.described)
+    return replace(run, message=_message(run))
+
+
+def _message(run: Run) -> str | None:
+    if run.state == "failed":
+        return run.last_line() or f"it ended with exit code {run.code} and said nothing"
+    if run.state == "lost":
+        how = "from outside, or the machine went down" if run.code is None else f"by signal {-run.code}"
+        return f"it was ended {how}; press Go on to continue, and what is finished is kept"
+    return None
+
 
 PATIENCE = 20.0
 """Seconds after which a run that ignores the request to stop is killed."""
@@ -100,7 +187,7 @@ class RunBook:
                 raise WrongState(f"'{run.title}' is {run.state}; you can stop only what is running or waiting")
             self._queue.stop(run)
 
-    def go_on(self, id: str) -> None:
+    def resume(self, id: str) -> None:
         """Run the same command again, which does the unfinished rest, now or in its turn.
 
         Raises:
@@ -108,7 +195,7 @@ class RunBook:
             WrongState: it is waiting, running or finished.
         """
         with self._locked(id) as run:
-            if not run.can_go_on:
+            if not run.can_resume:
                 raise WrongState(f"'{run.title}' is {run.state}; there is nothing to continue")
             self._queue.put(run.folder)
         self.start_waiting()

@@ -1,16 +1,30 @@
-"""The Experiments page: the list of runs, the form and the text that describe one, and the operations on a run."""
+"""The Experiments page: the list of runs, the form or text that describes one, and the operations on a run."""
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, redirect, render_template, request, url_for
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
+from markupsafe import Markup, escape
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.runs.describing import describing
-from fedping.dashboard.runs.labels import forget, label, labelled
-from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, looked_at, metric_columns, row
-from fedping.dashboard.runs.places import place
-from fedping.dashboard.runs.registry import RunBook
+from fedping.dashboard.answers import wants_page
+from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
+from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
+from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form, input_of, settings, tables_of
+from fedping.dashboard.runs.form.words import label
+from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
+from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, metric_columns, row, visible_runs
+from fedping.dashboard.runs.places import forget, labelled, place, write_labels
+from fedping.dashboard.runs.registry import RunBook, UnknownRun
+from fedping.dashboard.runs.toml import toml_text
 from fedping.dashboard.settings import Services
+from fedping.protocol.errors import FedpingError, InvalidSettings, as_sentence
+from fedping.protocol.settings_file import NotToml, tables_in
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -27,7 +41,7 @@ def blueprint(services: Services) -> Blueprint:
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/")
     def index() -> str:
-        rows = [row(book.folder, where) for where in looked_at(book)]
+        rows = [row(book.folder, where) for where in visible_runs(book)]
         asked = {name: request.args.get(name, "") for name in ("q", "tag", "sort", "backwards")}
         shown = chosen_rows(rows, asked["q"], asked["tag"], asked["sort"], bool(asked["backwards"]))
         return render_template(
@@ -52,7 +66,7 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
 
     @views.post("/<id>/labels")
     def labels(id: str) -> AnyResponse:
-        label(
+        write_labels(
             book.folder, place(book.folder, id).id, labelled(request.form.get("tags", ""), request.form.get("note", ""))
         )
         return redirect(f"/runs/{id}/")
@@ -66,7 +80,7 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
     @views.post("/<id>/go-on")
     def go_on(id: str) -> AnyResponse:
-        book.go_on(id)
+        book.resume(id)
         return _done(id)
 
     @views.get("/<id>/delete")
@@ -85,3 +99,212 @@ def _done(id: str) -> AnyResponse:
     if request.is_json:
         return Response(status=204)
     return redirect(url_for("runs.index") if "list" in request.form else f"/runs/{id}/")
+
+
+FIRST = "breast_cancer"
+"""The preset in a new form: it takes seconds, and has several variants."""
+
+_CODE = re.compile(r"``([^`]+)``")
+
+
+def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
+    """Add the pages; ``data`` are the folders whose files descriptions may name."""
+    views.add_app_template_filter(helped, "helped")
+    views.add_app_template_filter(given, "given")
+    views.add_app_template_filter(wrong_in, "wrong_in")
+
+    @views.get("/new")
+    def new() -> str | AnyResponse:
+        text, title = _begin(book)
+        return _form_or_text(text, title)
+
+    @views.post("/new")
+    def new_from_text() -> str | AnyResponse:
+        if "text" in request.form:
+            return _form_or_text(request.form["text"], request.form.get("title", ""))
+        return _form_again()
+
+    @views.get("/text")
+    def text() -> str:
+        begun, title = _begin(book)
+        return _text_page(begun, title)
+
+    @views.post("/text")
+    def text_from_form() -> str:
+        described, problem = _described(request.form)
+        return _text_page(described, request.form.get("title", ""), [problem] if problem else [])
+
+    @views.post("/describe")
+    def describe() -> Response:
+        said = request.get_json()
+        if not isinstance(said, dict):
+            raise FedpingError("a description is sent as the form's fields by name; send a JSON object")
+        return jsonify(_verdict({str(key): str(value) for key, value in said.items()}, data))
+
+    @views.post("/start")
+    def start() -> AnyResponse | tuple[str, int]:
+        described, problem = _described(request.form)
+        judged: Judged | list[Problem] = [problem] if problem else judge_all(described, data)
+        if not isinstance(judged, Judged):
+            if not wants_page(request):
+                raise InvalidSettings(judged[0].sentence)
+            again = _text_page(described, request.form.get("title", ""), judged) if "text" in request.form else None
+            return again or _form_page(_filled(request.form), request.form.get("title", ""), judged), 400
+        title = request.form.get("title", "").strip() or judged.name
+        run = book.start(described.encode(), title[:200], judged.beside)
+        return redirect(f"/runs/{run.id}/")
+
+
+def helped(text: str) -> Markup:
+    """Return a docstring's words, with quoted parts as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def given(nodes: Sequence[Node], values: Mapping[str, str]) -> bool:
+    """Return whether a form sets any of these settings to something other than its default."""
+    there = tuple(nodes)
+    usual = {field.name: "on" if field.default == "true" else "" for field in fields_of(there)}
+    usual |= {choice.name: choice.default for choice in choices_of(there)}
+    return any(values.get(name, said) not in ("", said) for name, said in usual.items())
+
+
+def wrong_in(nodes: Sequence[Node], wrong: Mapping[str, str]) -> bool:
+    """Return whether any of these settings has an error."""
+    there = tuple(nodes)
+    return not wrong.keys().isdisjoint([*(f.name for f in fields_of(there)), *(c.name for c in choices_of(there))])
+
+
+def _begin(book: RunBook) -> tuple[str, str]:
+    """Return the text and title to begin with, from the address: a run, a preset, or the default."""
+    if "like" in request.args:
+        run = book.run(request.args["like"])
+        try:
+            return run.description.read_text(encoding="utf-8"), run.title
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnknownRun(
+                f"the description of run '{run.id}', {run.description}, cannot be read; begin from an example"
+            ) from error
+    chosen = preset(request.args.get("from", FIRST))
+    return chosen.text, ""
+
+
+def _form_or_text(text: str, title: str) -> str | AnyResponse:
+    """Return the form of a description, or its text if the form cannot show it."""
+    try:
+        tables = tables_in(text, "this")
+    except NotToml:
+        return _text_page(text, title)
+    filled = filled_form(tables)
+    if filled.unplaced:
+        note = f"The form has no field for {', '.join(filled.unplaced)}, so that this is shown as text."
+        return _text_page(text, title, note=note)
+    return _form_page(filled, title)
+
+
+def _form_again() -> str:
+    """Return the form as filled in, with one more variant or setting if requested."""
+    filled = _filled(request.form)
+    more, _, number = request.form.get("add", "").partition(".")
+    arms = list(filled.arms)
+    if more == "arm" and not number:
+        arms.append(Arm(""))
+    blank = next((place for place in range(len(arms)) if str(place) == number), None)
+    return _form_page(Filled(filled.values, arms), request.form.get("title", ""), blank=blank)
+
+
+def _filled(form: Mapping[str, str]) -> Filled:
+    return Filled({key: value for key, value in form.items() if not key.startswith("arm.")}, arms_of(form))
+
+
+def _described(form: Mapping[str, str]) -> tuple[str, Problem | None]:
+    """Return the text that a posted form describes, and why it is not a description if it is not."""
+    if "text" in form:
+        return form["text"].replace("\r\n", "\n"), None
+    try:
+        return toml_text(tables_of(form, arms_of(form))), None
+    except InvalidSettings as error:
+        return "", Problem(str(error))
+
+
+def _verdict(form: Mapping[str, str], data: Sequence[Path]) -> Mapping[str, Any]:
+    """Return what the page's script shows of a description: the file, its size, or the errors and where they are."""
+    text, problem = _described(form)
+    judged: Judged | list[Problem] = [problem] if problem else judge_all(text, data)
+    if isinstance(judged, Judged):
+        return {"text": text, "size": _size(judged), "problems": []}
+    told = _of_text(judged) if "text" in form else _of_form(judged, form, arms_of(form))
+    return {"text": text, "size": "", "problems": [each._asdict() for each in told]}
+
+
+class _Told(NamedTuple):
+    """A problem as shown on a page: the input with the problem, if there is one, and its name for people."""
+
+    sentence: str
+    input: str | None
+    label: str
+
+
+def _of_form(problems: Sequence[Problem], form: Mapping[str, str], arms: Sequence[Arm]) -> list[_Told]:
+    return [_Told(as_sentence(each.sentence), input_of(each, form, arms), _label(each)) for each in problems]
+
+
+def _label(problem: Problem) -> str:
+    shown = label(problem.path) if problem.path else "Its name"
+    return f"{problem.variant}, {shown}" if problem.variant is not None else shown
+
+
+def _of_text(problems: Sequence[Problem]) -> list[_Told]:
+    return [_Told(as_sentence(each.sentence), "text", "The file") for each in problems]
+
+
+def _size(judged: Judged) -> str:
+    if judged.kind == "study":
+        return f"the study {judged.name} with arms {', '.join(judged.variants)}"
+    arms, seeds = len(judged.variants), judged.seeds
+    return f"{arms} variant{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)}"
+
+
+def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None) -> str:
+    form = filled.values
+    told = _of_form(problems, form, filled.arms)
+    try:
+        text = toml_text(tables_of(form, filled.arms))
+    except FedpingError:
+        text = ""
+    return render_template(
+        "runs/new.html",
+        cards=study_form() if form.get(KIND) == "study" else laboratory_form(),
+        values=form,
+        arms=filled.arms,
+        blank=blank,
+        settings=settings(),
+        hints=_hints(),
+        title=title,
+        text=text,
+        problems=told,
+        wrong={each.input: each.sentence for each in told if each.input},
+        presets=_by_kind(),
+    )
+
+
+@cache
+def _hints() -> Mapping[str, Mapping[str, Any]]:
+    """Return the input hints for the value of each setting that a variant can change."""
+    return {
+        path: {
+            "values": [value for value, _ in each.options] or (["true", "false"] if each.widget == "flag" else []),
+            "example": each.example or (f"usually {each.default}" if each.default else ""),
+        }
+        for path, each in settings().items()
+    }
+
+
+def _text_page(text: str, title: str, problems: Sequence[Problem] = (), note: str | None = None) -> str:
+    return render_template(
+        "runs/text.html", text=text, title=title, problems=_of_text(problems), note=note, presets=_by_kind()
+    )
+
+
+def _by_kind() -> Mapping[str, list[Preset]]:
+    words = {"laboratory": "Laboratory", "study": "Studies"}
+    return {shown: [each for each in presets() if each.kind == kind] for kind, shown in words.items()}

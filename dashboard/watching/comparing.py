@@ -1,33 +1,43 @@
-"""Variants and baselines side by side: curves, final models, settings that differ, and the differences of results."""
+"""Variants side by side: curves, final models, different settings, differences of results; and sweeps over a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
-
-import msgspec
-
-from fedping.dashboard.runs.places import Place, place
-from fedping.dashboard.watching.curves import Measured, Points, finished, grown
-from fedping.dashboard.watching.units import Unit, units_in
-from fedping.experiments.laboratory.comparing import Chosen, Comparison, compared
+from fedping.dashboard.runs.places import Place
+from fedping.dashboard.runs.places import place
+from fedping.dashboard.watching.curves import Measured
+from fedping.dashboard.watching.curves import Points
+from fedping.dashboard.watching.curves import finished
+from fedping.dashboard.watching.curves import grown
+from fedping.dashboard.watching.units import Unit
+from fedping.dashboard.watching.units import units_in
+from fedping.experiments.laboratory.comparing import Chosen
+from fedping.experiments.laboratory.comparing import Comparison
+from fedping.experiments.laboratory.comparing import compared
+from fedping.experiments.laboratory.evaluation import higher_is_better
 from fedping.experiments.laboratory.report import columns_of
 from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_from_toml
-from fedping.experiments.laboratory.summary import (
-    Band,
-    Criteria,
-    Standing,
-    Summary,
-    VariantSummary,
-    standing,
-    summarised,
-    variant_summary,
-)
+from fedping.experiments.laboratory.summary import Band
+from fedping.experiments.laboratory.summary import Criteria
+from fedping.experiments.laboratory.summary import Standing
+from fedping.experiments.laboratory.summary import Summary
+from fedping.experiments.laboratory.summary import VariantSummary
+from fedping.experiments.laboratory.summary import standing
+from fedping.experiments.laboratory.summary import summarised
+from fedping.experiments.laboratory.summary import variant_summary
 from fedping.experiments.run_folder import NOTE
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import InvalidSettings
+from math import prod
+from pathlib import Path
+from typing import Any
+from typing import TypeAlias
+import msgspec
+
 
 
 @dataclass(frozen=True)
@@ -293,3 +303,113 @@ def _final(one: One, of: Measured) -> Mapping[str, Any] | None:
     summary = one.final
     band: Band | None = summary.metrics.get(of.split, {}).get(of.metric) if summary else None
     return None if band is None else {"mean": band.mean, "half": band.half, "seeds": band.seeds}
+
+
+LEAST = 3
+"""The fewest variants of a sweep; two are a comparison."""
+
+SHADES = 8
+"""Colour steps for the values of the metric."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting by its dotted name, and its values in axis order: by size if they are numbers."""
+
+    setting: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant on the grid: its value on each axis, the mean of the metric, and its quality, from 0 to SHADES."""
+
+    name: str
+    at: tuple[str, ...]
+    mean: float | None
+    shade: int | None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The axes, and the points known so far, the best first."""
+
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def cells(self) -> Mapping[tuple[str, ...], Point]:
+        """The points by their values on the axes."""
+        return {point.at: point for point in self.points}
+
+    def lines(self, width: float, height: float) -> list[tuple[Point, str]]:
+        """Return each point as a line through the axes, then the metric, for parallel coordinates; the best last.
+
+        The coordinates are those of an SVG polyline in a drawing of that size; axes are evenly spaced.
+        """
+        known = [point for point in self.points if point.mean is not None]
+        means = [point.mean for point in known if point.mean is not None]
+        step = width / len(self.axes)
+        drawn = []
+        for point in reversed(known):
+            ys = [
+                _share(axis.values.index(value), len(axis.values) - 1)
+                for axis, value in zip(self.axes, point.at, strict=True)
+            ]
+            assert point.mean is not None
+            ys.append(_share(point.mean - min(means), max(means) - min(means)))
+            drawn.append((point, " ".join(f"{place * step:.1f},{height * (1 - y):.1f}" for place, y in enumerate(ys))))
+        return drawn
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.5
+
+
+def axes_of(variants: Mapping[str, Flat]) -> tuple[Axis, ...]:
+    """Return the axes of the variants' grid; empty if they are not a grid."""
+    rows = differing(list(variants.values()))
+    axes = tuple(Axis(row.setting, _ordered(row.values)) for row in rows)
+    points = set(zip(*(row.values for row in rows), strict=True))
+    whole = len(points) == len(variants) == prod(len(axis.values) for axis in axes)
+    absent = any(ABSENT in axis.values for axis in axes)
+    return axes if whole and not absent and len(variants) >= LEAST else ()
+
+
+def sweep_of(variants: Mapping[str, Flat], summary: Summary) -> Sweep | None:
+    """Return the sweep of an experiment, as far as it is finished; None if it is not a sweep."""
+    axes = axes_of(variants)
+    if not axes:
+        return None
+    found = {name: row.metrics.get(summary.split, {}).get(summary.metric) for name, row in summary.variants.items()}
+    means = {name: band.mean if band else None for name, band in found.items()}
+    known = [mean for mean in means.values() if mean is not None]
+    upwards = higher_is_better(summary.metric)
+    points = [
+        Point(
+            name,
+            tuple(variants[name][axis.setting] for axis in axes),
+            mean,
+            None if mean is None else _shade(mean, min(known), max(known), upwards),
+        )
+        for name, mean in means.items()
+        if name in variants
+    ]
+    return Sweep(axes, tuple(sorted(points, key=lambda point: _place(point.mean, upwards))))
+
+
+def _place(mean: float | None, upwards: bool) -> tuple[bool, float]:
+    return mean is None, 0.0 if mean is None else (-mean if upwards else mean)
+
+
+def _shade(mean: float, least: float, most: float, upwards: bool) -> int:
+    share = _share(mean - least, most - least)
+    return round(SHADES * (share if upwards else 1 - share))
+
+
+def _ordered(values: Sequence[str]) -> tuple[str, ...]:
+    each = list(dict.fromkeys(values))
+    try:
+        return tuple(sorted(each, key=float))
+    except ValueError:
+        return tuple(each)

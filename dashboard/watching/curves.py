@@ -60,7 +60,7 @@ def measured(units: Iterable[Unit]) -> list[Measured]:
     return list(dict.fromkeys(kind for unit in one_of_each(units) for kind in measured_so_far(unit)))
 
 
-def shown_first(units: Sequence[Unit]) -> Measured:
+def default_curve(units: Sequence[Unit]) -> Measured:
     """Return the default metric of a page: the first one in the table of results, now or later."""
     for unit in one_of_each(units):
         if (outcome := unit.outcome) is not None:

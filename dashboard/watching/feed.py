@@ -1,19 +1,26 @@
-"""The feed of a run's page: the progress of each of its runs, and one metric's new points."""
+"""The feed of a run's page: the progress of each of its runs, and one metric's new points.
+
+A page's position is a short text that goes with every change, and comes back after an interruption:
+
+    running/f12,1a3_5_5_1764062400.5,b,w40
+
+This is the state, then the runs in order: 12 finished; one with the known numbers of bytes of its file, points and
+rounds, and its start; one that has reported nothing yet; and 40 that wait.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fedping.dashboard.feeds import Change
+from fedping.dashboard.feeds import Change, last_lines
 from fedping.dashboard.runs.listing import told
 from fedping.dashboard.runs.places import Place, place
-from fedping.dashboard.tail import last_lines
-from fedping.dashboard.watching import cursor as cursors
-from fedping.dashboard.watching.cursor import Known, Position
 from fedping.dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
 from fedping.dashboard.watching.units import Pace, Unit, seconds_left, units_in
 from fedping.experiments.laboratory.results import PROGRESS, Outcome
@@ -58,7 +65,7 @@ class RunFeed:
         """Return what is new after a position."""
         where = place(self.runs, self.id)
         units = units_in(where.out) if where.kind == "laboratory" else []
-        before = cursors.read(position)
+        before = read_position(position)
         whole = before is None or len(before.runs) != len(units)
         known: Sequence[Known | None] = [None] * len(units) if before is None or whole else before.runs
         seen = [_look(unit, self.of, last) for unit, last in zip(units, known, strict=True)]
@@ -78,7 +85,7 @@ class RunFeed:
         if whole:
             data["names"] = [_name(unit) for unit in units]
             data["quantiles"] = quantiles(len({unit.note.seed for unit in units}))
-        return Change(cursors.written(after), data)
+        return Change(position_text(after), data)
 
 
 def quantiles(most: int) -> list[float]:
@@ -207,3 +214,54 @@ def _end(file: Path) -> tuple[int, str]:
     except FileNotFoundError:
         return 0, ""
     return size, b"\n".join(last_lines(file, _END)).decode(errors="replace")
+
+
+Known: TypeAlias = Literal["f", "b", "w"] | Reached
+"""Finished; begun; waiting; or how much of a running one is known."""
+
+_MOST = 100_000
+
+
+class Position(NamedTuple):
+    """The state of the whole, as a word, and what is known of each run."""
+
+    state: str
+    runs: tuple[Known, ...]
+
+
+def position_text(position: Position) -> str:
+    """Return a position as a text."""
+    parts: list[str] = []
+    for known, same in groupby(position.runs):
+        count = len(list(same))
+        if isinstance(known, Reached):
+            text = f"{known.offset:x}_{known.points:x}_{known.rounds:x}_{known.begun!r}"
+            parts.extend([text] * count)
+        else:
+            parts.append(known if count == 1 else f"{known}{count}")
+    return f"{position.state}/{','.join(parts)}"
+
+
+def read_position(text: str | None) -> Position | None:
+    """Return the position in a text; None if there is none."""
+    if text is None or (found := re.fullmatch(r"([a-z0-9:-]*)/([0-9a-z_.,]*)", text)) is None:
+        return None
+    state, rest = found.groups()
+    try:
+        runs = [known for part in rest.split(",") if part for known in _read_part(part)]
+    except ValueError:
+        return None
+    return Position(state, tuple(runs)) if len(runs) <= _MOST else None
+
+
+def _read_part(part: str) -> Sequence[Known]:
+    if "_" in part:
+        offset, points, rounds, begun = part.split("_")
+        return [Reached(int(offset, 16), int(points, 16), int(rounds, 16), float(begun))]
+    count = int(part[1:] or "1")
+    if not 0 < count <= _MOST:
+        raise ValueError(part)
+    for kind in ("f", "b", "w"):
+        if part[0] == kind:
+            return [kind] * count
+    raise ValueError(part)

@@ -1,48 +1,72 @@
-"""The addresses of a run, and of comparisons."""
+"""The addresses of a run, of comparisons, and of files with all metrics of a run."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
-
-from flask import Blueprint, Response, jsonify, redirect, render_template, request, send_file
-from werkzeug.wrappers import Response as AnyResponse
-
 from fedping.dashboard.answers import NotThere
-from fedping.dashboard.runs.labels import labels_of
+from fedping.dashboard.runs.judging import preset
+from fedping.dashboard.runs.judging import presets
 from fedping.dashboard.runs.listing import told
-from fedping.dashboard.runs.places import Place, place, places
-from fedping.dashboard.runs.presets import preset, presets
+from fedping.dashboard.runs.places import Place
+from fedping.dashboard.runs.places import labels_of
+from fedping.dashboard.runs.places import place
+from fedping.dashboard.runs.places import places
 from fedping.dashboard.settings import Services
-from fedping.dashboard.watching import downloads
-from fedping.dashboard.watching.comparing import (
-    ABSENT,
-    MOST,
-    Finals,
-    Flat,
-    One,
-    best_among,
-    common,
-    differing,
-    drawn,
-    finals,
-    found,
-    pairs,
-    settings_apart,
-    settings_of,
-    settings_of_file,
-)
-from fedping.dashboard.watching.curves import Measured, measured, shown_first
-from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
-from fedping.dashboard.watching.sweep import Sweep, sweep_of
-from fedping.dashboard.watching.units import Unit, units_in
-from fedping.experiments.laboratory.summary import MEANINGS, NO_QUALITY, shown_as
+from fedping.dashboard.watching.comparing import ABSENT
+from fedping.dashboard.watching.comparing import Finals
+from fedping.dashboard.watching.comparing import Flat
+from fedping.dashboard.watching.comparing import MOST
+from fedping.dashboard.watching.comparing import One
+from fedping.dashboard.watching.comparing import Sweep
+from fedping.dashboard.watching.comparing import best_among
+from fedping.dashboard.watching.comparing import common
+from fedping.dashboard.watching.comparing import differing
+from fedping.dashboard.watching.comparing import drawn
+from fedping.dashboard.watching.comparing import finals
+from fedping.dashboard.watching.comparing import found
+from fedping.dashboard.watching.comparing import pairs
+from fedping.dashboard.watching.comparing import settings_apart
+from fedping.dashboard.watching.comparing import settings_of
+from fedping.dashboard.watching.comparing import settings_of_file
+from fedping.dashboard.watching.comparing import sweep_of
+from fedping.dashboard.watching.curves import Measured
+from fedping.dashboard.watching.curves import default_curve
+from fedping.dashboard.watching.curves import measured
+from fedping.dashboard.watching.curves import read_measurements
+from fedping.dashboard.watching.feed import LogFeed
+from fedping.dashboard.watching.feed import RunFeed
+from fedping.dashboard.watching.feed import quantiles
+from fedping.dashboard.watching.units import Unit
+from fedping.dashboard.watching.units import units_in
+from fedping.experiments.laboratory.results import METRICS_SCHEMA
+from fedping.experiments.laboratory.results import MetricLog
+from fedping.experiments.laboratory.results import read_progress
+from fedping.experiments.laboratory.summary import MEANINGS
+from fedping.experiments.laboratory.summary import NO_QUALITY
+from fedping.experiments.laboratory.summary import shown_as
 from fedping.experiments.laboratory.summary import told as told_band
-from fedping.experiments.run_folder import DamagedRun, read_whole
+from fedping.experiments.run_folder import DamagedRun
+from fedping.experiments.run_folder import read_whole
 from fedping.experiments.simulate.summary import PrivateSummary
 from fedping.experiments.simulate.summary import Summary as StudySummary
+from flask import Blueprint
+from flask import Response
+from flask import jsonify
+from flask import redirect
+from flask import render_template
+from flask import request
+from flask import send_file
+from pathlib import Path
+from pyarrow import csv
+from typing import Any
+from typing import NamedTuple
+from urllib.parse import urlencode
+from werkzeug.wrappers import Response as AnyResponse
+import io
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 """A report is one file with its own styles and without scripts: it may load nothing, and run nothing."""
@@ -103,10 +127,10 @@ def _files(page: Blueprint, runs: Path) -> None:
 
     @page.get("/runs/<id>/metrics.<kind>")
     def metrics(id: str, kind: str) -> Response:
-        table = downloads.metrics(place(runs, id).out)
+        table = all_metrics(place(runs, id).out)
         if kind == "csv":
-            return _download(downloads.as_csv(table), "text/csv; charset=utf-8", f"{id}.csv")
-        return _download(downloads.as_parquet(table), "application/vnd.apache.parquet", f"{id}.parquet")
+            return _download(metrics_as_csv(table), "text/csv; charset=utf-8", f"{id}.csv")
+        return _download(metrics_as_parquet(table), "application/vnd.apache.parquet", f"{id}.parquet")
 
 
 def _comparing(page: Blueprint, runs: Path) -> None:
@@ -139,7 +163,7 @@ def _variants_of(runs: Path, ids: list[str]) -> list[str]:
 def _wanted(units: list[Unit]) -> Measured:
     """Return the metric in the address, or the first."""
     split, metric = request.args.get("split"), request.args.get("metric")
-    return Measured(split, metric) if split and metric else shown_first(units)
+    return Measured(split, metric) if split and metric else default_curve(units)
 
 
 def _run_page(runs: Path, where: Place) -> str:
@@ -276,3 +300,57 @@ def _file(file: Path, kind: str, name: str | None = None) -> Response:
 
 def _download(data: bytes, kind: str, name: str) -> Response:
     return Response(data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+
+_FORMULA = r"^[=+\-@\t\r]"
+"""What a spreadsheet takes for a formula, unless it is a number."""
+
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+def all_metrics(out: Path) -> pa.Table:
+    """Return all metrics of the experiment in a folder, including the progress of unfinished runs.
+
+    Raises:
+        DamagedRun: a file of metrics cannot be read.
+    """
+    whole = out / "metrics.parquet"
+    if whole.is_file():
+        return read_measurements(whole)
+    return pa.concat_tables([METRICS_SCHEMA.empty_table(), *(_of(unit) for unit in units_in(out))])
+
+
+def _of(unit: Unit) -> pa.Table:
+    if unit.outcome is not None:
+        return read_measurements(unit.path / "metrics.parquet")
+    told = read_progress(unit.path)
+    log = MetricLog(unit.note.name, unit.note.seed, unit.note.fold)
+    log.rows.extend((*row[:3], float("nan") if row[3] is None else row[3]) for row in (told.rows if told else ()))
+    return log.table()
+
+
+def metrics_as_parquet(table: pa.Table) -> bytes:
+    """Return a table as a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def metrics_as_csv(table: pa.Table) -> bytes:
+    """Return a table as CSV; null is empty.
+
+    A text that a spreadsheet would evaluate gets an apostrophe in front, as in files written by the pages (csv.js).
+    """
+    sink = io.BytesIO()
+    csv.write_csv(_harmless(table), sink)
+    return sink.getvalue()
+
+
+def _harmless(table: pa.Table) -> pa.Table:
+    columns = [_guarded(column) if pa.types.is_string(column.type) else column for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    computed = pc.and_(pc.match_substring_regex(column, _FORMULA), pc.invert(pc.match_substring_regex(column, _NUMBER)))
+    return pc.if_else(computed, pc.binary_join_element_wise("'", column, ""), column)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +18,9 @@ from fedping.terminal import status
 if TYPE_CHECKING:
     from fedping.analysis.private import PrivateResult
     from fedping.analysis.rounds.history import LineHistory
+    from fedping.analysis.statistics import Correction
     from fedping.analysis.study import StudyTally
-    from fedping.analysis.verdict import Plan, Verdict
+    from fedping.analysis.verdict import Asked, Plan, Verdict
     from fedping.model_store.store import ModelStore
     from fedping.protocol.location import Place
     from fedping.protocol.study import Study
@@ -73,66 +75,29 @@ if TYPE_CHECKING:
 @store_option
 @landing_option
 @json_option
-def analyze(
-    study: str,
-    pairs: str | None,
-    metrics: str | None,
-    guardrails: str,
-    alpha: float,
-    correction: str,
-    from_iteration: int | None,
-    to_iteration: int | None,
-    since: datetime | None,
-    until: datetime | None,
-    settle: int | None,
-    interim: bool,
-    planned_clients: int | None,
-    enrolled: int | None,
-    html: Path | None,
-    figures: Path | None,
-    subsample: int | None,
-    verbose: bool,
-    master: str | None,
-    store_path: Place,
-    landing: Place,
-    as_json: bool,
-) -> None:
+def analyze(study: str, store_path: Place, landing: Place, as_json: bool, **options: Any) -> None:
     """Show the outcome of STUDY: the verdict in one sentence, and one table of effects. --verbose adds the rest.
 
     The verdict counts every client once, since the pings of one client are not independent of each other.
     """
     from fedping.analysis.report import table_notes, training_note
     from fedping.analysis.rounds import round_traffic
-    from fedping.analysis.rounds.subsamples import SIZE
-    from fedping.analysis.verdict import Asked, default_metrics, plan_of, reach_verdict, words_of
+    from fedping.analysis.verdict import plan_of, reach_verdict
     from fedping.model_store.store import open_store
 
-    _refuse_idle_options(html, figures, subsample)
+    given = AnalyzeOptions(**options)
+    given.refuse_idle_options()
     store = open_store(store_path)
     the_study = store.study(study)
     if the_study.is_private:
-        _tell_private(store, the_study, alpha, html, as_json)
+        _show_private(store, the_study, given.alpha, given.html, as_json)
         return
-    asked = Asked(
-        metrics=default_metrics(the_study) if metrics is None else words_of(metrics),
-        guardrails=words_of(guardrails),
-        pairs=None if pairs is None else words_of(pairs),
-        alpha=alpha,
-        correction="holm" if correction == "holm" else "bonferroni",
-        from_iteration=from_iteration,
-        to_iteration=to_iteration,
-        since=milliseconds(since),
-        until=milliseconds(until),
-        interim=interim,
-        planned_clients=planned_clients,
-        enrolled=enrolled,
-        settle=settle,
-    )
-    plan = plan_of(the_study, asked)
+    question = given.question(the_study)
+    plan = plan_of(the_study, question)
     caution = training_note(plan, {line.name: round_traffic(store, study, line.name) for line in the_study.lines})
-    _tell_of_other_shares(store, study, asked.since)
-    verdict = reach_verdict(the_study, plan, _counted(the_study, plan, landing, master), enrolled)
-    written = _written(verdict, html, figures, lambda: _histories(store, landing, the_study, subsample or SIZE))
+    _warn_of_other_shares(store, study, question.since)
+    verdict = reach_verdict(the_study, plan, _count(the_study, plan, landing, given.master), given.enrolled)
+    written = _write(verdict, given, lambda: _histories(store, landing, the_study, given.subsample))
     if as_json:
         import json
 
@@ -145,16 +110,68 @@ def analyze(
 
     for line in written:
         click.echo(line)
-    print_verdict(verdict, console(), caution, verbose=verbose)
+    print_verdict(verdict, console(), caution, verbose=given.verbose)
 
 
-def _tell_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
-    """Warn if arms had other shares in the window: then their sizes cannot be what the shares of now say."""
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions:
+    """The options of the command by their names in Python."""
+
+    pairs: str | None
+    metrics: str | None
+    guardrails: str
+    alpha: float
+    correction: Correction
+    from_iteration: int | None
+    to_iteration: int | None
+    since: datetime | None
+    until: datetime | None
+    settle: int | None
+    interim: bool
+    planned_clients: int | None
+    enrolled: int | None
+    html: Path | None
+    figures: Path | None
+    subsample: int | None
+    verbose: bool
+    master: str | None
+
+    def question(self, study: Study) -> Asked:
+        """Return the question about a study."""
+        from fedping.analysis.verdict import Asked, default_metrics, words_of
+
+        return Asked(
+            metrics=default_metrics(study) if self.metrics is None else words_of(self.metrics),
+            guardrails=words_of(self.guardrails),
+            pairs=None if self.pairs is None else words_of(self.pairs),
+            alpha=self.alpha,
+            correction=self.correction,
+            from_iteration=self.from_iteration,
+            to_iteration=self.to_iteration,
+            since=milliseconds(self.since),
+            until=milliseconds(self.until),
+            interim=self.interim,
+            planned_clients=self.planned_clients,
+            enrolled=self.enrolled,
+            settle=self.settle,
+        )
+
+    def refuse_idle_options(self) -> None:
+        """Raise InvalidSettings for options without effect, and a report without a folder, before the count begins."""
+        html = self.html
+        if self.subsample is not None and html is None and self.figures is None:
+            raise InvalidSettings("--subsample concerns the figures alone; give --html or --figures with it")
+        if html is not None and not html.absolute().parent.is_dir():
+            raise InvalidSettings(f"there is no folder {html.parent} to write the report to; make it, or change --html")
+
+
+def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
+    """Warn if arms had other shares in the window: then their sizes don't follow from their present shares."""
     from fedping.protocol.clock import milliseconds_of
 
     for entry in reversed(store.history(study)):
-        dealt = any(told.startswith("arms.") for told in entry.told) and entry.kind == "changed"
-        if dealt and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
+        changes_shares = any(change.startswith("arms.") for change in entry.told) and entry.kind == "changed"
+        if changes_shares and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
             click.echo(
                 f"fedping: warning: the arms of study '{study}' have other shares since {entry.at[:19]}, as its "
                 f"history tells, and their sizes are judged by those: give --since {entry.at[:19]} to count from then",
@@ -163,8 +180,8 @@ def _tell_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -
             return
 
 
-def _tell_private(store: ModelStore, study: Study, alpha: float, html: Path | None, as_json: bool) -> None:
-    """Tell what the rounds of a private study have released, whose pings are gone, and write its report.
+def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | None, as_json: bool) -> None:
+    """Show what the rounds of a private study have released, whose pings are deleted, and write its report.
 
     Raises:
         InvalidSettings: an option was given that concerns pings.
@@ -220,48 +237,39 @@ def _private_report(store: ModelStore, study: Study, result: PrivateResult, path
     return write_private_page(result, rounds, promised, path, caution=caution)
 
 
-def _refuse_idle_options(html: Path | None, figures: Path | None, subsample: int | None) -> None:
-    """Refuse options that would change nothing, and a report that has nowhere to go, before the counting begins."""
-    if subsample is not None and html is None and figures is None:
-        raise InvalidSettings("--subsample concerns the figures alone; give --html or --figures with it")
-    if html is not None and not html.absolute().parent.is_dir():
-        raise InvalidSettings(f"there is no folder {html.parent} to write the report to; make it, or change --html")
-
-
-def _counted(study: Study, plan: Plan, landing: Place, master: str | None) -> StudyTally:
+def _count(study: Study, plan: Plan, landing: Place, master: str | None) -> StudyTally:
     from fedping.analysis.study import count_study
     from fedping.analysis.study.metrics import window_folders
 
-    window_folders(landing, study, plan.window)  # says that there is nothing before seconds go into starting Spark
+    window_folders(landing, study, plan.window)  # reports missing pings before seconds go into starting Spark
     with status("starting Spark") as tell, analysis_session("fedping-analyze", master) as session:
         tell("counting the landed pings")
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim, parts=True)
 
 
-def _histories(store: ModelStore, landing: Place, study: Study, subsample: int) -> list[LineHistory]:
+def _histories(store: ModelStore, landing: Place, study: Study, subsample: int | None) -> list[LineHistory]:
     from fedping.analysis.rounds.history import line_history
+    from fedping.analysis.rounds.subsamples import SIZE
 
     with status("reading the rounds again") as tell:
-        found = []
+        histories = []
         for line in study.lines:
             tell(f"reading the rounds of line {line.name} again")
-            found.append(line_history(store, landing, study.name, line.name, size=subsample))
-        return found
+            histories.append(line_history(store, landing, study.name, line.name, size=subsample or SIZE))
+        return histories
 
 
-def _written(
-    verdict: Verdict, html: Path | None, figures: Path | None, read: Callable[[], list[LineHistory]]
-) -> list[str]:
-    """Write what was asked for, and return what to say of it; the rounds are read only if they are needed."""
-    if html is None and figures is None:
+def _write(verdict: Verdict, given: AnalyzeOptions, read: Callable[[], list[LineHistory]]) -> list[str]:
+    """Write report and figures, and return a line for each; the rounds are read only if they are needed."""
+    if given.html is None and given.figures is None:
         return []
     from fedping.analysis.report import write_figures, write_page
 
-    histories, said = read(), []
-    if html is not None:
-        said.append(f"report: {write_page(verdict, histories, html)}")
-    if figures is not None:
-        files, gaps = write_figures(verdict, histories, figures)
-        said.append(f"figures: {len(files)} files in {figures}")
-        said += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
-    return said
+    histories, lines = read(), []
+    if given.html is not None:
+        lines.append(f"report: {write_page(verdict, histories, given.html)}")
+    if given.figures is not None:
+        files, gaps = write_figures(verdict, histories, given.figures)
+        lines.append(f"figures: {len(files)} files in {given.figures}")
+        lines += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
+    return lines

@@ -37,7 +37,7 @@ def dashboard(
     and prints as part of its address. A browser that has opened that address stays logged in. Stopping the dashboard
     does not stop the runs that were started from it.
     """
-    from fedping.dashboard.serving import prepare, serve
+    from fedping.dashboard.application import prepare, serve
 
     settings = dashboard_settings(
         store=store_path,

@@ -283,7 +283,7 @@ def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int],
         InvalidSettings: it has the port of ingest.
         CannotStart: its port is taken, or the folder of runs cannot be written.
     """
-    from fedping.dashboard.serving import prepare, serve
+    from fedping.dashboard.application import prepare, serve
 
     if settings.port == ingest_port:
         raise InvalidSettings(

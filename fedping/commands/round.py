@@ -406,7 +406,7 @@ def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | 
     Raises:
         StoreError: what is declared of it cannot be read.
     """
-    from fedping.server_jobs.health.checks import format_time
+    from fedping.server_jobs.health.findings import format_time
 
     declared = store.declared(study)
     if declared.state == "running":

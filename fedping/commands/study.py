@@ -280,8 +280,7 @@ def watch(
     Reports are printed, and posted to the webhook as JSON; the first judgement of each study is reported too. A post
     that fails is reported on stderr, and retried.
     """
-    from fedping.server_jobs.health.monitor import watch_studies
-    from fedping.server_jobs.health.webhook import Webhook, make_poster
+    from fedping.server_jobs.health.monitor import Reports, Webhook, make_poster, watch_studies
     from fedping.server_jobs.schedule import WallClock, parse_every
     from fedping.terminal import stopped_by_signals
 
@@ -296,16 +295,7 @@ def watch(
 
     hook = None if webhook is None else Webhook(make_poster(webhook), tell)
     with stopped_by_signals(clock):
-        watch_studies(
-            _watch(places, names),
-            places,
-            names,
-            interval,
-            clock,
-            on_change,
-            tell,
-            hook,
-        )
+        watch_studies(_watch(places, names), names, clock, interval, Reports(on_change, tell, hook))
 
 
 def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSettings:
@@ -328,7 +318,7 @@ def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyMonitor:
 def _show_health(name: str, judgement: Judgement, as_json: bool) -> None:
     declared, judged = judgement
     if as_json:
-        from fedping.server_jobs.health.webhook import payload
+        from fedping.server_jobs.health.monitor import payload
 
         click.echo(msgspec.json.encode(payload(name, declared, judged)).decode())
         return

@@ -179,7 +179,7 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
 
 
 def _described(entry: Entry) -> list[str]:
-    from fedping.server_jobs.health.checks import format_time
+    from fedping.server_jobs.health.findings import format_time
 
     who = f" by {entry.by}" if entry.by else ""
     why = f", because: {entry.because}" if entry.because else ""
@@ -191,7 +191,7 @@ def _described(entry: Entry) -> list[str]:
 
 def as_declared(store: ModelStore, name: str) -> list[str]:
     """Return in words what holds of a stored study beside its settings; nothing of one that has just run since ever."""
-    from fedping.server_jobs.health.checks import format_time
+    from fedping.server_jobs.health.findings import format_time
 
     declared, (entry, _) = store.declared(name), store.settings(name)
     told = []

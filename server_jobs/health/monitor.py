@@ -1,53 +1,223 @@
-"""Looking at studies now and then, and telling when the judgement of one changes."""
+"""Monitors the health of studies, and posts changes to a webhook in bounded time and memory.
+
+A receiver may be slow, unreachable or hostile: posts are made in a thread of their own, the body of an answer is never
+read, a redirect is not followed, and only the newest health of each study waits to be posted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
-from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor, ingest_snapshot
-from fedping.server_jobs.health.webhook import Key, Webhook, dedup_key
-from fedping.server_jobs.ingest.settings import IngestSettings
+import msgspec
+import requests
+
+from fedping.protocol.clock import utc_now
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.own_login import login_in_address
+from fedping.protocol.study import Declared
+from fedping.server_jobs.health.findings import Health, Verdict, as_document
+from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor
 from fedping.server_jobs.schedule import Clock
 
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
+HANGS_SECONDS = 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 900.0
+"""Seconds until a failed post is retried: twice as long each time, up to the longest."""
 
-def watch_studies(
-    watch: StudyMonitor,
-    places: IngestSettings,
-    names: Sequence[str],
-    every: float,
-    clock: Clock,
-    on_change: Callable[[str, Judgement], None],
-    complain: Callable[[str], None],
-    webhook: Webhook | None = None,
-) -> None:
-    """Look every so many seconds until the clock says to stop.
+Key: TypeAlias = tuple[object, ...]
+Post: TypeAlias = Callable[[Mapping[str, Any]], str | None]
+"""Posts a message; returns why that failed, without the address, or None."""
+
+
+def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
+    """Return the health of a study as it is posted; chat services show the field ``text``, which has all of it."""
+    findings = [f"{one.severity}: {one.sentence}" for one in health.findings]
+    stages = [one.sentence for one in health.staged]
+    return {
+        "format": 1,
+        "time": utc_now(),
+        "study": study,
+        "state": declared.state,
+        **as_document(health),
+        "text": "\n".join([f"fedping, study {study}: {health.headline}", *findings, *stages]),
+    }
+
+
+def dedup_key(declared: Declared, health: Health) -> Key:
+    """Return what distinguishes one health from another: not the values of findings, which change all the time."""
+    findings = tuple((one.name, one.severity) for one in health.findings)
+    return declared.state, health.verdict, findings, health.over, tuple((s.line, s.version) for s in health.staged)
+
+
+def make_poster(url: str) -> Post:
+    """Return a function that posts to an address.
+
+    Raises:
+        InvalidSettings: it is no http or https address, or nothing can be sent there.
+    """
+    if not _is_address(url):
+        raise InvalidSettings("the webhook is no http or https address; write one such as https://chat.example/hooks/x")
+
+    def post(body: Mapping[str, Any]) -> str | None:
+        try:
+            with requests.post(
+                url,
+                data=msgspec.json.encode(body),
+                headers={"Content-Type": "application/json", "User-Agent": "fedping"},
+                timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
+                allow_redirects=False,
+                stream=True,
+                auth=login_in_address,
+            ) as answer:
+                return None if 200 <= answer.status_code < 300 else f"HTTP {answer.status_code}"
+        except (requests.RequestException, OSError) as error:  # whose text has the address, which may be a secret
+            return type(error).__name__
+
+    return post
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        requests.Request("POST", url).prepare()  # refuses a host or a port that can be none
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of which those of requests are
+        return False
+
+
+@dataclass
+class _LastPost:
+    """The last post about a study, and the time of the next one at the earliest."""
+
+    posted: Key | None = None
+    verdict: Verdict | None = None
+    failures: int = 0
+    due: float = 0.0
+
+
+@dataclass
+class Webhook:
+    """Posts the health of a study when it is first known, and whenever it has changed.
 
     Args:
-        watch: looks.
-        places: where ingest's files are.
-        names: of the studies; all without any.
-        every: seconds.
-        clock: the time.
-        on_change: is told each study's first judgement, and each that differs from the one before.
-        complain: is told, in a sentence, why nothing can be seen; once, until that changes.
-        webhook: is given every judgement, and posts those that have changed.
+        post: posts a message.
+        tell: gets each failure as a sentence.
+        clock: seconds, of any origin.
+        begin: starts a thread; by default a daemon thread.
     """
-    told: dict[str, Key] = {}
-    complaint = ""
+
+    post: Post
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    begin: Callable[[Callable[[], None]], None] = lambda work: threading.Thread(target=work, daemon=True).start()
+    _known: dict[str, _LastPost] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _began: float | None = None
+
+    def judged(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
+        """Take the present health of studies, by name, and return at once.
+
+        One thread posts all that are due, one after the other, the study that has waited longest first.
+        """
+        with self._lock:
+            self._known = {study: self._known.get(study) or _LastPost(due=self.clock()) for study in found}
+            waiting = [
+                (self._known[study].due, study)
+                for study, (declared, health) in found.items()
+                if self._known[study].posted != dedup_key(declared, health) and self._known[study].due <= self.clock()
+            ]
+            if self._began is not None or not waiting:
+                self._complain()
+                return
+            self._began = self.clock()
+            due = [
+                (study, found[study], {**payload(study, *found[study]), "was": self._known[study].verdict})
+                for _, study in sorted(waiting)
+            ]
+        self.begin(lambda: self._post_all(due))
+
+    def _complain(self) -> None:
+        """Report, once, that a receiver which answers byte by byte holds up the posts; nothing else waits for it."""
+        if self._began is not None and self.clock() - self._began > HANGS_SECONDS:
+            self._began = math.inf
+            self.tell("the webhook has not ended its answer for a minute; nothing is posted until it does")
+
+    def _post_all(self, due: Sequence[tuple[str, tuple[Declared, Health], Mapping[str, Any]]]) -> None:
+        """Post messages; the first failure leaves the others for the next call: the receiver may be unreachable."""
+        try:
+            for study, (declared, health), body in due:
+                with self._lock:
+                    self._began = self.clock()
+                if not self._post(study, dedup_key(declared, health), health.verdict, body):
+                    return
+        finally:
+            with self._lock:
+                self._began = None
+
+    def _post(self, study: str, key: Key, verdict: Verdict, body: Mapping[str, Any]) -> bool:
+        """Post one message; return whether it was accepted."""
+        trouble: str | None = "a defect of ours"
+        try:
+            trouble = self.post(body)
+        finally:
+            with self._lock:
+                last = self._known.get(study, _LastPost())
+                if trouble is None:
+                    last.posted, last.verdict, last.failures, last.due = key, verdict, 0, self.clock()
+                else:
+                    pause = min(FIRST_PAUSE * 2**last.failures, LONGEST_PAUSE)
+                    last.failures, last.due = min(last.failures + 1, 30), self.clock() + pause
+        if trouble is not None:
+            self.tell(f"the webhook could not be told of study '{study}': {trouble}; it is tried again in {pause:g} s")
+        return trouble is None
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the monitoring of studies reports to.
+
+    Args:
+        on_change: gets each study's first health, and each that differs from the one before.
+        on_error: gets, as a sentence, why no study can be read; once, until that changes.
+        webhook: gets the health of every study, and posts those that have changed.
+    """
+
+    on_change: Callable[[str, Judgement], None]
+    on_error: Callable[[str], None]
+    webhook: Webhook | None = None
+
+
+def watch_studies(monitor: StudyMonitor, names: Sequence[str], clock: Clock, every: float, reports: Reports) -> None:
+    """Check studies at regular intervals until the clock says to stop.
+
+    Args:
+        monitor: reads and checks them.
+        names: of the studies; empty for all.
+        clock: the time.
+        every: seconds between two checks.
+        reports: where changes and errors go.
+    """
+    known: dict[str, Key] = {}
+    last_error = ""
     while clock.wait_until(clock.now()):
         try:
-            found, trouble = watch.all(ingest_snapshot(places), names), ""
-        except (FedpingError, OSError) as error:
-            found, trouble = {}, str(error)
-        if trouble and trouble != complaint:
-            complain(trouble)
-        complaint = trouble
-        for name, judgement in found.items():
-            if told.get(name) != dedup_key(*judgement):
-                told[name] = dedup_key(*judgement)
-                on_change(name, judgement)
-        if webhook is not None:
-            webhook.judged(found)
+            current, error = monitor.all(monitor.ingest(), names), ""
+        except (FedpingError, OSError) as raised:
+            current, error = {}, str(raised)
+        if error and error != last_error:
+            reports.on_error(error)
+        last_error = error
+        for name, judgement in current.items():
+            if known.get(name) != dedup_key(*judgement):
+                known[name] = dedup_key(*judgement)
+                reports.on_change(name, judgement)
+        if reports.webhook is not None:
+            reports.webhook.judged(current)
         if not clock.wait_until(clock.now() + every):
             return

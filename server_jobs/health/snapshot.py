@@ -1,12 +1,15 @@
-"""What there is to judge a study by, read from the files that ingest and rounds leave; nothing is written."""
+"""Reads the facts that health is checked on from the files that ingest and rounds leave; writes nothing."""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,22 +19,21 @@ from fedping.model_store import ModelStore, open_store, store_at
 from fedping.model_store.blobs import Sight
 from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
-from fedping.protocol.location import Place
+from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
+from fedping.protocol.location import Place, base_name
+from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import Declared, Line, Study
-from fedping.server_jobs.health.checks import (
-    PACED,
+from fedping.server_jobs.health.checks import PACED, check_line, merge_lines, unreadable_study
+from fedping.server_jobs.health.facts import (
     CheckInput,
-    Health,
     HeldVersion,
     Ingest,
+    Landed,
     LineSnapshot,
+    PrivateFacts,
     Uploads,
-    check_line,
-    merge_lines,
-    unreadable_study,
 )
-from fedping.server_jobs.health.landed import LandedBeside, LandedPings
-from fedping.server_jobs.health.private import PrivateFacts, private_facts
+from fedping.server_jobs.health.findings import Health
 from fedping.server_jobs.health.round_metrics import LineRounds, line_rounds
 from fedping.server_jobs.ingest.compaction.newcomers import newcomers
 from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
@@ -41,23 +43,25 @@ from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlan
 from fedping.server_jobs.ingest.recent import recently, requests_of
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.ingest.start import INGEST_LOCK
+from fedping.server_jobs.privacy.card import guarantee_in_words
+from fedping.server_jobs.privacy.ledger import spent_by
 from fedping.server_jobs.round_status import Failing, last_attempt
 
 LANDS_AFTER_MS = 60_000
-"""Milliseconds after which no file appears any more whose name says an earlier moment."""
+"""Milliseconds after which no file of an earlier moment appears any more."""
 
 ASK_EVERY, ASK_SHARE = 1.0, 20.0
-"""Seconds between two looks at a line's folders at least, and so many times as long as a look takes."""
+"""Minimum time between two readings of a line's folders: in seconds, and as a multiple of the time of a reading."""
 
 Judgement: TypeAlias = tuple[Declared, Health]
-"""What is declared of a study, and how it is."""
+"""The declared state of a study, and its health."""
 
 
 class StudyMonitor:
-    """Looks at the studies of a store; what cannot change is read once. Any number of threads may ask.
+    """Checks the studies of a store. What cannot change is read once. Safe for threads.
 
     Args:
-        places: where store, landing folder and journal are; nothing else of them is looked at.
+        places: the locations of store, landing folder and journal; no other setting is read.
         clock: seconds since 1970.
     """
 
@@ -69,12 +73,16 @@ class StudyMonitor:
         self._studies: dict[str, tuple[tuple[Sight | None, int], Study]] = {}
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
+    def ingest(self) -> Ingest:
+        """Return the present state of ingest."""
+        return ingest_snapshot(self._places)
+
     def studies(self) -> list[str]:
         """Return the names of the studies; raises :class:`StoreError` if there is no store."""
         return open_store(self._places.store).studies()
 
     def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
-        """Return the judgement of each of these studies, or of all; that one cannot be read is a judgement too.
+        """Return the health of each of these studies, or of all; that of an unreadable study is a problem.
 
         Raises:
             StoreError: there is no store.
@@ -88,7 +96,7 @@ class StudyMonitor:
         return found
 
     def private(self) -> frozenset[str]:
-        """Return the names of the private studies; also of those that could never be read, which may be.
+        """Return the names of private studies, and of those that could never be read, which may be private.
 
         Raises:
             StoreError: there is no store.
@@ -97,13 +105,13 @@ class StudyMonitor:
             return frozenset(name for name in self.studies() if self._is_private(name))
 
     def budgets(self) -> list[tuple[str, str, PrivateFacts]]:
-        """Return the private lines that have been looked at, each with its study, and what it guarantees."""
+        """Return the private lines that have been checked: study, line, and the facts of its guarantee."""
         with self._lock:
             kept = [(study, line, seen.private) for (study, line), seen in self._lines.items()]
         return [(study, line, private) for study, line, private in kept if private is not None]
 
     def rounds(self) -> list[LineRounds]:
-        """Return how rounds went of the lines that have been looked at."""
+        """Return the rounds of the lines that have been checked."""
         with self._lock:
             return [
                 line_rounds(self._places.landing, self._store, study, seen.line, seen.newest)
@@ -113,12 +121,12 @@ class StudyMonitor:
     def _is_private(self, name: str) -> bool:
         try:
             return self._read(name).is_private
-        except FedpingError:  # what was read of it once still holds, for no change makes a study private
+        except FedpingError:  # what was read once still holds: no change makes a study private
             known = self._studies.get(name)
             return known is None or known[1].is_private
 
     def study(self, name: str, ingest: Ingest) -> Judgement:
-        """Return the declared state of a study and its judgement over all its lines.
+        """Return the declared state of a study, and its health over all its lines.
 
         Raises:
             StoreError: there is no such study, or it cannot be read.
@@ -129,7 +137,7 @@ class StudyMonitor:
         return facts[0].declared, merge_lines(facts[0].declared, [(one.line.name, check_line(one)) for one in facts])
 
     def line(self, study: str, line: str, ingest: Ingest) -> CheckInput:
-        """Return what a line is judged by.
+        """Return the facts that a line is checked on.
 
         Raises:
             StoreError: there is no such study, or it cannot be read.
@@ -140,7 +148,7 @@ class StudyMonitor:
             return self._facts(found, found.line(line), ingest)
 
     def _read(self, name: str) -> Study:
-        """Return a study, read once while its file stays as it is: one that lists many weights is large."""
+        """Return a study, read again only if its file has changed: one that lists many weights is large."""
         seen = self._store.study_sight(name), self._store.settings_entry(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
@@ -154,7 +162,7 @@ class StudyMonitor:
         if line is not None:
             key = (study.name, line.name)
             seen = self._lines.get(key)
-            if seen is None or seen.of is not study:  # what was read of a line is judged by its settings
+            if seen is None or seen.of is not study:  # its settings have changed
                 seen = self._lines[key] = _SeenLine(self._places, study, line)
             known = seen.facts(self._store, int(now * 1e9))
         known = replace(known, troubles=(*troubles, *known.troubles))
@@ -181,25 +189,25 @@ class StudyMonitor:
 
 
 class _SeenBeside:
-    """What has landed of the arms without a line during a line's last rounds; counted once for these rounds."""
+    """Landed pings of the arms without a line during a line's last rounds, counted once for these rounds."""
 
     def __init__(self, landing: Place, study: str) -> None:
         self._landed = LandedBeside(landing, study)
-        self._told: tuple[tuple[int, int], int] | None = None
+        self._last: tuple[tuple[int, int], int] | None = None
 
     def between(self, after_ms: int, until_ms: int, now_ms: int) -> int:
-        """Return how many pings have landed after a moment and until another; in milliseconds since 1970."""
-        asked = after_ms, until_ms
-        if self._told is None or self._told[0] != asked:
-            found = self._landed.between(*asked)
-            if now_ms - until_ms < LANDS_AFTER_MS:  # a file may yet appear under a name of before
-                return found
-            self._told = asked, found
-        return self._told[1]
+        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        interval = after_ms, until_ms
+        if self._last is None or self._last[0] != interval:
+            pings = self._landed.between(*interval)
+            if now_ms - until_ms < LANDS_AFTER_MS:  # a file with an earlier moment in its name may still appear
+                return pings
+            self._last = interval, pings
+        return self._last[1]
 
 
 class _SeenLine:
-    """What was read of a line: how the rounds of its newest versions went, and the footers of what has landed."""
+    """Cache of what was read of a line: its newest versions, and the footers of landed files."""
 
     def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
@@ -225,7 +233,7 @@ class _SeenLine:
 
     @property
     def newest(self) -> Outcome | None:
-        """What is told of the newest version; None if it cannot be read."""
+        """The newest version; None if it cannot be read."""
         last = next(reversed(self._outcomes.values()), None)
         return last if isinstance(last, Outcome) else None
 
@@ -255,9 +263,9 @@ class _SeenLine:
         )
 
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
-        """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
+        """Return what keeps the next version from being published; seldom read, because that lists folders.
 
-        Whether one is held, and whether rounds fail, is asked along with it.
+        A held version and failing rounds are read along with it.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
@@ -270,7 +278,7 @@ class _SeenLine:
         return self._trouble
 
     def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> PrivateFacts | None:
-        """Return what there is to tell of a private line, counted once for its newest version."""
+        """Return the facts of a private line, computed once for its newest version."""
         if keys != self._private_of:
             self._private_of, self.private, self._private_trouble = keys, None, None
             try:
@@ -283,8 +291,8 @@ class _SeenLine:
         return self.private
 
     def _held_now(self, store: ModelStore) -> tuple[HeldVersion | None, str | None]:
-        """Return the version that is held back, if any, or why that cannot be told."""
-        if self._trouble is not None:  # nothing can be published after the newest version, held or not
+        """Return the held version, if any, or why it cannot be read."""
+        if self._trouble is not None:  # no version can follow the newest one, held or not
             return None, None
         try:
             version = store.held(self._study, self._line.name)
@@ -297,7 +305,7 @@ class _SeenLine:
         return HeldVersion(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
 
     def _newest_numbers(self, store: ModelStore) -> list[int]:
-        """Return the numbers of the newest versions, ascending; there are gaps where a line was continued."""
+        """Return the numbers of the newest versions, ascending; a continued line has gaps."""
         known = self._numbers[-1] if self._numbers else -1
         newest = store.newest_from(self._study, self._line.name, known)
         if newest != known or known < 0:
@@ -313,7 +321,7 @@ class _SeenLine:
 
 
 def ingest_snapshot(places: IngestSettings) -> Ingest:
-    """Return what ingest's lock, journal and counters say."""
+    """Return the present state of ingest, from its lock, journal and counters."""
     journal = str(places.journal)
     try:
         if not places.journal.is_dir():
@@ -350,7 +358,7 @@ def ingest_snapshot(places: IngestSettings) -> Ingest:
 
 
 def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
-    """Say whether somebody holds the lock. Asked for shared and let go at once: an ingest that starts waits longer."""
+    """Return whether a process holds the lock. A shared lock is held for an instant; a starting ingest waits longer."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
@@ -366,3 +374,98 @@ def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
     finally:
         os.close(file)
     return "stopped"
+
+
+@dataclass
+class _Listed:
+    folder: Place
+    seen: int
+    landed: Landed
+
+
+class LandedPings:
+    """Counts the landed pings of one version of a line at a time, the newest. Each footer is read once."""
+
+    def __init__(self, landing: Place, study: str, line: str) -> None:
+        self._landing, self._study, self._line = landing, study, line
+        self._rows: dict[Place, int | None] = {}
+        self._last: _Listed | None = None
+
+    def of(self, version: int, now_ns: int) -> Landed:
+        """Return the landed pings of a version, from memory if its folder has not changed."""
+        folder = partition(self._landing, self._study, self._line, version)
+        seen = changed(folder, now_ns)
+        last = self._last
+        if last is not None and seen is not None and (last.folder, last.seen) == (folder, seen):
+            return last.landed
+        files = landed_files(folder)
+        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) for file in files}
+        landed = self._summed(version)
+        self._last = None if seen is None else _Listed(folder, seen, landed)
+        return landed
+
+    def _summed(self, version: int) -> Landed:
+        counted = [rows for rows in self._rows.values() if rows is not None]
+        return Landed(
+            version=version,
+            pings=sum(counted),
+            files=len(counted),
+            newest_ms=max((stamp for file in self._rows if (stamp := landed_at(file)) is not None), default=None),
+            unreadable=tuple(base_name(file) for file, rows in self._rows.items() if rows is None),
+        )
+
+
+class LandedBeside:
+    """Counts the landed pings of the arms of a study that follow no line."""
+
+    def __init__(self, landing: Place, study: str) -> None:
+        self._landing, self._study = landing, study
+        self._rows: dict[Place, int] = {}
+
+    def between(self, after_ms: int, until_ms: int) -> int:
+        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        there = [
+            file
+            for file in chain.from_iterable(files_by_iteration(self._landing, self._study, None).values())
+            if after_ms < (landed_at(file) or 0) <= until_ms
+        ]
+        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) or 0 for file in there}
+        return sum(self._rows.values())
+
+
+def _rows(file: Place) -> int | None:
+    """Return the number of pings in a file; None if it is not a whole Parquet file."""
+    from fedping.protocol.landed_file import open_landed
+
+    try:
+        return int(open_landed(file).footer.num_rows)
+    except (FedpingError, OSError):
+        return None
+
+
+def private_facts(store: ModelStore, study: Study, line: Line) -> PrivateFacts:
+    """Return the facts of a private line.
+
+    Raises:
+        FedpingError: a version cannot be read.
+    """
+    assert line.privacy is not None
+    central, spent = line.privacy.central, spent_by(store, study, line)
+    noise = 0.0
+    if central is not None and central.noise_multiplier is not None:
+        frame = frame_of(line.privacy, line.spec)
+        noise = central.noise_multiplier * frame.sensitivity / frame.metric
+        noise *= 1.0 if line.privacy.shared is None else math.sqrt(2)  # both servers add it
+    return PrivateFacts(
+        guarantee=guarantee_in_words(line.privacy),
+        epsilon=spent.epsilon,
+        delta=central.delta if central else None,
+        most=spent.most,
+        releases=spent.releases,
+        rounds=central.rounds if central else None,
+        rounds_left=spent.rounds_left,
+        noise=noise,
+        loss=line.privacy.loss,
+        local=line.privacy.local is not None,
+        shared=line.privacy.shared is not None,
+    )

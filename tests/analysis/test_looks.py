@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fedping.analysis.statistics import FEWEST_CLIENTS, ClientSums, ValueCounts, bounded_sequence, confidence_sequence
-from fedping.analysis.statistics.bounded import evidence, log_wealth
-from fedping.analysis.statistics.looks import boundary
+from fedping.analysis.statistics.looks import boundary, evidence, log_wealth
 from fedping.analysis.study import ArmTally, MetricTally, StudyTally
 from fedping.analysis.study.metrics import metric_named
 from fedping.analysis.verdict import Plan, as_document, reach_verdict

@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from fedping.analysis.notebooks import fedping, source
-from fedping.analysis.notebooks.run import executed, notebooks
+from fedping.analysis.notebooks.__main__ import executed, notebooks
 from fedping.experiments.simulate import experiment_from_toml, simulate
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError

@@ -125,7 +125,7 @@ def test_coarsened_values_keep_the_mean_the_frequent_values_and_the_power() -> N
 def test_memory_is_bounded_by_drawing_in_portions_and_the_portions_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     effect = effect_between(tilted(PILOT, 0.9 * PILOT.mean), PILOT)
     whole = simulated_power(effect, 150, 150, np.random.default_rng(1), studies=3000)
-    monkeypatch.setattr("fedping.analysis.statistics.power.simulation.CELLS_AT_A_TIME", 70)
+    monkeypatch.setattr("fedping.analysis.statistics.power.CELLS_AT_A_TIME", 70)
     parts = simulated_power(effect, 150, 150, np.random.default_rng(2), studies=3000)
     assert parts.studies == whole.studies == 3000
     assert parts.power == pytest.approx(whole.power, abs=5 * whole.standard_error)

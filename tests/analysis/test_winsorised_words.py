@@ -12,8 +12,8 @@ from fedping.analysis.report.rows import effects_table, table_notes, verdict_tab
 from fedping.analysis.statistics import ValueCounts, mean_difference
 from fedping.analysis.tables import means_table
 from fedping.analysis.verdict import Verdict, as_document, reach_verdict
-from fedping.dashboard.results.blocks import blocks_of
-from fedping.dashboard.results.tables import comparisons_csv, sizes_csv
+from fedping.dashboard.results.page import blocks_of
+from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from tests.support.verdicts import made_verdict
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.commands.analyze import _tell_of_other_shares
+from fedping.commands.analyze import _warn_of_other_shares
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
@@ -24,7 +24,8 @@ from fedping.protocol.enrolment import enrol, hash_assignment
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
 from fedping.protocol.study_changes import reassign_clients
-from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, check_line
+from fedping.server_jobs.health.checks import check_line
+from fedping.server_jobs.health.facts import CheckInput, Ingest, LineSnapshot
 from fedping.server_jobs.round import recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
@@ -393,15 +394,15 @@ def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
 
 def test_an_analysis_over_other_shares_is_warned_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = store_of(file)
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
     assert command(file, "change") == 0
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     assert "other shares" not in capsys.readouterr().err
     edit(file, ("share = 0.25", "share = 0.3"))
     assert command(file, "change") == 0
     when = store.history("study")[-1].at[:19]
-    _tell_of_other_shares(store, "study", None)
+    _warn_of_other_shares(store, "study", None)
     assert f"give --since {when} to count from then" in capsys.readouterr().err
-    _tell_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))
+    _warn_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))
     assert capsys.readouterr().err == ""

@@ -67,7 +67,7 @@ def test_why_is_told_wherever_the_state_is(store_path: Path, capsys: pytest.Capt
     assert "because: we look into the loss" in said.err
     assert command(store_path, "study", "end", "study", "--because", "it is over") == 0
     _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
-    assert "because: it is over: no ping is taken" in health.headline
+    assert "because: it is over: pings are rejected" in health.headline
 
 
 def test_a_reason_is_one_line_of_so_many_characters(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from fedping.dashboard.live.feed import LineFeed, Lines, whole_history
 from fedping.dashboard.live.history import KnownLine, LineHistory
-from fedping.dashboard.live.links import ShownLinks
-from fedping.dashboard.live.rows import Row
-from fedping.dashboard.live.sign_confidence import STANDARD_ERRORS, stable_share, standard_errors
-from fedping.dashboard.live.weight_selection import MOST_SHOWN, choose, chosen_at
+from fedping.dashboard.live.rows import (
+    MOST_SHOWN,
+    STANDARD_ERRORS,
+    Row,
+    ShownLinks,
+    choose,
+    chosen_at,
+    stable_share,
+    standard_errors,
+)
 from fedping.model_store import Aggregate, ModelStore, StoreError, open_store
 from fedping.model_store.rollback import rollback
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
@@ -267,7 +273,7 @@ def test_a_damaged_version_is_left_out_and_told_until_it_is_restored(tmp_path: P
     change = feed.since(None)
     assert change is not None
     assert numbers(change.data["rows"]) == [0, 1, 3, 4]
-    assert any("2.json cannot be read" in one.sentence for one in change.data["now"].health.findings)
+    assert any("2.json cannot be read" in one["sentence"] for one in change.data["now"].health["findings"])
     assert feed.since(change.position) is None
     file.write_bytes(good)
     mended = feed.since(change.position)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from fedping.dashboard.live.rolling_back import plan, roll_back
+from fedping.dashboard.live.decisions import RollbackRequest, plan, roll_back
 from fedping.model_store import ModelStore, VersionConflict, open_store
 from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings
@@ -192,7 +192,7 @@ def test_a_round_that_publishes_during_a_rollback_wins(store: ModelStore, monkey
 
     monkeypatch.setattr(ModelStore, "publish", second)
     with pytest.raises(VersionConflict, match="nothing was rolled back"):
-        roll_back(store, "study", "main", 1, asked["seen"], created=WHEN, code_version="test")
+        roll_back(store, "study", "main", RollbackRequest(1, asked["seen"]), created=WHEN, code_version="test")
     assert store.head("study", "main") == rival
 
 

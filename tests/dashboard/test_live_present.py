@@ -7,18 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fedping.dashboard.live.cache import Paced
-from fedping.dashboard.live.feed import LineFeed, Lines
-from fedping.dashboard.live.ingest import places
+from fedping.dashboard.live.feed import LineFeed, Lines, Paced, now_of, places
 from fedping.dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
-from fedping.dashboard.live.status import now_of
 from fedping.protocol import landed_file
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Declared
-from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, Uploads
-from fedping.server_jobs.health.landed import Landed, LandedPings
-from fedping.server_jobs.health.snapshot import ingest_snapshot
+from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, Uploads
+from fedping.server_jobs.health.snapshot import LandedPings, ingest_snapshot
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog
 from fedping.server_jobs.ingest.journal.segment import SegmentWriter, created_ms

@@ -11,12 +11,10 @@ from msgspec.structs import replace
 
 from fedping.analysis.verdict import Asked
 from fedping.dashboard.feeds import Change
-from fedping.dashboard.results.counts import Count, Counts
-from fedping.dashboard.results.feed import CountFeed
+from fedping.dashboard.results.counts import Count, CountFeed, Counts, refresh
 from fedping.dashboard.results.landed import Watch
 from fedping.dashboard.results.page import looks_at
 from fedping.dashboard.results.question import key_of
-from fedping.dashboard.results.refreshing import refresh
 from fedping.model_store.store import open_store
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Study

@@ -20,9 +20,9 @@ from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach
 from fedping.analysis.verdict.words import percent_text
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
+from fedping.dashboard.results.page import outlook
 from fedping.dashboard.results.question import key_of, query_of
-from fedping.dashboard.results.tables import comparisons_csv, sizes_csv
-from fedping.dashboard.results.time_left import outlook
+from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
 from fedping.protocol.landing import landed_files, partition, write_landed

@@ -14,8 +14,7 @@ import requests
 
 from benchmarks.ingest import free_port
 from fedping.dashboard.answers import WrongState
-from fedping.dashboard.runs.registry import RunBook
-from fedping.dashboard.runs.run import NOTE, UnknownRun
+from fedping.dashboard.runs.registry import NOTE, RunBook, UnknownRun
 from fedping.dashboard_options import TOKEN_VARIABLE
 from fedping.experiments.run_process import ENDED, PROCESS
 from tests.support.dashboard import dashboard_client
@@ -85,7 +84,7 @@ def test_a_run_outlives_the_server_that_started_it(tmp_path, mark):
     row = again.get("/runs/feed").get_json()["data"]["runs"][0]
     assert (row["state"], row["done"], row["variants"], row["seeds"]) == ("finished", 1.0, 1, 1)
     with pytest.raises(WrongState, match="nothing to continue"):
-        book.go_on(id)
+        book.resume(id)
     book.delete(id)
     assert book.runs() == []
     assert not (tmp_path / "runs" / id).exists()
@@ -110,7 +109,7 @@ def test_a_stopped_run_leaves_no_process_and_goes_on(tmp_path, mark):
     assert wait_until(lambda: not marked(mark))
     with pytest.raises(WrongState, match="only what is running"):
         book.stop(run.id)
-    book.go_on(run.id)
+    book.resume(run.id)
     assert book.run(run.id).state == "running"
     book.stop(run.id)
     assert is_in(book, run.id, "stopped")
@@ -153,7 +152,7 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_goes_on(tmp_path, mark):
     assert is_in(book, run.id, "lost")
     assert "from outside" in book.run(run.id).message
     assert wait_until(lambda: not marked(mark))
-    book.go_on(run.id)
+    book.resume(run.id)
     assert book.run(run.id).state == "running"
     book.stop(run.id)
     assert is_in(book, run.id, "stopped")
@@ -197,7 +196,7 @@ def test_two_books_of_one_folder_start_a_run_once(tmp_path, mark):
 @pytest.mark.parametrize("id", ["..", "../x", "20260101-000000-x/../..", "", "20260101-000000-none", ".lock"])
 def test_what_is_no_run_is_refused(tmp_path, id):
     book = RunBook(tmp_path)
-    for action in (book.run, book.stop, book.go_on, book.delete):
+    for action in (book.run, book.stop, book.resume, book.delete):
         with pytest.raises(UnknownRun):
             action(id)
     assert list(tmp_path.iterdir()) == []

@@ -16,11 +16,9 @@ from fedping.client_sim.data import DATASETS, Partition
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.sampling import Sampling
 from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
-from fedping.dashboard.runs.form.posted import arms_of, input_of, settings
 from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
-from fedping.dashboard.runs.form.values import Arm, Difference, filled_form, tables_of
-from fedping.dashboard.runs.judging import Judged, Problem, judge
-from fedping.dashboard.runs.presets import preset, presets
+from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
+from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
 from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.choices import models
 from fedping.experiments.laboratory.learning import OfSpec

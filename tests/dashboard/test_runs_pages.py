@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from fedping.dashboard.runs.form.values import tables_of
+from fedping.dashboard.runs.judging import preset
 from fedping.dashboard.runs.listing import RunsFeed
-from fedping.dashboard.runs.presets import preset
 from fedping.dashboard.runs.registry import RunBook
 from tests.support.dashboard import csrf_token, dashboard_client
 
@@ -233,7 +233,7 @@ def test_a_list_of_which_nothing_runs_is_read_again_once_somebody_goes_on(tmp_pa
     feed = RunsFeed(book.folder, 0)
     first = feed.since(None)
     assert feed.since(first.position) is None
-    book.go_on(id)
+    book.resume(id)
     assert [run["state"] for run in feed.since(first.position).data["runs"]] == ["waiting"]
 
 

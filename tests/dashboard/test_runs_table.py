@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from fedping.dashboard.runs.labels import Labels, label, labels_of
-from fedping.dashboard.watching.sweep import axes_of
+from fedping.dashboard.runs.places import Labels, labels_of, write_labels
+from fedping.dashboard.watching.comparing import axes_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.merging import with_grid
@@ -130,7 +130,7 @@ def test_tags_and_a_note_are_kept_shown_and_found(client: FlaskClient, folder: P
 def test_the_labels_of_a_run_are_deleted_with_it(tmp_path: Path) -> None:
     client = dashboard_client(tmp_path, runs_at_once=0)
     ended(noted(tmp_path / "runs", LONG, "mine"))
-    label(tmp_path / "runs", LONG, Labels(("mine",)))
+    write_labels(tmp_path / "runs", LONG, Labels(("mine",)))
     client.post(f"/runs/{LONG}/delete", data={"csrf_token": csrf_token(client, "/runs/")})
     assert labels_of(tmp_path / "runs", LONG) == Labels()
 
@@ -141,7 +141,7 @@ def test_a_run_whose_folder_has_the_longest_name_is_listed_and_labelled(tmp_path
     (tmp_path / "runs" / longest / "experiment.json").write_text("{}")
     client = dashboard_client(tmp_path)
     assert listed(client) == [longest]
-    label(tmp_path / "runs", longest, Labels(("mine",)))
+    write_labels(tmp_path / "runs", longest, Labels(("mine",)))
     assert listed(client, "?tag=mine") == [longest]
 
 

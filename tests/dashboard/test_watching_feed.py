@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.dashboard.runs.run import UnknownRun
+from fedping.dashboard.runs.registry import UnknownRun
 from fedping.dashboard.watching.comparing import finals
-from fedping.dashboard.watching.cursor import Position, read, written
 from fedping.dashboard.watching.curves import Measured, Reached, finished
-from fedping.dashboard.watching.feed import LogFeed, RunFeed
+from fedping.dashboard.watching.feed import LogFeed, Position, RunFeed, position_text, read_position
 from fedping.dashboard.watching.units import Pace, seconds_left, units_in
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, RunFolder
 from fedping.experiments.laboratory.run import run_experiment
@@ -141,7 +140,7 @@ reached = st.builds(Reached, st.integers(0, 2**40), st.integers(0, 10**6), st.in
 @given(st.from_regex(r"[a-z0-9:-]*", fullmatch=True), st.lists(st.sampled_from(["f", "b", "w"]) | reached, max_size=30))
 def test_a_position_survives_being_written(state: str, runs: list[Any]) -> None:
     position = Position(state, tuple(runs))
-    assert read(written(position)) == position
+    assert read_position(position_text(position)) == position
 
 
 def test_a_page_learns_what_is_measured_and_that_a_value_is_no_number(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from fedping.dashboard.watching.comparing import drawn, found, pairs, settings_apart
 from fedping.dashboard.watching.curves import Measured
-from fedping.dashboard.watching.downloads import as_csv
+from fedping.dashboard.watching.views import metrics_as_csv
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.report import write_report
 from tests.support.dashboard import dashboard_client
@@ -129,7 +129,9 @@ def test_metrics_are_downloaded_as_they_were_written(client: FlaskClient, folder
 def test_no_name_of_a_variant_becomes_a_formula_and_numbers_stay_what_they_are() -> None:
     names = ["=HYPERLINK(A1)", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-3", "+1e5", "rate=1", "'x", None]
     columns = {"variant": names, "value": [-0.5] * len(names), "fold": [None] * len(names)}
-    written = as_csv(pa.table(columns, pa.schema([("variant", "string"), ("value", "float64"), ("fold", "int32")])))
+    written = metrics_as_csv(
+        pa.table(columns, pa.schema([("variant", "string"), ("value", "float64"), ("fold", "int32")]))
+    )
     read = list(standard_csv.reader(io.StringIO(written.decode(), newline="")))
     guarded = [f"'{name}" for name in names[:5]]
     assert read[1:] == [[name, "-0.5", ""] for name in [*guarded, "-3", "+1e5", "rate=1", "'x", ""]]

@@ -237,7 +237,7 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
 ) -> None:
     from fedping.dashboard.results.landed import rows
     from fedping.protocol.documents import FRECENCY_UPDATE
-    from fedping.server_jobs.health.landed import LandedPings
+    from fedping.server_jobs.health.snapshot import LandedPings
     from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
     from fedping.server_jobs.ingest.compaction.partitions import landed_segments
     from fedping.server_jobs.ingest.edge.landed_counts import LandedCounts

@@ -12,9 +12,8 @@ from fedping.model_store.version import ArmSummary, Outcome, Tally
 from fedping.protocol.clock import time_at
 from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
-from fedping.server_jobs.health.checks import CheckInput, Ingest, LineSnapshot, check_line
-from fedping.server_jobs.health.landed import Landed
-from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.health.checks import check_line
+from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, PrivateFacts
 from fedping.server_jobs.health.snapshot import StudyMonitor
 from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
@@ -151,15 +150,14 @@ def test_a_line_that_waits_for_its_helper_says_so(minutes: int, severity: str | 
 def test_a_late_version_of_a_line_that_waits_is_told_once_with_the_reason() -> None:
     late = replace(waiting_since(60), now=NOW + 7200)
     assert found(late) == [("helper", "problem")]
-    assert check_line(late).findings[0].sentence == (
-        "The line waits for its helper since 2026-01-01 00:00 UTC: the helper cannot be reached. Pings that it was "
-        "asked about are kept until it has answered."
-    )
+    [awaited] = check_line(late).findings
+    assert awaited.message.code == "helper_awaited"
+    assert "since 2026-01-01 00:00 UTC: the helper cannot be reached." in awaited.sentence
     assert late.line.privacy is not None
     idle = replace(late, line=replace(late.line, privacy=replace(late.line.privacy, waiting=None)))
     [only] = check_line(idle).findings
     assert only.name == "rounds"
-    assert "clients enough in every arm" in only.sentence
+    assert "enough clients in every arm" in only.sentence
 
 
 def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(tmp_path: Path) -> None:
@@ -205,7 +203,7 @@ def test_that_no_answer_can_come_any_more_is_a_problem_at_once() -> None:
     over = replace(seen.line.privacy.waiting, why="it refuses the request (answered: twice)", for_good=True)
     lost = replace(seen, line=replace(seen.line, privacy=replace(seen.line.privacy, waiting=over)))
     assert found(lost) == [("helper", "problem")]
-    assert check_line(lost).findings[0].sentence == (
-        "No answer of the helper can come any more to what it was asked on 2026-01-01 01:00 UTC: it refuses the "
-        "request (answered: twice). The next round says how to go on, by 'fedping store continue'."
-    )
+    [finding] = check_line(lost).findings
+    assert finding.message.code == "helper_lost"
+    assert "2026-01-01 01:00 UTC: it refuses the request (answered: twice)." in finding.sentence
+    assert "fedping store continue" in finding.sentence

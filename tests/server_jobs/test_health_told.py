@@ -21,11 +21,10 @@ from fedping.model_store import open_store
 from fedping.model_store.rollback import repeated
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Declared, Study
-from fedping.server_jobs.health.checks import FINDINGS, Finding, Health
-from fedping.server_jobs.health.landed import LandedBeside
-from fedping.server_jobs.health.monitor import watch_studies
-from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
-from fedping.server_jobs.health.webhook import Webhook, make_poster
+from fedping.server_jobs.health.checks import FINDINGS
+from fedping.server_jobs.health.findings import Finding, Health, Message
+from fedping.server_jobs.health.monitor import Reports, Webhook, make_poster, watch_studies
+from fedping.server_jobs.health.snapshot import LandedBeside, StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
 from fedping.server_jobs.ingest.edge import submit
 from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
@@ -38,12 +37,16 @@ from tests.support.versions import small_study
 from tests.support.walks import walked_store
 
 SINCE = "2026-01-01T00:00:00.000+00:00"
-WELL = Health(verdict="healthy", headline="Healthy.")
-ILL = Health(
-    verdict="problem",
-    headline="Not healthy.",
-    findings=(Finding(name="ingest", severity="problem", sentence="Ingest is not running."),),
-)
+WELL = Health(verdict="healthy", message=Message("worth_a_look", ()))
+
+
+def ill(pings: int) -> Health:
+    stopped = Message("ingest_stopped_with_pings", (("pings", pings),))
+    finding = Finding(name="ingest", severity="problem", message=stopped)
+    return Health(verdict="problem", message=Message("not_healthy", (("state", "running"),)), findings=(finding,))
+
+
+ILL = ill(3)
 
 
 def places(folder: Path) -> IngestSettings:
@@ -155,7 +158,7 @@ def test_refusals_are_counted_by_study_for_studies_that_exist(tmp_path: Path) ->
         for name, (_, health) in StudyMonitor(ingest.settings).all(ingest_snapshot(ingest.settings)).items()
     }
     assert len(found["study"]) == 1
-    assert "30 of the 60 pings for no study that is here" in found["study"][0]
+    assert "30 of the 60 pings for unknown studies" in found["study"][0]
     assert len(found["other"]) == 2
     assert "90 of the 90 pings and requests of study other" in " ".join(found["other"])
 
@@ -331,17 +334,14 @@ def test_a_webhook_is_told_at_first_and_of_every_change_and_of_nothing_else() ->
     now, complaints = [0.0], list[str]()
     with receiving() as receiver:
         hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
-        renamed = Health(verdict="problem", headline="Not healthy.", findings=(
-            Finding(name="ingest", severity="problem", sentence="Ingest is not running: 7 pings wait."),
-        ))  # fmt: skip
-        for health in (WELL, WELL, ILL, renamed, ILL, WELL):
+        for health in (WELL, WELL, ILL, ill(7), ILL, WELL):
             hook.judged({"study": (Declared(), health)})
     assert [(body["was"], body["verdict"]) for body in receiver.bodies] == [
         (None, "healthy"),
         ("healthy", "problem"),
         ("problem", "healthy"),
     ]
-    assert receiver.bodies[1]["text"] == "fedping, study study: Not healthy.\nproblem: Ingest is not running."
+    assert receiver.bodies[1]["text"] == f"fedping, study study: Not healthy.\nproblem: {ILL.findings[0].sentence}"
     assert receiver.bodies[1]["findings"][0]["name"] == "ingest"
     assert not complaints
 
@@ -458,12 +458,10 @@ def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path
     told, complaints = list[tuple[str, str]](), list[str]()
     watch_studies(
         StudyMonitor(places(tmp_path)),
-        places(tmp_path),
         (),
-        60.0,
         clock,
-        lambda name, judgement: told.append((name, judgement[1].verdict)),
-        complaints.append,
+        60.0,
+        Reports(lambda name, judgement: told.append((name, judgement[1].verdict)), complaints.append),
     )
     assert told == [("study", "problem"), ("study", "ended"), ("study", "problem")]
     assert len(complaints) == 1

@@ -15,7 +15,7 @@ from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
 from fedping.client_sim.fleet.transport import TransportError
 from fedping.offer import read_offer
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.health.webhook import make_poster
+from fedping.server_jobs.health.monitor import make_poster
 from fedping.server_jobs.round.helper_client import HttpHelper
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedping.analysis.rounds.series import metric_series
+from fedping.analysis.rounds.history import metric_series
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError

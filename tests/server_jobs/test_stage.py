@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.dashboard.live.held_version import plan_for_held
+from fedping.dashboard.live.decisions import plan_for_held
 from fedping.dashboard.live.lineage import lineage_of
 from fedping.main import main
 from fedping.model_store.held_versions import discard, release
@@ -26,9 +26,9 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard, Stage
 from fedping.protocol.model import ModelDocument, Staged
 from fedping.protocol.study import Declared, Study
-from fedping.server_jobs.health.checks import Health
+from fedping.server_jobs.health.findings import Health
+from fedping.server_jobs.health.monitor import dedup_key, payload
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
-from fedping.server_jobs.health.webhook import dedup_key, payload
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine

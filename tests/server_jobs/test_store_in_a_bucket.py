@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from fedping.dashboard.live.held_version import Choice, decide
+from fedping.dashboard.live.decisions import Choice, Decision, decide
 from fedping.dashboard.live.history import LineHistory, seen_as
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
@@ -462,7 +462,7 @@ def test_nothing_is_decided_where_conditional_writes_are_not_obeyed(
     assert main(asked) == 1
     assert "has no conditional writes" in capsys.readouterr().err
     with pytest.raises(FedpingError, match="has no conditional writes"):
-        decide(store, "study", "main", choice, seen_as(held), created=WHEN, code_version="t")
+        decide(store, "study", "main", Decision(choice, seen_as(held)), created=WHEN, code_version="t")
     bucket.well()
     assert store.newest("study", "main") == 0
     assert main(asked) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedping.dashboard.runs.run import DESCRIPTION, NOTE, Note
+from fedping.dashboard.runs.registry import DESCRIPTION, NOTE, Note
 from fedping.experiments.laboratory.results import MetricLog, ProgressFile, UnitNote, write_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml

@@ -9,9 +9,19 @@ from functools import cache
 from msgspec import inspect
 
 from fedping.dashboard.runs.form import words
-from fedping.dashboard.runs.form.fields import fields_of_struct, node_of, shown
-from fedping.dashboard.runs.form.helps import first_paragraph, plain
-from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, Widget
+from fedping.dashboard.runs.form.nodes import (
+    Choice,
+    Field,
+    Node,
+    Option,
+    Table,
+    Widget,
+    fields_of_struct,
+    first_paragraph,
+    node_of,
+    plain,
+    shown,
+)
 from fedping.experiments.laboratory.choices import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, data_sets, models
 from fedping.experiments.laboratory.learning import OfSpec
 from fedping.experiments.laboratory.settings.data import Data

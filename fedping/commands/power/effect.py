@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -15,9 +16,10 @@ from fedping.spark_session import ITERATION, TIMES, analysis_session, millisecon
 from fedping.terminal import status
 
 if TYPE_CHECKING:
-    from fedping.analysis.power import Change, Pilot
+    from fedping.analysis.power import Change, Design, Pilot
     from fedping.analysis.study import Window
     from fedping.protocol.location import Place
+    from fedping.protocol.study import Study
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -77,33 +79,7 @@ def _pilot_options(command: _Command) -> _Command:
 @store_option
 @landing_option
 @json_option
-def effect(
-    study: str | None,
-    arm: str | None,
-    metric: str,
-    unit: str,
-    from_iteration: int | None,
-    to_iteration: int | None,
-    since: datetime | None,
-    until: datetime | None,
-    master: str | None,
-    values: Path | None,
-    counts: str | None,
-    change: str | None,
-    superiority: float | None,
-    users: int | None,
-    table: str | None,
-    wanted: float,
-    alpha: float,
-    tests: int,
-    shares: str,
-    exposed: float,
-    simulations: int,
-    seed: int,
-    store_path: Place,
-    landing: Place,
-    as_json: bool,
-) -> None:
+def effect(store_path: Place, landing: Place, as_json: bool, **options: Any) -> None:
     """Compute how many users SHOW an effect with the Mann-Whitney test, by formula and by simulation.
 
     With --users instead of an effect: the least effect that this many show. With both: the power. What users do without
@@ -111,28 +87,17 @@ def effect(
     """
     import msgspec
 
-    from fedping.analysis.power import Design, answer
-    from fedping.analysis.study import Window
+    from fedping.analysis.power import answer
 
-    planned = Design(
-        shares=tuple(_numbers(shares, "/", "--shares")),
-        exposed=exposed,
-        alpha=alpha,
-        tests=tests,
-        power=wanted,
-        studies=simulations,
-        seed=seed,
-    )
-    asked = _change(change, superiority)
-    rows = [int(number) for number in _numbers(table, ",", "--table")]
-    if asked is None and users is None:
+    given = EffectOptions(**options)
+    change, table = _change(given.change, given.superiority), _numbers(given.table, ",", "--table")
+    if change is None and given.users is None:
         raise InvalidSettings(
             "give the effect to show, with --change or --superiority, or the number of users, with --users"
         )
-    window = Window(from_iteration, to_iteration, milliseconds(since), milliseconds(until))
     with status("reading the pilot") as tell:
-        pilot = _pilot(study, arm, metric, unit, window, values, counts, store_path, landing, master, tell)
-        report = answer(pilot, planned, asked, users, rows, tell)
+        pilot = _pilot(given, store_path, landing, tell)
+        report = answer(pilot, given.design, change, given.users, [int(number) for number in table], tell)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
         return
@@ -142,62 +107,90 @@ def effect(
     print_power(report, console())
 
 
-def _pilot(
-    study: str | None,
-    arm: str | None,
-    metric: str,
-    unit: Any,
-    window: Window,
-    values: Path | None,
-    counts: str | None,
-    store_path: Place,
-    landing: Place,
-    master: str | None,
-    tell: Callable[[str], None],
-) -> Pilot:
+@dataclass(frozen=True, kw_only=True)
+class EffectOptions:
+    """The options of the command by their names in Python."""
+
+    study: str | None
+    arm: str | None
+    metric: str
+    unit: Literal["client", "ping"]
+    from_iteration: int | None
+    to_iteration: int | None
+    since: datetime | None
+    until: datetime | None
+    master: str | None
+    values: Path | None
+    counts: str | None
+    change: str | None
+    superiority: float | None
+    users: int | None
+    table: str | None
+    wanted: float
+    alpha: float
+    tests: int
+    shares: str
+    exposed: float
+    simulations: int
+    seed: int
+
+    @property
+    def design(self) -> Design:
+        """What is fixed in advance."""
+        from fedping.analysis.power import Design
+
+        return Design(
+            shares=tuple(_numbers(self.shares, "/", "--shares")),
+            exposed=self.exposed,
+            alpha=self.alpha,
+            tests=self.tests,
+            power=self.wanted,
+            studies=self.simulations,
+            seed=self.seed,
+        )
+
+    @property
+    def window(self) -> Window:
+        """The pings of the pilot that count."""
+        from fedping.analysis.study import Window
+
+        return Window(self.from_iteration, self.to_iteration, milliseconds(self.since), milliseconds(self.until))
+
+
+def _pilot(given: EffectOptions, store_path: Place, landing: Place, tell: Callable[[str], None]) -> Pilot:
     from fedping.analysis.power import no_pilot, pilot_from_file, pilot_from_text
 
-    if sum(source is not None for source in (study, values, counts)) > 1:
+    if sum(source is not None for source in (given.study, given.values, given.counts)) > 1:
         raise InvalidSettings("a distribution comes from one place; give a STUDY, or --values, or --counts")
-    if values is not None:
-        return pilot_from_file(values, metric, unit)
-    if counts is not None:
-        return pilot_from_text(counts, metric, unit)
-    if study is None:
-        return no_pilot(metric, unit)
-    return _landed(study, arm, metric, unit, window, store_path, landing, master, tell)
+    if given.values is not None:
+        return pilot_from_file(given.values, given.metric, given.unit)
+    if given.counts is not None:
+        return pilot_from_text(given.counts, given.metric, given.unit)
+    if given.study is None:
+        return no_pilot(given.metric, given.unit)
+    from fedping.model_store.store import open_store
+
+    return _landed(open_store(store_path).study(given.study), given, landing, tell)
 
 
-def _landed(
-    name: str,
-    arm: str | None,
-    metric_name: str,
-    unit: Any,
-    window: Window,
-    store_path: Place,
-    landing: Place,
-    master: str | None,
-    tell: Callable[[str], None],
-) -> Pilot:
+def _landed(study: Study, given: EffectOptions, landing: Place, tell: Callable[[str], None]) -> Pilot:
     from fedping.analysis.power import landed_pilot
     from fedping.analysis.study import count_study, metric_named
     from fedping.analysis.study.metrics import window_folders
-    from fedping.model_store.store import open_store
 
-    study = open_store(store_path).study(name)
-    metric = metric_named(metric_name, study)
-    if arm is None:
+    metric = metric_named(given.metric, study)
+    if given.arm is None:
         raise InvalidSettings(
-            f"say which arm of study '{name}' shows what users do without the change, with --arm; it has "
+            f"say which arm of study '{study.name}' shows what users do without the change, with --arm; it has "
             f"{', '.join(one.name for one in study.arms)}"
         )
-    chosen = study.arm(arm).name
-    window_folders(landing, study, window)  # says that there is nothing before seconds go into starting Spark
+    arm = study.arm(given.arm).name
+    window_folders(landing, study, given.window)  # reports missing pings before seconds go into starting Spark
     tell("starting Spark")
-    with analysis_session("fedping-power", master) as session:
+    with analysis_session("fedping-power", given.master) as session:
         tell("counting the pilot's pings")
-        tally = count_study(session, landing, study, (metric,), window)
-    return landed_pilot(tally, name, chosen, metric, unit)
+        tally = count_study(session, landing, study, (metric,), given.window)
+    return landed_pilot(tally, study.name, arm, metric, given.unit)
 
 
 def _change(change: str | None, superiority: float | None) -> Change | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,20 +56,7 @@ FIGURES = (".svg", ".png", ".pdf")
 @click.option("--figure", type=LocalPath(dir_okay=False), help="Draw the curve here too: .svg, .png or .pdf.")
 @click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
 @json_option
-def train(
-    experiment: Path,
-    cohorts: str,
-    seeds: int,
-    out: Path | None,
-    iterations: int | None,
-    line: str | None,
-    validation_searches: int,
-    within: float,
-    processes: int | None,
-    figure: Path | None,
-    keep_pings: bool,
-    as_json: bool,
-) -> None:
+def train(experiment: Path, as_json: bool, **options: Any) -> None:
     """Compute how many users TRAIN a model: the final loss of the study of EXPERIMENT by the cohort size.
 
     A cohort is the clients whose usable pings a round gets, on average over the iterations. Every cohort is simulated
@@ -79,25 +67,26 @@ def train(
     from fedping.experiments.power import save_curve, training_curve, training_plan
     from fedping.experiments.simulate import experiment_from_toml
 
-    if figure and figure.suffix not in FIGURES:
-        raise InvalidSettings(f"no figure can be drawn into {figure}; its name has to end in .svg, .png or .pdf")
+    given = TrainOptions(**options)
+    if given.figure and given.figure.suffix not in FIGURES:
+        raise InvalidSettings(f"no figure can be drawn into {given.figure}; its name has to end in .svg, .png or .pdf")
     settings, study = experiment_from_toml(experiment)
     plan = training_plan(
         settings,
         study,
-        _cohorts(cohorts),
-        seeds,
-        line=line,
-        iterations=iterations,
-        validation_searches=validation_searches,
-        keep_pings=keep_pings,
+        _cohorts(given.cohorts),
+        given.seeds,
+        line=given.line,
+        iterations=given.iterations,
+        validation_searches=given.validation_searches,
+        keep_pings=given.keep_pings,
     )
-    folder = out or Path("power") / experiment.stem
+    folder, processes = given.out or Path("power") / experiment.stem, given.processes or os.cpu_count() or 1
     with _progress() as watch:
-        curve = training_curve(plan, folder, within=within, processes=processes or os.cpu_count() or 1, watch=watch)
-    if figure:
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        save_curve(curve, figure)
+        curve = training_curve(plan, folder, within=given.within, processes=processes, watch=watch)
+    if given.figure:
+        given.figure.parent.mkdir(parents=True, exist_ok=True)
+        save_curve(curve, given.figure)
     if as_json:
         click.echo(msgspec.json.encode(curve).decode())
         return
@@ -106,6 +95,22 @@ def train(
 
     print_training(curve, console())
     click.echo(f"\ncurve.json, runs.csv and curve.svg are in {folder}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of the command by their names in Python."""
+
+    cohorts: str
+    seeds: int
+    out: Path | None
+    iterations: int | None
+    line: str | None
+    validation_searches: int
+    within: float
+    processes: int | None
+    figure: Path | None
+    keep_pings: bool
 
 
 def _cohorts(given: str) -> list[int]:
@@ -117,7 +122,7 @@ def _cohorts(given: str) -> list[int]:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Show a bar on a terminal; elsewhere nothing, for the table tells."""
+    """Show a bar on a terminal; elsewhere nothing, because the table has it all."""
     from fedping.terminal import bars
 
     with bars("training: {task.fields[runs]}", "rounds") as bar:

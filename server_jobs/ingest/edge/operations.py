@@ -20,7 +20,7 @@ from flask import Blueprint, Flask, Response, request
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.checks import FINDINGS
-from fedping.server_jobs.health.private import PrivateFacts
+from fedping.server_jobs.health.facts import PrivateFacts
 from fedping.server_jobs.health.round_metrics import LineRounds, build_family, round_families
 from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue

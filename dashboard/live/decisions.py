@@ -1,0 +1,157 @@
+"""Decisions on a line from the page, a held version or a rollback: shows what would be published; then does that."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from fedping.dashboard.live.history import seen_as
+from fedping.dashboard.live.lineage import changes_between
+from fedping.model_store import ModelStore, Version, VersionConflict
+from fedping.model_store.held_versions import discard, release
+from fedping.model_store.rollback import repeated
+from fedping.protocol.errors import InvalidSettings
+
+Choice: TypeAlias = Literal["release", "discard"]
+
+
+class Decision(Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of a held version, and that version as the plan showed it."""
+
+    choice: Choice
+    seen: str
+
+
+class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The version to repeat, and the newest version as the plan showed it."""
+
+    to: int
+    seen: str
+
+
+def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> dict[str, Any]:
+    """Return what would be published, and ``seen``, the held version that it is about.
+
+    Raises:
+        InvalidSettings: no version is held.
+    """
+    held = _held(store, study, line)
+    head = store.head(study, line)
+    if choice == "release":
+        title = f"Publish version {held.iteration}"
+        who = "All clients" if held.staged else "Clients"
+        sentence = f"Version {held.iteration} will be published as it was computed. {who} fetch it from then on."
+        new = held
+    else:
+        title = f"Leave version {held.iteration} behind"
+        number = held.iteration + bool(held.staged)  # some have a staged one, so that no other gets its number
+        sentence = (
+            f"Version {number} will be published with the weights and the optimizer's state of version "
+            f"{head.iteration}. The pings behind the version that is held count nowhere; it stays in the store, to be "
+            "looked at."
+        )
+        new = head
+    return {
+        "seen": seen_as(held),
+        "next": held.iteration + (choice == "discard" and held.staged is not None),
+        "changes": changes_between(store.study(study), head, new),
+        "title": title,
+        "typed": held.iteration,
+        "sentence": sentence,
+    }
+
+
+def decide(store: ModelStore, study: str, line: str, decision: Decision, *, created: str, code_version: str) -> Version:
+    """Do what :func:`plan_for_held` showed, if the same version is still held; return the published version.
+
+    Raises:
+        InvalidSettings: no version is held.
+        VersionConflict: another version is held, or was published since; nothing was done.
+        FedpingError: nothing can be published in this store.
+    """
+    if seen_as(_held(store, study, line)) != decision.seen:
+        raise VersionConflict(
+            f"another version of line '{line}' of study '{study}' is held than the one that you looked at; nothing was "
+            "done: look at it and decide again"
+        )
+    store.check_publishing()
+    if decision.choice == "release":
+        return release(store, study, line, created=created)
+    return discard(store, study, line, created=created, code_version=code_version)
+
+
+def _held(store: ModelStore, study: str, line: str) -> Version:
+    held = store.held(study, line)
+    if held is None:
+        raise InvalidSettings(
+            f"no version of line '{line}' of study '{study}' is held any more; there is nothing to decide"
+        )
+    return held
+
+
+def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
+    """Return what a rollback to version ``to`` would publish, and ``seen``, the newest version that it assumes.
+
+    Raises:
+        StoreError: there is no such version.
+        InvalidSettings: it is the newest.
+    """
+    head = store.head(study, line)
+    _refuse_the_newest(study, line, head, to)
+    target = store.version(study, line, to)
+    changes = changes_between(store.study(study), head, target)
+    same = "" if changes["count"] else " No published weight differs from those that clients have now."
+    return {
+        "seen": seen_as(head),
+        "newest": head.iteration,
+        "next": head.iteration + 1,
+        "to": to,
+        "created": target.created,
+        "changes": changes,
+        "title": f"Roll back to version {to}",
+        "typed": to,
+        "sentence": (
+            f"Version {head.iteration + 1} will be published with the weights and the optimizer's state of version "
+            f"{to}. Clients fetch it from then on; nothing is deleted, and rounds go on from it.{same}"
+        ),
+    }
+
+
+def roll_back(
+    store: ModelStore, study: str, line: str, wanted: RollbackRequest, *, created: str, code_version: str
+) -> Version:
+    """Publish what :func:`plan` showed, if the newest version is still the one that it showed.
+
+    It builds on exactly the version of the plan, while `fedping.model_store.rollback.rollback` would follow a version
+    that a round has published since.
+
+    Raises:
+        StoreError: there is no such version.
+        InvalidSettings: it is the newest.
+        VersionConflict: another version was published since; nothing was published now.
+        FedpingError: nothing can be published in this store.
+    """
+    head = store.head(study, line)
+    if wanted.seen != seen_as(head):
+        raise _overtaken(study, line, wanted.seen, head.iteration)
+    _refuse_the_newest(study, line, head, wanted.to)
+    store.check_publishing()
+    restored = repeated(store.version(study, line, wanted.to), head, created=created, code_version=code_version)
+    try:
+        store.publish(restored)
+    except VersionConflict as error:
+        raise _overtaken(study, line, wanted.seen, restored.iteration) from error
+    return restored
+
+
+def _refuse_the_newest(study: str, line: str, head: Version, to: int) -> None:
+    if to == head.iteration:
+        raise InvalidSettings(f"line '{line}' of study '{study}' is at version {to}; there is nothing to roll back")
+
+
+def _overtaken(study: str, line: str, seen: str, there: int) -> VersionConflict:
+    return VersionConflict(
+        f"version {there} of line '{line}' of study '{study}' was published since you looked, at version "
+        f"{seen.partition('.')[0]}; nothing was rolled back: look at the new one and decide again"
+    )

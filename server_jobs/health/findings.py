@@ -1,0 +1,197 @@
+"""Findings and health as values, and the one place where they become text.
+
+A sentence is a :class:`Message`: a code and the values that it is about. One function, registered by :func:`message`
+under that code, words it. The terminal, ``--json``, the webhook and the dashboard use :attr:`Finding.sentence`,
+:attr:`Health.headline` or :func:`as_document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeAlias
+
+from msgspec import Struct
+
+from fedping.model_store.held_versions import describe_missing, describe_staged
+from fedping.model_store.version import StageState
+from fedping.protocol.errors import as_sentence
+from fedping.protocol.guard import Stage
+
+P = ParamSpec("P")
+
+Severity: TypeAlias = Literal["warning", "problem"]
+Verdict: TypeAlias = Literal["healthy", "warning", "problem", "paused", "ended"]
+VERDICTS: tuple[Verdict, ...] = ("problem", "warning", "healthy", "paused", "ended")
+"""Every verdict, the worst first."""
+
+RENDERERS: dict[str, Callable[..., str]] = {}
+"""The function that words a message, by its code."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A sentence as data.
+
+    Attributes:
+        code: name of the function that words it, without an underscore.
+        values: what it is about, by name; hashable.
+    """
+
+    code: str
+    values: tuple[tuple[str, object], ...]
+
+    def __str__(self) -> str:
+        return RENDERERS[self.code](**dict(self.values))
+
+
+def message(words: Callable[P, str]) -> Callable[P, Message]:
+    """Register a function of keyword arguments that words a message; return one that makes the message.
+
+    Raises:
+        ValueError: another function has this name.
+    """
+    code = words.__name__.lstrip("_")
+    if code in RENDERERS:
+        raise ValueError(f"the message '{code}' is worded twice")
+    RENDERERS[code] = words
+
+    @wraps(words)
+    def build(*_: P.args, **values: P.kwargs) -> Message:
+        return Message(code, tuple(values.items()))
+
+    return build
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A failed check: a ``warning`` is worth a look, a ``problem`` costs pings or versions.
+
+    Attributes:
+        name: code of the check (`fedping.server_jobs.health.checks.FINDINGS`).
+        severity: of this finding.
+        message: what is wrong, and what to do.
+        line: the line that it is about; empty for all lines of the study.
+    """
+
+    name: str
+    severity: Severity
+    message: Message
+    line: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        return f"{_of_line(self.line)}{self.message}"
+
+
+class StagedLine(Struct, frozen=True, kw_only=True):
+    """A version of a line that a share of the clients gets first.
+
+    Attributes:
+        line: of the study.
+        version: number of the staged version.
+        stage: what the stage needs.
+        state: what the last round saw of it.
+        is_one_of_many: whether the study has other lines.
+    """
+
+    line: str
+    version: int
+    stage: Stage
+    state: StageState
+    is_one_of_many: bool = False
+
+    @property
+    def share(self) -> float:
+        """The share of clients that gets the version."""
+        return self.state.share
+
+    @property
+    def heard(self) -> int:
+        """The number of these clients that the last round has heard."""
+        return self.state.tried.clients if self.state.tried else 0
+
+    @property
+    def wanted(self) -> int:
+        """The number of these clients that the stage needs."""
+        return self.stage.clients
+
+    @property
+    def sentence(self) -> str:
+        """The stage in words."""
+        staged, missing = describe_staged(self.version, self.share), describe_missing(self.stage, self.state)
+        text = as_sentence(f"{staged}; {missing}" if missing else staged)
+        return f"{_of_line(self.line if self.is_one_of_many else '')}{text}"
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Result of all checks of a study or of one of its lines.
+
+    Attributes:
+        verdict: of the study or line.
+        message: the verdict as a message.
+        findings: its reasons, the worst first.
+        over: the lines whose training early stopping has ended. They get no further version.
+        staged: versions that a share of the clients has first, which is in order.
+    """
+
+    verdict: Verdict
+    message: Message
+    findings: tuple[Finding, ...] = ()
+    over: tuple[str, ...] = ()
+    staged: tuple[StagedLine, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        return str(self.message)
+
+
+def as_document(health: Health) -> dict[str, Any]:
+    """Return health as data for JSON, with its sentences (docs/reference.md explains the keys)."""
+    return {
+        "verdict": health.verdict,
+        "headline": health.headline,
+        "findings": [{"name": one.name, "severity": one.severity, "sentence": one.sentence} for one in health.findings],
+        "over": list(health.over),
+        "staged": [
+            {
+                "line": one.line,
+                "version": one.version,
+                "share": one.share,
+                "heard": one.heard,
+                "wanted": one.wanted,
+                "sentence": one.sentence,
+            }
+            for one in health.staged
+        ],
+    }
+
+
+def _of_line(line: str) -> str:
+    return f"Line {line}: " if line else ""
+
+
+def format_time(moment: str) -> str:
+    """Return a time for people: 2026-01-31 10:00 UTC."""
+    return f"{moment[:10]} {moment[11:16]} UTC"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things: 1 ping, 1,200 pings."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in its largest unit, which seldom changes: 40 seconds, 12 minutes, 5 hours, 3 days."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size * (2 if size == 86400 else 1):
+            return format_count(int(seconds // size), unit)
+    return format_count(max(0, int(seconds)), "second")
+
+
+def format_percent(part: float, whole: float) -> str:
+    """Return a share in whole percent: 12 %, less than 1 %."""
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 1 or not share else "less than 1 %"
