@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime
-from fedping.dashboard.feeds import Change
-from fedping.dashboard.feeds import last_lines
-from fedping.dashboard.runs.places import Place
-from fedping.dashboard.runs.places import labels_of
-from fedping.dashboard.runs.places import places
-from fedping.dashboard.runs.registry import RunBook
-from fedping.experiments.laboratory.report import columns_of
-from fedping.experiments.laboratory.results import PROGRESS
-from fedping.experiments.laboratory.results import UnitNote
-from fedping.experiments.laboratory.results import read_units
-from fedping.experiments.laboratory.settings import experiment_of
-from fedping.experiments.laboratory.summary import Summary
-from fedping.experiments.run_folder import DamagedRun
-from fedping.experiments.run_folder import NOTE
-from fedping.experiments.simulate.run import read_study_progress
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.file_stamp import is_settled
-from fedping.protocol.formats import NewerFormat
-from fedping.protocol.formats import without_format
-from fedping.protocol.settings_file import tables_in
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-import hashlib
+
 import msgspec
 
+from fedping.dashboard.feeds import Change, last_lines
+from fedping.dashboard.runs.places import Place, labels_of, places
+from fedping.dashboard.runs.registry import RunBook
+from fedping.experiments.laboratory.report import columns_of
+from fedping.experiments.laboratory.results import PROGRESS, UnitNote, read_units
+from fedping.experiments.laboratory.settings import experiment_of
+from fedping.experiments.laboratory.summary import Summary
+from fedping.experiments.run_folder import NOTE, DamagedRun
+from fedping.experiments.simulate.run import read_study_progress
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.file_stamp import is_settled
+from fedping.protocol.formats import NewerFormat, without_format
+from fedping.protocol.settings_file import tables_in
 
 _TAIL = 8192
 """Bytes at the end of a run's progress that are searched for its last round."""

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fedping.dashboard.runs.places import Place
-from fedping.dashboard.runs.places import place
-from fedping.dashboard.watching.curves import Measured
-from fedping.dashboard.watching.curves import Points
-from fedping.dashboard.watching.curves import finished
-from fedping.dashboard.watching.curves import grown
-from fedping.dashboard.watching.units import Unit
-from fedping.dashboard.watching.units import units_in
-from fedping.experiments.laboratory.comparing import Chosen
-from fedping.experiments.laboratory.comparing import Comparison
-from fedping.experiments.laboratory.comparing import compared
-from fedping.experiments.laboratory.evaluation import higher_is_better
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fedping.dashboard.runs.places import Place, place
+from fedping.dashboard.watching.curves import Measured, Points, finished, grown
+from fedping.dashboard.watching.units import Unit, units_in
+from fedping.experiments.laboratory.comparing import Chosen, Comparison, compared
 from fedping.experiments.laboratory.report import columns_of
 from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_from_toml
-from fedping.experiments.laboratory.summary import Band
-from fedping.experiments.laboratory.summary import Criteria
-from fedping.experiments.laboratory.summary import Standing
-from fedping.experiments.laboratory.summary import Summary
-from fedping.experiments.laboratory.summary import VariantSummary
-from fedping.experiments.laboratory.summary import standing
-from fedping.experiments.laboratory.summary import summarised
-from fedping.experiments.laboratory.summary import variant_summary
+from fedping.experiments.laboratory.summary import (
+    Band,
+    Criteria,
+    Standing,
+    Summary,
+    VariantSummary,
+    standing,
+    summarised,
+    variant_summary,
+)
+from fedping.experiments.laboratory.tallies import higher_is_better
 from fedping.experiments.run_folder import NOTE
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.errors import InvalidSettings
-from math import prod
-from pathlib import Path
-from typing import Any
-from typing import TypeAlias
-import msgspec
-
+from fedping.protocol.errors import FedpingError, InvalidSettings
 
 
 @dataclass(frozen=True)

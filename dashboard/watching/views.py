@@ -2,71 +2,52 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from fedping.dashboard.answers import NotThere
-from fedping.dashboard.runs.judging import preset
-from fedping.dashboard.runs.judging import presets
-from fedping.dashboard.runs.listing import told
-from fedping.dashboard.runs.places import Place
-from fedping.dashboard.runs.places import labels_of
-from fedping.dashboard.runs.places import place
-from fedping.dashboard.runs.places import places
-from fedping.dashboard.settings import Services
-from fedping.dashboard.watching.comparing import ABSENT
-from fedping.dashboard.watching.comparing import Finals
-from fedping.dashboard.watching.comparing import Flat
-from fedping.dashboard.watching.comparing import MOST
-from fedping.dashboard.watching.comparing import One
-from fedping.dashboard.watching.comparing import Sweep
-from fedping.dashboard.watching.comparing import best_among
-from fedping.dashboard.watching.comparing import common
-from fedping.dashboard.watching.comparing import differing
-from fedping.dashboard.watching.comparing import drawn
-from fedping.dashboard.watching.comparing import finals
-from fedping.dashboard.watching.comparing import found
-from fedping.dashboard.watching.comparing import pairs
-from fedping.dashboard.watching.comparing import settings_apart
-from fedping.dashboard.watching.comparing import settings_of
-from fedping.dashboard.watching.comparing import settings_of_file
-from fedping.dashboard.watching.comparing import sweep_of
-from fedping.dashboard.watching.curves import Measured
-from fedping.dashboard.watching.curves import default_curve
-from fedping.dashboard.watching.curves import measured
-from fedping.dashboard.watching.curves import read_measurements
-from fedping.dashboard.watching.feed import LogFeed
-from fedping.dashboard.watching.feed import RunFeed
-from fedping.dashboard.watching.feed import quantiles
-from fedping.dashboard.watching.units import Unit
-from fedping.dashboard.watching.units import units_in
-from fedping.experiments.laboratory.results import METRICS_SCHEMA
-from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.results import read_progress
-from fedping.experiments.laboratory.summary import MEANINGS
-from fedping.experiments.laboratory.summary import NO_QUALITY
-from fedping.experiments.laboratory.summary import shown_as
-from fedping.experiments.laboratory.summary import told as told_band
-from fedping.experiments.run_folder import DamagedRun
-from fedping.experiments.run_folder import read_whole
-from fedping.experiments.simulate.summary import PrivateSummary
-from fedping.experiments.simulate.summary import Summary as StudySummary
-from flask import Blueprint
-from flask import Response
-from flask import jsonify
-from flask import redirect
-from flask import render_template
-from flask import request
-from flask import send_file
-from pathlib import Path
-from pyarrow import csv
-from typing import Any
-from typing import NamedTuple
-from urllib.parse import urlencode
-from werkzeug.wrappers import Response as AnyResponse
 import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from flask import Blueprint, Response, jsonify, redirect, render_template, request, send_file
+from pyarrow import csv
+from werkzeug.wrappers import Response as AnyResponse
 
+from fedping.dashboard.answers import NotThere
+from fedping.dashboard.runs.judging import preset, presets
+from fedping.dashboard.runs.listing import told
+from fedping.dashboard.runs.places import Place, labels_of, place, places
+from fedping.dashboard.settings import Services
+from fedping.dashboard.watching.comparing import (
+    ABSENT,
+    MOST,
+    Finals,
+    Flat,
+    One,
+    Sweep,
+    best_among,
+    common,
+    differing,
+    drawn,
+    finals,
+    found,
+    pairs,
+    settings_apart,
+    settings_of,
+    settings_of_file,
+    sweep_of,
+)
+from fedping.dashboard.watching.curves import Measured, default_curve, measured, read_measurements
+from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
+from fedping.dashboard.watching.units import Unit, units_in
+from fedping.experiments.laboratory.results import METRICS_SCHEMA, MetricLog, read_progress
+from fedping.experiments.laboratory.summary import MEANINGS, NO_QUALITY, shown_as
+from fedping.experiments.laboratory.summary import told as told_band
+from fedping.experiments.run_folder import DamagedRun, read_whole
+from fedping.experiments.simulate.summary import PrivateSummary
+from fedping.experiments.simulate.summary import Summary as StudySummary
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 """A report is one file with its own styles and without scripts: it may load nothing, and run nothing."""

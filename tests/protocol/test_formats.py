@@ -1,69 +1,45 @@
 """Every document that is written and read again has a format; a newer one is told in a sentence by every reader."""
 
-from collections.abc import Callable
-from datetime import UTC
-from datetime import datetime
-from fedping.dashboard.live.refused import newest_refusals
-from fedping.dashboard.results.counts import read_count
-from fedping.dashboard.runs.registry import Note
-from fedping.dashboard.runs.registry import read_run
-from fedping.experiments.laboratory.report import write_report
-from fedping.experiments.laboratory.results import RunFolder
-from fedping.experiments.laboratory.results import read_progress
-from fedping.experiments.laboratory.results import read_units
-from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_file
-from fedping.experiments.run_folder import write_document
-from fedping.experiments.run_process import Ended
-from fedping.experiments.run_process import Process
-from fedping.experiments.simulate import experiment_from_toml as simulation_file
-from fedping.experiments.simulate import simulate
-from fedping.experiments.simulate.run import Progress
-from fedping.experiments.simulate.run import ProgressNote
-from fedping.experiments.simulate.run import read_study_progress
-from fedping.model_store import StoreError
-from fedping.model_store import open_store
-from fedping.model_store.checksum import sealed
-from fedping.model_store.checksum import unsealed
-from fedping.model_store.rollback import continue_at
-from fedping.model_store.version import Aggregate
-from fedping.model_store.version import ArmSummary
-from fedping.model_store.version import InputFile
-from fedping.model_store.version import Version
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import NewerFormat
-from fedping.protocol.formats import format_of
-from fedping.protocol.formats import unknown_member
-from fedping.protocol.formats import with_format
-from fedping.protocol.formats import without_format
-from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import landed_files
-from fedping.protocol.landing import partition
-from fedping.protocol.landing import read_published
-from fedping.protocol.landing import record_published
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.compaction.quarantine import FailureNote
-from fedping.server_jobs.ingest.compaction.quarantine import failing
-from fedping.server_jobs.ingest.counters import RejectionLog
-from hypothesis import given
-from hypothesis import strategies as st
-from pathlib import Path
-from tests.support.laboratory import small_file
-from tests.support.rounds import WHEN
-from tests.support.rounds import crowd
-from tests.support.rounds import land
-from tests.support.rounds import store_with
-from tests.support.small_experiment import experiment_file
-from tests.support.versions import after
-from tests.support.versions import small_study
-from tests.support.versions import version_0
 import json
+import re
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-import re
-import shutil
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedping.dashboard.live.refused import newest_refusals
+from fedping.dashboard.results.counts import read_count
+from fedping.dashboard.runs.registry import Note, read_run
+from fedping.experiments.laboratory.report import write_report
+from fedping.experiments.laboratory.results import RunFolder, read_progress, read_units
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import experiment_from_toml as laboratory_file
+from fedping.experiments.run_folder import write_document
+from fedping.experiments.run_process import Ended, Process
+from fedping.experiments.simulate import experiment_from_toml as simulation_file
+from fedping.experiments.simulate import simulate
+from fedping.experiments.simulate.run import Progress, ProgressNote, read_study_progress
+from fedping.model_store import StoreError, open_store
+from fedping.model_store.checksum import sealed, unsealed
+from fedping.model_store.rollback import continue_at
+from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Version
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
+from fedping.protocol.landed_file import open_landed
+from fedping.protocol.landing import landed_files, partition, read_published, record_published
+from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest.counters import RejectionLog
+from tests.support.laboratory import small_file
+from tests.support.rounds import WHEN, crowd, land, store_with
+from tests.support.small_experiment import experiment_file
+from tests.support.versions import after, small_study, version_0
 
 KEPT = Path(__file__).parents[1] / "model_store" / "written_by_2"
 
