@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fedping.analysis.curves import ArmCurve, arm_curves
 from fedping.client_sim.fleet.fleet import Fleet, join_study
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.members import FleetSettings
+from fedping.client_sim.http import HttpTransport
 from fedping.experiments.demo_rounds import playground
 from fedping.experiments.ingest_process import RunningIngest, ingest_process
 from fedping.experiments.secure_demo import Seen, TwoServers, helper_beside, secured, seen_by

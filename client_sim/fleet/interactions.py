@@ -1,7 +1,7 @@
-"""What browsers rank with, what they see and learn, and how the hands got to the choice, for many searches at once.
+"""Interactions of browsers, for many searches at once: the ranking, the loss and update of a search, the keystrokes.
 
-A fleet (`search_round.py`) and a simulated study (`fedping.experiments.simulate`) differ in who searches what and when.
-What follows from a finished search is worked out here for both.
+A fleet (`search_round.py`) and a simulated study (`fedping.experiments.simulate`) have different users and times. The
+interaction of a finished search is computed here for both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedping.client_sim.models import (
     frecency_start,
     losses,
 )
-from fedping.client_sim.population.sample import displayed
+from fedping.client_sim.population.synthetic import displayed
 from fedping.client_sim.upload import sent_updates
 from fedping.protocol.draws import FloatArray, Keys, uniforms
 from fedping.protocol.errors import InvalidSettings
@@ -231,8 +231,27 @@ class Interactions:
         )
 
 
-Lies: TypeAlias = Callable[[ClientData[Any]], ClientData[Any]]
-"""From what S searches have shown, each a client's, to what the clients learn from."""
+Corruption: TypeAlias = Callable[[ClientData[Any]], ClientData[Any]]
+"""Changes the examples of S searches, each a client's, before hostile clients train on them."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions under which S clients train on their searches.
+
+    Attributes:
+        kept: the clients' state, if their training keeps any.
+        corrupt: changes the examples of hostile clients; None if there are none.
+        projections: for structured training (:func:`fedping.client_sim.upload.projections`).
+    """
+
+    kept: Kept | None = None
+    corrupt: Corruption | None = None
+    projections: Projections | None = None
+
+
+PLAIN = Conditions()
+"""Training without state, attack or structure."""
 
 
 def interact(
@@ -240,16 +259,14 @@ def interact(
     pages: PageTable,
     searches: Searches,
     keys: Keys,
-    kept: Kept | None = None,
-    lies: Lies | None = None,
-    within: Projections | None = None,
+    conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Rank the candidates of S searches, which come in any order, and return what follows.
+    """Rank the candidates of S searches, which are in any order, and return the interactions.
 
     The other arguments are those of :func:`finished`.
     """
-    scores = ranking.scores_of(pages, searches, kept)
-    return finished(ranking, pages, scores, displayed(searches, scores), keys, kept, lies, within)
+    scores = ranking.scores_of(pages, searches, conditions.kept)
+    return finished(ranking, pages, scores, displayed(searches, scores), keys, conditions)
 
 
 def finished(
@@ -258,11 +275,9 @@ def finished(
     scores: FloatArray,
     ranked: Searches,
     keys: Keys,
-    kept: Kept | None = None,
-    lies: Lies | None = None,
-    within: Projections | None = None,
+    conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Return what finished searches say about the ranking.
+    """Return the interactions of finished searches.
 
     Args:
         ranking: what ranked.
@@ -270,28 +285,26 @@ def finished(
         scores: theirs, by which they were ranked, shape (P,).
         ranked: S searches over them, the candidates in displayed order.
         keys: a random key for each training, shape (S,).
-        kept: the state of the S clients that searched, if their training keeps any.
-        lies: what hostile clients make of their searches before they learn from them.
-        within: for structured training (:func:`fedping.client_sim.upload.projections`).
+        conditions: of the training.
     """
-    told = ranked
+    reported = ranked
     if ranking.personal:
         scores = ranking.scores(pages)
-        told = displayed(ranked, scores)
-    present = told.candidates != NO_CANDIDATE
+        reported = displayed(ranked, scores)
+    present = reported.candidates != NO_CANDIDATE
     listed = np.full(present.shape, np.nan)
-    listed[present] = scores[told.candidates[present]]
+    listed[present] = scores[reported.candidates[present]]
     chosen = np.take_along_axis(ranked.candidates, np.maximum(ranked.chosen, 0)[:, None], axis=1)[:, 0]
     selected = ranked.chosen != NOTHING_CHOSEN
     bookmarked = np.zeros(len(ranked), np.bool_)
     bookmarked[selected] = pages.bookmarked[chosen[selected]]
-    update, sends = _updates(ranking, pages, told, keys, kept, lies, within)
+    update, sends = _updates(ranking, pages, reported, keys, conditions)
     return Interactions(
         scores=listed,
         shown=present.sum(axis=1),
         rank=ranked.chosen.astype(np.intp),
         bookmarked=bookmarked,
-        loss=losses(scores, told, ranking.spec.margin),
+        loss=losses(scores, reported, ranking.spec.margin),
         update=update,
         sends=sends,
     )
@@ -302,18 +315,16 @@ def _updates(
     pages: PageTable,
     ranked: Searches,
     keys: Keys,
-    kept: Kept | None,
-    lies: Lies | None,
-    within: Projections | None,
+    conditions: Conditions,
 ) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
     """Return the update of each search, shape (S, m), and which are sent: each is a client with one example."""
     if ranking.learns_at is None:
         return None, None
     each = np.arange(len(ranked))
     data: ClientData[Any] = SearchData(pages, ranked, each, len(each))
-    if lies:
-        data = lies(data)
-    found = np.empty((len(each), len(ranking.learns_at)))
+    if conditions.corrupt:
+        data = conditions.corrupt(data)
+    updates = np.empty((len(each), len(ranking.learns_at)))
     sends = np.ones(len(each), np.bool_)
     for block in updates_of_fleet(
         ranking.trained,
@@ -323,16 +334,16 @@ def _updates(
         each,
         keys,
         version=ranking.version,
-        kept=kept,
-        projections=within,
+        kept=conditions.kept,
+        projections=conditions.projections,
         losses=False,
     ):
-        found[block.at] = block.updates
+        updates[block.at] = block.updates
         if block.sends is not None:
             sends[block.at] = block.sends
     if not ranking.submits:
         return None, None
-    return found, None if sends.all() else sends
+    return updates, None if sends.all() else sends
 
 
 def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:

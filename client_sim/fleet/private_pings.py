@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.fleet.roster import uuids
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, Sharer, has_turn, rotating_id
-from fedping.client_sim.privacy.sharing import unbounded
+from fedping.client_sim.privacy.vectors import unbounded
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.vector import vector_payloads

@@ -26,11 +26,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from fedping.client_sim.fleet.model_pings import as_json_arrays, as_json_objects
-from fedping.client_sim.fleet.outbox import Letter, Outbox, count_reason
-from fedping.client_sim.fleet.summary import PingSummary, ping_summary
-from fedping.client_sim.fleet.transport import Fetched, Outcome, Transport, Unavailable
-from fedping.client_sim.fleet.waiting import Backoff
+from fedping.client_sim.client import Backoff, OutgoingPing
+from fedping.client_sim.fleet.exchange import Connection, Outbox
+from fedping.client_sim.fleet.pings import as_json_arrays, as_json_objects
+from fedping.client_sim.fleet.summary import PingSummary, count_reason, ping_summary
+from fedping.client_sim.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
@@ -405,7 +405,7 @@ class Replay:
                 if not goes_on():
                     return
                 for ping in batch:
-                    letter = await self._letter(ping, iteration)
+                    outgoing = await self._outgoing(ping, iteration)
                     due = pace.due(now())
                     while goes_on() and (wait := due - now()) > 0:
                         await asyncio.sleep(min(wait, LOOK_S))
@@ -413,20 +413,16 @@ class Replay:
                         return
                     await room.acquire()
                     await places.acquire()
-                    task = group.create_task(self._outbox.hand_over(letter, places))
+                    task = group.create_task(self._outbox.post_or_drop(outgoing, places))
                     task.add_done_callback(partial(_leave, room))
 
     def _new_outbox(self) -> Outbox:
-        return Outbox(
-            self._timed,
-            self._study.name,
-            backoff=self._settings.backoff,
-            at_once=self._settings.at_once,
-            sleep=asyncio.sleep,
-            random=self._random,
+        connection = Connection(
+            transport=self._timed, study=self._study.name, random=self._random, at_once=self._settings.at_once
         )
+        return Outbox(connection, self._settings.backoff)
 
-    async def _letter(self, ping: Recorded, iteration: int) -> Letter:
+    async def _outgoing(self, ping: Recorded, iteration: int) -> OutgoingPing:
         settings, line, payload = self._settings, self._line[ping.arm], ping.payload
         if settings.to_current_version and line is not None:
             payload["model_version"] = await self._versions.current(line)
@@ -434,7 +430,7 @@ class Replay:
         if not settings.same_ids:
             document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
         body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
-        return Letter(document, msgspec.json.encode(body))
+        return OutgoingPing(document, msgspec.json.encode(body))
 
     def _summary(self, iteration: int, seconds: float) -> ReplaySummary:
         counts = self._outbox.counts
@@ -526,7 +522,7 @@ class _Timed:
         self.fetch_staged = transport.fetch_staged
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         clock = asyncio.get_running_loop().time
         began = clock()
         outcome = await self._transport.submit(study, document_id, body)

@@ -75,11 +75,13 @@ class OwnTable:
 
     Attributes:
         rows: the table.
-        class_weights: how much an example of each class counts; all the same if None.
+        class_weights: weight of an example of each class; equal weights if None.
+        held_out: whether the rows are held out, so that pings have the confusion counts of a version on them.
     """
 
     rows: Table
     class_weights: tuple[float, ...] | None = None
+    held_out: bool = False
     always_new: ClassVar[bool] = False
 
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:

@@ -30,6 +30,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
+from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.formats import with_format, without_format
@@ -78,25 +79,6 @@ class Joined(Struct, frozen=True, kw_only=True):
     def place(self) -> tuple[str, str]:
         """The study and its line."""
         return self.study, self.line
-
-
-class Progress(Struct, frozen=True, kw_only=True):
-    """How far an institution has come.
-
-    Attributes:
-        version: the newest version of which the server has taken its ping; -1 for none.
-        moved: the newest version on which its own state has moved, where the training keeps any, or to which it has
-            contributed, where the line is private: it does not train on that again, whatever became of the ping.
-        sent: how many pings were taken.
-        contributed: to how many versions of a private line it has contributed, whatever became of the pings.
-        held_out: the share of the rows that nothing is learned from, 0 for none; None in folders that are older.
-    """
-
-    version: int = -1
-    moved: int = -1
-    sent: int = 0
-    contributed: int = 0
-    held_out: float | None = None
 
 
 class Waiting(Struct, frozen=True, kw_only=True):

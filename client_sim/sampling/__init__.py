@@ -11,15 +11,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.sampling.sampler import FullUpdate, Sampler, bias_of
 from fedping.client_sim.sampling.samplers import (
     AllSampler,
     BernoulliSampler,
     BySizeSampler,
     ClusterSampler,
+    FullUpdate,
     OwnSampler,
+    Sampler,
     StratifiedSampler,
     UniformSampler,
+    bias_of,
 )
 from fedping.client_sim.sampling.settings import (
     All,

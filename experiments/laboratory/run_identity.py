@@ -20,7 +20,7 @@ import msgspec
 
 from fedping.client_sim.learning.models.named import named
 from fedping.client_sim.learning.settings import Settings
-from fedping.client_sim.models.own import CODE
+from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.choices import named_in_modules
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.units import Unit, problem_digest, units_of

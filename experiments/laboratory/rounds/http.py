@@ -1,4 +1,4 @@
-"""Pings over HTTP to an ingest, and models from it, by the transport of the fleet in batches."""
+"""Pings over HTTP to an ingest, and models from it: the clients of a round as one client that sends batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.model_pings import batches
-from fedping.client_sim.fleet.transport import Delivery, Fetched
+from fedping.client_sim.client import ONE_ATTEMPT, Sending, Settled, after_attempt, version_after
+from fedping.client_sim.fleet.pings import batches
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.transport import Fetched
 from fedping.experiments.ingest_process import RunningIngest
 from fedping.experiments.laboratory.rounds.landed import pings_of
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY
@@ -20,6 +21,7 @@ from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.model_store.version import Version
 from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.ping import NO_VERSION
 
 LARGEST_BATCH = 4 * 2**20
 """Bytes in the body of one request, unless a single ping is larger."""
@@ -42,11 +44,12 @@ class HttpCarrier:
         pings = pings_of(block, self._ids[block.clients], version, landed_ms)
         posted = 0
         for body in batches(pings, LARGEST_BATCH):
-            told = self._runner.run(self._transport.submit_batch(STUDY, body))
-            if told.outcome.delivery is not Delivery.ACCEPTED or told.rejected:
-                why = told.rejected[0][1] if told.rejected else told.outcome.reason
-                raise FedpingError(f"ingest did not take the pings of the laboratory: {why}; see {self._ingest.log}")
-            posted += told.outcome.posted_bytes
+            answer = self._runner.run(self._transport.submit_batch(STUDY, body))
+            state = after_attempt(Sending(), answer.outcome, ONE_ATTEMPT)
+            if not (isinstance(state, Settled) and state.accepted) or answer.rejected:
+                reason = answer.rejected[0][1] if answer.rejected else answer.outcome.reason
+                raise FedpingError(f"ingest did not take the pings of the laboratory: {reason}; see {self._ingest.log}")
+            posted += answer.outcome.posted_bytes
         return posted
 
     def all_sent(self) -> None:
@@ -59,11 +62,11 @@ class HttpCarrier:
         Raises:
             FedpingError: ingest does not answer, or serves another version.
         """
-        got = self._runner.run(self._transport.fetch_model(STUDY, LINE, None, None))
-        if not isinstance(got, Fetched) or got.document.iteration != newest.iteration:
+        answer = self._runner.run(self._transport.fetch_model(STUDY, LINE, None, None))
+        if not isinstance(answer, Fetched) or version_after(NO_VERSION, answer) != newest.iteration:
             raise FedpingError(f"ingest does not serve version {newest.iteration} of the model; see {self._ingest.log}")
-        self.fetched_bytes = got.fetched_bytes
-        return np.array(got.document.model)
+        self.fetched_bytes = answer.fetched_bytes
+        return np.array(answer.document.model)
 
     def close(self) -> None:
         """Close the connections."""

@@ -132,7 +132,7 @@ class InProcessTransport:
         self._sink = sink
 
     async def fetch_study(self, study: str) -> PublicStudy:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_study`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_study`."""
         if study != self._study.name:
             raise TransportError(f"there is no study '{study}' in this process; it has '{self._study.name}'")
         return self._study
@@ -148,13 +148,13 @@ class InProcessTransport:
         return NotModified() if tag == etag else Fetched(document, tag)
 
     async def fetch_staged(self, study: str, line: str, iteration: int) -> Fetched | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_staged`; nothing is staged in one process."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_staged`; nothing is staged in one process."""
         return Unavailable(f"line '{line}' has no version {iteration} that is staged")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         reason = self._sink(document_id, body)
         return ACCEPTED if reason is None else Outcome(Delivery.REJECTED, reason)
 
     async def close(self) -> None:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.close`; there is nothing to release."""
+        """See :meth:`fedping.client_sim.transport.Transport.close`; there is nothing to release."""

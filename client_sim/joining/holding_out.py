@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from fedping.client_sim.client import NOT_ENROLLED
 from fedping.client_sim.data.splits import hold_out
 from fedping.client_sim.data.table import Table
-from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
+from fedping.client_sim.fleet.roster import Roster
 from fedping.client_sim.joining.examples import wanted_by
 from fedping.client_sim.joining.folder import StateFolder, any_seed
 from fedping.client_sim.learning.batch import FloatArray

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 from msgspec import UNSET
 
-from fedping.client_sim.fleet.transport import (
+from fedping.client_sim.transport import (
     ACCEPTED,
     BatchOutcome,
     Delivery,
@@ -121,7 +121,7 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_study`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_study`."""
         url = f"{self.address}/models/{study}/study.json"
         try:
             async with self._got(url) as response:
@@ -146,11 +146,11 @@ class HttpTransport:
     async def fetch_model(
         self, study: str, line: str, iteration: int | None, etag: str | None
     ) -> Fetched | NotModified | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_model`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_model`."""
         return await self._fetch(study, line, "latest" if iteration is None else str(iteration), etag)
 
     async def fetch_staged(self, study: str, line: str, iteration: int) -> Fetched | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_staged`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_staged`."""
         found = await self._fetch(study, line, f"staged-{iteration}", None)
         return Unavailable("not modified") if isinstance(found, NotModified) else found
 
@@ -193,7 +193,7 @@ class HttpTransport:
         raise _Astray(f"it redirects more than {MOST_REDIRECTS} times")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         compress = self._settings.compress == "all"
         return (await self._post(f"{self._path(study)}/{document_id}", body, _JSON, compress))[0]
 
@@ -230,7 +230,7 @@ class HttpTransport:
         return replace(outcome, posted_bytes=len(body)), answer
 
     async def close(self) -> None:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.close`."""
+        """See :meth:`fedping.client_sim.transport.Transport.close`."""
         if self._session is not None:
             await self._session.close()
             self._session = None
