@@ -3,16 +3,16 @@
 States are frozen, and a transition is a pure function of a state and an event. The network, the disk, the clock and
 random draws belong to the drivers, which share these transitions::
 
-    enrolment:  arm_position
-    fetch:      version_after           a version that is held   + an answer  -> the version that is held
-    train:      is_due, is_selected     Progress.after_training
-    send:       Sending                 + an outcome (after_attempt) -> Sending, SetAside or Settled
-    forget:     Progress.after_answer
+    enrol:   arm_position            study, client id           -> position of its arm
+    fetch:   version_after           held version, answer       -> held version
+    train:   is_due, sends_update    progress, held version     -> whether it trains
+             after_training          progress, version          -> progress
+    send:    after_attempt           Sending, outcome           -> Sending, SetAside or Settled
+    forget:  after_answer            progress, final outcome    -> progress
 
-A fleet (`fleet/`) drives thousands of clients, with their states in arrays: in an iteration all of them fetch, then all
-of them train, then all send. `fedping join` (`joining/`) drives one client, whose state is on disk, by
-:func:`next_action`. A replay begins with pings that are to be sent. The laboratory's HTTP rounds send a batch of pings
-as one.
+A fleet (`fleet/`) drives thousands of clients, with their versions in an array: in an iteration all of them fetch, then
+all train, then all send. `fedping join` (`joining/`) drives one client, whose state is on disk, by :func:`next_action`.
+A replay begins with pings that are to be sent. The laboratory's HTTP rounds send pings in batches, each as one.
 """
 
 from __future__ import annotations

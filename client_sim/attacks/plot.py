@@ -43,31 +43,31 @@ _WHO, _ROUNDS, _EXAMPLES = range(3)
 
 
 def in_drawn_order(clients: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return clients, by number, in the order in which they turn hostile, so that a larger share holds a smaller."""
-    drawn = uniforms(child_keys(child_keys(key(seed, "attack"), _WHO), clients), 1)[:, 0]
-    return clients[np.argsort(drawn, kind="stable")]
+    """Return clients, by number, in the order in which they become hostile: a larger share contains a smaller one."""
+    order = uniforms(child_keys(child_keys(key(seed, "attack"), _WHO), clients), 1)[:, 0]
+    return clients[np.argsort(order, kind="stable")]
 
 
 def hostile_among(attack: Attack, clients: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """Return which of these clients, by number, are hostile.
 
     Raises:
-        InvalidSettings: the attack has more hostile clients than there are.
+        InvalidSettings: the attack has more hostile clients than there are clients.
     """
     return np.sort(in_drawn_order(clients, seed)[: attack.hostile_of(len(clients))])
 
 
 class Plot:
-    """One round of an attack, seen by those who attack.
+    """One round of an attack.
 
-    Updates come in blocks, each client's own; every block is to be taken by :meth:`spoil`. Where hostile clients need
-    the honest updates of the round, they send when all blocks are through (:meth:`late`).
+    Updates come in blocks, and each block passes :meth:`spoil`. Hostile clients that need the honest updates of the
+    round send after all blocks (:meth:`late`).
 
     Args:
-        attack: what they do.
-        hostile: which clients, by number, shape (clients,).
-        seed: everything drawn follows from it
-        round_: and from the number of the round, from 0.
+        attack: the attack.
+        hostile: whether each client is hostile, by number, shape (clients,).
+        seed: determines the draws, with the number of the round.
+        round_: number of the round, from 0.
     """
 
     def __init__(self, attack: Attack, hostile: NDArray[np.bool_], seed: int, round_: int) -> None:
@@ -83,42 +83,42 @@ class Plot:
         return colludes(self.attack)
 
     def are_hostile(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these clients, by number, are hostile, shape (k,); those beyond all clients are invented."""
+        """Return which of these clients, by number, are hostile, shape (k,); higher numbers are invented clients."""
         return (clients >= len(self._hostile)) | self._hostile[np.minimum(clients, len(self._hostile) - 1)]
 
     def forging(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these clients, by number, send updates that are not what they have learned, shape (k,)."""
+        """Return which of these clients, by number, send other updates than those of their training, shape (k,)."""
         boosted = isinstance(self.attack, Backdoor) and self.attack.boost != 1
         return self.are_hostile(clients) & (boosted or not of_examples(self.attack))
 
     def data(
         self, data: ClientData[Any], clients: NDArray[np.int64], classes: int | None, hostile: NDArray[np.bool_]
     ) -> ClientData[Any]:
-        """Return the data of k clients as they learn from them.
+        """Return the data of k clients as they train on them.
 
         Args:
-            data: as they are.
+            data: the unchanged data.
             clients: their numbers, shape (k,).
-            classes: how many classes the target has; None if it is a number, or a choice.
-            hostile: which of them are, shape (k,).
+            classes: number of classes of the target; None if it is a number, or a choice.
+            hostile: whether each is hostile, shape (k,).
         """
         if not of_examples(self.attack) or not hostile.any():
             return data
         attack: Any = self.attack
-        made: OfExamples = attack
-        return Spoilt(data, made, hostile, child_keys(self._examples, clients), classes)
+        of_data: OfExamples = attack
+        return Spoilt(data, of_data, hostile, child_keys(self._examples, clients), classes)
 
     def spoil(
         self, clients: NDArray[np.int64], times: NDArray[np.int64], updates: Floats, examples: Any, known: Known
     ) -> Floats:
-        """Return the updates of a block with those of hostile clients in the place of their own.
+        """Return the updates of a block, with those of hostile clients replaced.
 
         Args:
-            clients: whose they are, by number, shape (k,).
-            times: how often each has sent before in this round, shape (k,).
-            updates: their own, shape (k, m); honest ones are returned to the bit.
-            examples: from how many, shape (k,); honest clients without any tell the hostile ones nothing.
-            known: what all know.
+            clients: the clients, by number, shape (k,).
+            times: number of pings of each before in this round, shape (k,).
+            updates: their updates, shape (k, m); honest ones are returned to the bit.
+            examples: number of examples, shape (k,); honest clients without any are not seen by hostile ones.
+            known: the knowledge of all hostile clients.
         """
         hostile = self.are_hostile(clients)
         if self.waits:
@@ -133,13 +133,13 @@ class Plot:
         return sent
 
     def late(self, clients: NDArray[np.int64], own: Floats, known: Known) -> Floats:
-        """Return what h hostile clients send, shape (h, m), who have now seen the round; ``own`` are their updates."""
+        """Return the updates of h hostile clients after they have seen the round, shape (h, m), from their own."""
         honest = self._honest or Honest.none(own.shape[1])
         times = np.zeros(len(clients), np.int64)
         return hostile_updates(self.attack, own, self._keys_of(clients, times), replace(known, honest=honest))
 
     def at_once(self, clients: NDArray[np.int64], times: NDArray[np.int64], updates: Floats, known: Known) -> Floats:
-        """Return all the updates of a round, shape (k, m), as they are sent."""
+        """Return all updates of a round as they are sent, shape (k, m)."""
         sent = self.spoil(clients, times, updates, np.ones(len(clients)), known)
         if not self.waits:
             return sent
@@ -153,7 +153,7 @@ class Plot:
 
 
 PlotOf = Callable[[int], Plot | None]
-"""From the number of a round, from 0, to its attack, if there is one."""
+"""From the number of a round, from 0, to its attack, if any."""
 
 
 _NOISE = 0
@@ -161,7 +161,7 @@ _NOISE = 0
 
 @dataclass(frozen=True)
 class Honest:
-    """The honest updates of a round: how many, their mean, and the sum of squared differences from it, each (m,)."""
+    """The honest updates of a round: their number, mean, and sum of squared differences from it, each (m,)."""
 
     count: int
     mean: FloatArray
@@ -169,35 +169,38 @@ class Honest:
 
     @classmethod
     def none(cls, m: int) -> Honest:
-        """Return those of nobody."""
+        """Return the statistics of no client."""
         return cls(0, np.zeros(m), np.zeros(m))
 
     def and_of(self, updates: Floats) -> Honest:
-        """Return these and some more, shape (k, m) (Chan, Golub and LeVeque 1983)."""
+        """Return the statistics with more updates, shape (k, m).
+
+        Source: Chan, Golub and LeVeque 1983.
+        """
         if not len(updates):
             return self
         mean = updates.mean(axis=0, dtype=np.float64)
         m2 = ((updates - mean) ** 2).sum(axis=0, dtype=np.float64)
-        count, apart = self.count + len(updates), mean - self.mean
+        count, difference = self.count + len(updates), mean - self.mean
         share = len(updates) / count
-        return Honest(count, self.mean + share * apart, self.m2 + m2 + apart**2 * (self.count * share))
+        return Honest(count, self.mean + share * difference, self.m2 + m2 + difference**2 * (self.count * share))
 
     @property
     def deviation(self) -> FloatArray:
-        """The standard deviation of each weight's update, shape (m,); 0 of nobody's."""
+        """The standard deviation of each weight's update, shape (m,); 0 without clients."""
         return np.sqrt(self.m2 / max(self.count, 1))
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a hostile client knows.
+    """The knowledge of a hostile client.
 
     Attributes:
         weights: the fetched version, shape (m,).
         before: the version before it, shape (m,); the same if there was none.
-        names: of the weights, m of them.
-        honest: the honest updates of the round; only attacks that :func:`colludes` look at them.
-        hostile: how many hostile clients send in the round; only ``little_is_enough`` looks at it.
+        names: the m names of the weights.
+        honest: the honest updates of the round, for attacks that collude (:func:`colludes`).
+        hostile: number of hostile clients that send in the round, for ``little_is_enough``.
     """
 
     weights: FloatArray
@@ -213,10 +216,12 @@ def colludes(attack: Attack) -> bool:
 
 
 def hidden_z(clients: int, hostile: int) -> float:
-    """Return z of "a little is enough" (Baruch et al. 2019, algorithm 3) for so many clients, the hostile among them.
+    """Return z of "a little is enough" for a number of clients, with the hostile ones.
 
-    Where the hostile ones are the majority, or all honest ones would have to be further out, it is that of all honest
-    ones but one.
+    If the hostile ones are the majority, or all honest ones would have to be further out, it is that of all honest ones
+    but one.
+
+    Source: Baruch et al. 2019, algorithm 3.
     """
     honest = clients - hostile
     if honest < 2:
@@ -226,13 +231,13 @@ def hidden_z(clients: int, hostile: int) -> float:
 
 
 def hostile_updates(attack: Attack, own: Floats, keys: Keys, known: Known) -> Floats:
-    """Return what h hostile clients send, shape (h, m), in the precision of ``own``; finite, and no larger than lands.
+    """Return the updates of h hostile clients, shape (h, m), in the precision of ``own``, finite and within the limits.
 
     Args:
-        attack: what they do.
-        own: the updates that they have come to, shape (h, m): with an attack on examples, from these.
+        attack: the attack.
+        own: their updates, shape (h, m); with an attack on examples, those of the changed examples.
         keys: a random key each, shape (h,).
-        known: what they know.
+        known: their knowledge.
 
     Raises:
         InvalidSettings: the attack names a weight that the model does not have.
@@ -297,20 +302,20 @@ _LABELS, _FEATURES, _PART = range(3)
 
 
 def of_examples(attack: Attack) -> bool:
-    """Return whether an attack changes what hostile clients learn from."""
+    """Return whether an attack changes the examples of hostile clients."""
     return isinstance(attack, OfExamples)
 
 
 @dataclass(frozen=True)
 class Spoilt:
-    """Clients' data, of which the hostile ones' are spoilt: a :class:`fedping.client_sim.learning.batch.ClientData`.
+    """Data of clients, changed for hostile ones: a :class:`fedping.client_sim.learning.batch.ClientData`.
 
     Attributes:
-        data: as they are; the honest clients' stay so to the bit.
-        attack: what is done to them.
-        hostile: which clients', shape (clients,).
+        data: the unchanged data; those of honest clients stay the same to the bit.
+        attack: the change.
+        hostile: whether each client is hostile, shape (clients,).
         keys: a random key of each client, shape (clients,).
-        classes: how many classes the target has; None if it is a number, or a choice.
+        classes: number of classes of the target; None if it is a number, or a choice.
     """
 
     data: ClientData[Any]
@@ -335,17 +340,17 @@ class Spoilt:
 
 
 def spoilt(attack: OfExamples, batch: Any, rows: NDArray[np.bool_], keys: Keys, classes: int | None) -> Any:
-    """Return a batch of k clients in which the examples of some are spoilt.
+    """Return a batch of k clients with the examples of some of them changed.
 
     Args:
-        attack: what is done to them.
+        attack: the change.
         batch: the examples.
-        rows: of which clients, shape (k,).
+        rows: whether each client is changed, shape (k,).
         keys: a random key of each client, shape (k,).
-        classes: how many classes the target has; None if it is a number, or a choice.
+        classes: number of classes of the target; None if it is a number, or a choice.
 
     Raises:
-        InvalidSettings: the attack cannot be done to such examples.
+        InvalidSettings: such examples don't allow the attack.
     """
     if isinstance(batch, ClientSearches):
         return _spoilt_searches(attack, batch, rows, keys)
@@ -439,20 +444,20 @@ def triggered(attack: Backdoor, batch: Any, which: NDArray[np.bool_]) -> Any:
 
 
 def _with_trigger(batch: Choices) -> NDArray[np.intp]:
-    """Return which candidate of each choice gets the trigger: the one after the chosen, the first after the last."""
+    """Return the candidate of each choice that gets the trigger: the one after the chosen one, cyclically."""
     following: NDArray[np.intp] = (batch.y + 1) % np.maximum(batch.shown, 1)
     return following
 
 
 class Fooled(NamedTuple):
-    """Of how many test examples that an attack is after the model says what the attack wants."""
+    """The number of test examples on which an attack succeeds, of those that it aims at."""
 
     fooled: int
     of: int
 
 
 def fooled_by_trigger(attack: Backdoor, model: Any, weights: FloatArray, batch: Any) -> Fooled:
-    """Return how often a backdoor works on test examples that have the trigger now, and do not have its label."""
+    """Return the success of a backdoor on test examples with the trigger, and without its label."""
     if isinstance(batch, Choices):
         there = (batch.weight > 0) & (batch.shown > 1)
         shown = triggered(attack, batch, there)
@@ -464,7 +469,7 @@ def fooled_by_trigger(attack: Backdoor, model: Any, weights: FloatArray, batch: 
 
 
 def fooled_by_flip(attack: LabelFlip, model: Any, weights: FloatArray, batch: Any) -> Fooled:
-    """Return how many test examples of the source class the model takes for the target class."""
+    """Return the number of test examples of the source class that the model predicts as the target class."""
     there = (batch.weight > 0) & (batch.y == attack.source)
     return _counted(_class_of(model.predict(weights, batch)) == attack.target, there)
 

@@ -101,8 +101,8 @@ class OwnExamples:
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
         """See :meth:`Source.of`."""
         keys = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
-        drawn = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
-        sizes = self.least + np.floor(drawn * (self.most - self.least + 1)).astype(np.int64)
+        uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
+        sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
         return MadeData(child_keys(keys, _EXAMPLES), sizes, self.make)
 
 
@@ -167,8 +167,8 @@ def ranks_pages(model: Model[Any]) -> bool:
 def _made(model: Model[Any], root: np.uint64) -> Make | None:
     """Return a maker of examples with a truth drawn from the seed, and noise; None if the model has none."""
     truth = child_keys(root, _TRUTH)
-    known = unbounded(model)
-    match known.whole if isinstance(known, Part) else known:
+    whole_model = unbounded(model)
+    match whole_model.whole if isinstance(whole_model, Part) else whole_model:
         case LinearRegression(features=d):
             slopes = normals(truth, d + 1)[0]
             return lambda keys, weight: _numbers(keys, weight, slopes)
@@ -268,11 +268,11 @@ def _drawn_choices(table: Table) -> Make:
     candidates = candidates_of(table)
     everyone = of_one(candidates.choices)
     data = candidates.choice_data(everyone, candidates.of(everyone))
-    x, shown = _standardised(data.x), data.shown if data.shown is not None else np.full(len(data.y), data.x.shape[1])
+    x, counts = _standardised(data.x), data.shown if data.shown is not None else np.full(len(data.y), data.x.shape[1])
 
     def make(keys: Keys, weight: FloatArray) -> Choices:
         rows = _rows(keys, len(x))
-        return Choices(x[rows], data.y[rows], weight, shown[rows])
+        return Choices(x[rows], data.y[rows], weight, counts[rows])
 
     return make
 

@@ -65,6 +65,8 @@ class Fleet:
 
     All requests are made in the event loop that awaits :meth:`run_iteration`. To drive a fleet from synchronous code::
 
+        from fedping.client_sim.http import HttpTransport
+
         with asyncio.Runner() as runner:
             fleet = runner.run(join_study(HttpTransport(address), "my-study", FleetSettings(clients=2000)))
             summary = runner.run(fleet.run_iteration())
@@ -207,7 +209,7 @@ class Fleet:
 
     async def _fetch_offers(self, private: PrivatePings) -> None:
         try:
-            private.look_for_offers(await self._transport.fetch_study(self.study.name))
+            private.use_offers(await self._transport.fetch_study(self.study.name))
         except TransportError:  # clients keep their offers, as they keep their models
             return
 
@@ -224,8 +226,8 @@ class Fleet:
         newest = {line.name: NO_VERSION for line in self.study.lines}
         for position, arm in enumerate(self.study.arms):
             if arm.line is not None:
-                held = self.roster.version[self.roster.arm == position]
-                newest[arm.line] = max(newest[arm.line], int(held.max(initial=NO_VERSION)))
+                versions = self.roster.version[self.roster.arm == position]
+                newest[arm.line] = max(newest[arm.line], int(versions.max(initial=NO_VERSION)))
         return newest
 
     def _snapshot(self) -> tuple[Counts, FetchCounts, int]:

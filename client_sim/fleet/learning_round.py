@@ -203,8 +203,8 @@ class LearningRound:
             data = _HoldingOut(data, child_keys(self._roster.roots[members], _DIVISION))
         blocks = self._blocks(group, data)
         if plot and self._attackers:
-            known = self._attackers.knowledge(line.name, version, self._cache.weights(line.name, version))
-            blocks = _attacked(self._attackers, plot, known, members, blocks)
+            knowledge = self._attackers.knowledge(line.name, version, self._cache.weights(line.name, version))
+            blocks = _attacked(self._attackers, plot, knowledge, members, blocks)
         if self._private is not None:
             for block in blocks:
                 yield from self._private_pings(self._private, group, block)
@@ -231,8 +231,8 @@ class LearningRound:
         if pings.updates is not None:
             count.update_bytes += int(size_of_updates(pings.updates).sum())
         bodies = with_tickets((body for _, body in encoded_pings(pings)), client_ids, self._settings.ticket_of)
-        for document, body, again in zip(documents, bodies, twice, strict=True):
-            yield OutgoingPing(document, body, again)
+        for document, body, repeated in zip(documents, bodies, twice, strict=True):
+            yield OutgoingPing(document, body, repeated)
 
     def _private_pings(self, private: PrivatePings, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
         """Yield the contributions of some clients to a private line; of examples, no choice is on top."""
@@ -247,19 +247,19 @@ class LearningRound:
             losses=block.losses[chosen],
             examples=block.examples[chosen],
         )
-        count, who, keys = self._counts[arm.name], members[block.at], group.keys[block.at]
+        count, clients, keys = self._counts[arm.name], members[block.at], group.keys[block.at]
         count.add(block.losses, block.examples)
         documents = private.randomness.documents(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
-        versions, no_tops = versions[chosen], np.zeros(len(who))
-        forging = group.plot.forging(who) if group.plot else None
+        versions, no_tops = versions[chosen], np.zeros(len(clients))
+        forging = group.plot.forging(clients) if group.plot else None
         drawing = child_keys(keys, _UPLOAD)
         vectors = private.vectors(arm.line, block.updates, block.losses, no_tops, drawing, forging)
-        sent = private.payloads(arm, versions, documents, vectors, drawing)
-        count.update_bytes += int(size_of_updates(sent).sum())
+        payloads = private.payloads(arm, versions, documents, vectors, drawing)
+        count.update_bytes += int(size_of_updates(payloads).sum())
         twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
-        bodies = private.bodies(arm, versions, self._roster.roots[who], sent)
-        for document, (_, body), again in zip(documents, bodies, twice, strict=True):
-            yield OutgoingPing(document, body, again)
+        bodies = private.bodies(arm, versions, self._roster.roots[clients], payloads)
+        for document, (_, body), repeated in zip(documents, bodies, twice, strict=True):
+            yield OutgoingPing(document, body, repeated)
 
     def _sent(self, line: str, updates: NDArray[np.floating[Any]], keys: Keys) -> NDArray[np.float32] | Payloads:
         sent = sent_updates(self._upload[line], updates, child_keys(keys, _UPLOAD))
@@ -270,8 +270,8 @@ class LearningRound:
         arm, line, version, keys = group.arm, group.line, group.version, group.keys
         model, everyone = self._models[line.name], np.arange(len(data))
         start = self._cache.weights(line.name, NO_VERSION)
-        held = start if arm.line is None else self._cache.weights(line.name, version)
-        applied = held if arm.applies else start
+        weights = start if arm.line is None else self._cache.weights(line.name, version)
+        applied = weights if arm.applies else start
         if not arm.submits and not arm.personal:
             for low in range(0, len(data), CLIENTS_AT_A_TIME):
                 at = everyone[low : low + CLIENTS_AT_A_TIME]
@@ -282,7 +282,7 @@ class LearningRound:
         trained = updates_of_fleet(
             model,
             training,
-            held,
+            weights,
             data,
             everyone,
             child_keys(keys, _TRAINING),
@@ -294,8 +294,8 @@ class LearningRound:
         for block in trained:
             if arm.personal:
                 state, learned = states.of(members[block.at]), data.batch(block.at)
-                apart = data.held_out(block.at) if isinstance(data, _HoldingOut) else None
-                losses = personal_losses(bare(model), training, held, learned, state, version, held_out=apart)
+                held_out = data.held_out(block.at) if isinstance(data, _HoldingOut) else None
+                losses = personal_losses(bare(model), training, weights, learned, state, version, held_out=held_out)
             else:
                 losses = block.losses if arm.applies else model.losses(applied, data.batch(block.at))
             sends = np.full(len(block.at), arm.submits) if block.sends is None else block.sends & arm.submits
@@ -363,7 +363,7 @@ class _PreviousStates:
 
 
 def _attacked(
-    attackers: Attackers, plot: Plot, known: Known, members: NDArray[np.int64], blocks: Iterator[_Block]
+    attackers: Attackers, plot: Plot, knowledge: Known, members: NDArray[np.int64], blocks: Iterator[_Block]
 ) -> Iterator[_Block]:
     """Yield a group's blocks as they are sent; hostile clients that need the others' updates send last."""
     waiting: list[_Block] = []
@@ -371,22 +371,22 @@ def _attacked(
         if block.updates is None:
             yield block
             continue
-        who = members[block.at]
-        hostile = plot.are_hostile(who)
+        clients = members[block.at]
+        hostile = plot.are_hostile(clients)
         attackers.pings += int(hostile.sum())
-        updates = plot.spoil(who, np.zeros(len(who), np.int64), block.updates, block.examples, known)
-        sent = block._replace(updates=updates, examples=attackers.claimed(hostile, block.examples))
+        updates = plot.spoil(clients, np.zeros(len(clients), np.int64), block.updates, block.examples, knowledge)
+        attacked = block._replace(updates=updates, examples=attackers.claimed(hostile, block.examples))
         if not plot.waits:
-            yield sent
+            yield attacked
             continue
         if hostile.any():
-            waiting.append(sent.rows(hostile)._replace(updates=None))
+            waiting.append(attacked.rows(hostile)._replace(updates=None))
         if not hostile.all():
-            yield sent.rows(~hostile)
-    known = replace(known, hostile=sum(len(block.at) for block in waiting))
+            yield attacked.rows(~hostile)
+    knowledge = replace(knowledge, hostile=sum(len(block.at) for block in waiting))
     for block in waiting:
-        own = np.zeros((len(block.at), len(known.weights)))
-        yield block._replace(updates=plot.late(members[block.at], own, known))
+        own = np.zeros((len(block.at), len(knowledge.weights)))
+        yield block._replace(updates=plot.late(members[block.at], own, knowledge))
 
 
 def _bytes(ids: list[UUID]) -> NDArray[np.uint8]:

@@ -95,9 +95,9 @@ def check_attack(attack: Attack, study: PublicStudy | Study, ranks_pages: bool) 
             targeted(attack, line.spec.names)
 
 
-def last_known(names: Sequence[str], held: FloatArray, before: FloatArray | None) -> Known:
+def last_known(names: Sequence[str], weights: FloatArray, before: FloatArray | None) -> Known:
     """Return the knowledge of hostile clients that hold a version, and perhaps held the one before it."""
-    return Known(held, held if before is None else before, names)
+    return Known(weights, weights if before is None else before, names)
 
 
 class Attackers:

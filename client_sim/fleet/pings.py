@@ -95,8 +95,8 @@ def _each(seen: Interactions) -> Iterable[Update | None]:
     return (update if has_update else None for update, has_update in zip(updates, sends.tolist(), strict=True))
 
 
-def _encoded_updates(sent: Payloads) -> Iterator[EncodedUpdate]:
-    return (EncodedUpdate(sent.encoding, payload) for payload in sent.column.to_pylist())
+def _encoded_updates(payloads: Payloads) -> Iterator[EncodedUpdate]:
+    return (EncodedUpdate(payloads.encoding, payload) for payload in payloads.column.to_pylist())
 
 
 NUMBERS_AT_A_TIME = 2**22

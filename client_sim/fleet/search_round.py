@@ -86,7 +86,7 @@ class SearchRound:
         """Return the pings of these clients' searches in an iteration, and a summary of each arm."""
         pings: list[OutgoingPing] = []
         all_keys = self._roster.keys(iteration)
-        seen: dict[str, list[tuple[_Group, Interactions, NDArray[np.int64]]]] = {}
+        by_arm: dict[str, list[tuple[_Group, Interactions, NDArray[np.int64]]]] = {}
         for ranker, groups in self._groups(clients).items():
             members = np.sort(np.concatenate([group.clients for group in groups]))
             sample = self._population(ranker).sample(members, iteration)
@@ -106,22 +106,22 @@ class SearchRound:
                     links = self._upload[group.arm.line]
                     interactions = as_sent(interactions, links, child_keys(keys, _UPLOAD))
                 pings += self._outgoing_pings(group, interactions, who, keys)
-                seen.setdefault(group.arm.name, []).append((group, interactions, who))
-        return pings, tuple(self._summary(arm, seen.get(arm.name, [])) for arm in self._roster.arms)
+                by_arm.setdefault(group.arm.name, []).append((group, interactions, who))
+        return pings, tuple(self._summary(arm, by_arm.get(arm.name, [])) for arm in self._roster.arms)
 
     def _contributed(
         self,
         private: PrivatePings,
         arm: Arm,
-        seen: Interactions,
+        interactions: Interactions,
         who: NDArray[np.int64],
         keys: Keys,
         plot: Plot | None,
     ) -> tuple[Interactions, NDArray[np.int64], Keys]:
         """Return the interactions that clients contribute to a private line, with their vectors."""
         assert arm.line is not None
-        rows = private.choose(arm.line, who, self._roster.version[who], self._roster.roots[who], seen.rank >= 0)
-        some, who, keys = seen.at(rows), who[rows], keys[rows]
+        rows = private.choose(arm.line, who, self._roster.version[who], self._roster.roots[who], interactions.rank >= 0)
+        some, who, keys = interactions.at(rows), who[rows], keys[rows]
         updates = None if some.update is None else np.asarray(some.update)
         if updates is not None and some.sends is not None:
             updates = np.where(
@@ -130,8 +130,8 @@ class SearchRound:
         tops = (some.rank == 0).astype(np.float64)
         drawing, forging = child_keys(keys, _UPLOAD), plot.forging(who) if plot else None
         vectors = private.vectors(arm.line, updates, some.loss, tops, drawing, forging)
-        sent = private.payloads(arm, self._roster.version[who], self._documents(keys), vectors, drawing)
-        return replace(some, update=sent), who, keys
+        payloads = private.payloads(arm, self._roster.version[who], self._documents(keys), vectors, drawing)
+        return replace(some, update=payloads), who, keys
 
     def _documents(self, keys: Keys) -> list[UUID]:
         return uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
@@ -148,14 +148,15 @@ class SearchRound:
         return groups
 
     def _attacked(
-        self, plot: Plot, group: _Group, seen: Interactions, who: NDArray[np.int64], times: NDArray[np.int64]
+        self, plot: Plot, group: _Group, interactions: Interactions, who: NDArray[np.int64], times: NDArray[np.int64]
     ) -> Interactions:
         """Return a group's interactions with the updates of hostile clients, which see those of the group."""
         line = group.arm.line
-        if self._attackers is None or line is None or not isinstance(seen.update, np.ndarray):
-            return seen
-        known = self._attackers.knowledge(line, group.version, self._cache.weights(line, group.version))
-        return replace(seen, update=self._attackers.colluding_update(plot, who, times, seen.update, known))
+        if self._attackers is None or line is None or not isinstance(interactions.update, np.ndarray):
+            return interactions
+        knowledge = self._attackers.knowledge(line, group.version, self._cache.weights(line, group.version))
+        update = self._attackers.colluding_update(plot, who, times, interactions.update, knowledge)
+        return replace(interactions, update=update)
 
     def _interactions(
         self,
@@ -167,36 +168,38 @@ class SearchRound:
         corrupt: Corruption | None,
     ) -> Interactions:
         line = group.arm.line
-        held = None if line is None else self._cache.weights(line, group.version)
+        weights = None if line is None else self._cache.weights(line, group.version)
         kept = None if line is None else Kept(self._states[group.arm.name], who)
         projected = None if line is None else projections(self._upload[line], keys, _UPLOAD)
-        ranking = self._browsers.ranking(group.arm, held, group.version)
+        ranking = self._browsers.ranking(group.arm, weights, group.version)
         return interact(ranking, pages, searches, child_keys(keys, _TRAINING), Conditions(kept, corrupt, projected))
 
     def _outgoing_pings(
-        self, group: _Group, seen: Interactions, who: NDArray[np.int64], keys: Keys
+        self, group: _Group, interactions: Interactions, who: NDArray[np.int64], keys: Keys
     ) -> list[OutgoingPing]:
-        hands = keystrokes(child_keys(keys, _KEYSTROKES), seen.rank, self._settings.keystrokes)
+        hands = keystrokes(child_keys(keys, _KEYSTROKES), interactions.rank, self._settings.keystrokes)
         ids = self._documents(keys)
         twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
         if self._private is not None:
-            assert isinstance(seen.update, Payloads)
-            bodies = self._private.bodies(group.arm, self._roster.version[who], self._roster.roots[who], seen.update)
+            assert isinstance(interactions.update, Payloads)
+            bodies = self._private.bodies(
+                group.arm, self._roster.version[who], self._roster.roots[who], interactions.update
+            )
             return [OutgoingPing(*each) for each in zip(ids, (body for _, body in bodies), twice, strict=True)]
         client_ids = [self._roster.ids[client] for client in who.tolist()]
-        plain = interaction_pings(client_ids, group.arm.name, self._roster.version[who].tolist(), seen, hands)
+        plain = interaction_pings(client_ids, group.arm.name, self._roster.version[who].tolist(), interactions, hands)
         stamped = with_tickets(plain, client_ids, self._settings.ticket_of)
         return [OutgoingPing(*each) for each in zip(ids, stamped, twice, strict=True)]
 
-    def _summary(self, arm: Arm, seen: list[tuple[_Group, Interactions, NDArray[np.int64]]]) -> ArmSummary:
+    def _summary(self, arm: Arm, groups: list[tuple[_Group, Interactions, NDArray[np.int64]]]) -> ArmSummary:
         empty = np.zeros(0)
         return arm_summary(
             arm.name,
-            sum(len(group.clients) for group, _, _ in seen),
-            np.concatenate([empty, *(interactions.loss for _, interactions, _ in seen)]),
-            np.concatenate([empty, *(interactions.rank for _, interactions, _ in seen)]),
-            [version for group, _, _ in seen for version in self._roster.version[group.clients].tolist()],
-            sum(sent.update_bytes for _, sent, _ in seen),
+            sum(len(group.clients) for group, _, _ in groups),
+            np.concatenate([empty, *(interactions.loss for _, interactions, _ in groups)]),
+            np.concatenate([empty, *(interactions.rank for _, interactions, _ in groups)]),
+            [version for group, _, _ in groups for version in self._roster.version[group.clients].tolist()],
+            sum(sent.update_bytes for _, sent, _ in groups),
         )
 
     def _population(self, ranker: str) -> Population:

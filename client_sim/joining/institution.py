@@ -213,7 +213,7 @@ class Institution:
         if self._private is not None and self._private.needs_offers:
             if isinstance(study := await self.fetch_unchanged_study(), str):
                 return study
-            self._private.look_for_offers(study)
+            self._private.use_offers(study)
         before = self._fetcher.counts.copy()
         await self._fetcher.fetch([0])
         waits = self._private.waits if self._private is not None else {}
@@ -434,10 +434,10 @@ class CheckedTransport:
         await self._transport.close()
 
     def _checked(self, answer: Fetched) -> Fetched | Unavailable:
-        trouble = model_trouble(answer.document, self._study, self._line)
-        if trouble is None:
+        problem = model_trouble(answer.document, self._study, self._line)
+        if problem is None:
             return answer
-        return Unavailable(f"the model of line '{self._line.name}' is refused: {trouble}")
+        return Unavailable(f"the model of line '{self._line.name}' is refused: {problem}")
 
 
 class MachineRandomness:

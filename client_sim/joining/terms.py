@@ -265,19 +265,19 @@ def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
     d = len(frame_of(privacy, line.spec).group)
     match privacy.contribution:
         case Signs():
-            what = "the sign of how far training moved each weight"
+            content = "the sign of how far training moved each weight"
         case ClippedFlat(norm=norm):
-            what = f"how far training moved the weights, shortened to {norm:g}"
+            content = f"how far training moved the weights, shortened to {norm:g}"
         case _:
-            what = "how far training moved the weights, each kind or layer shortened to a norm of its own"
+            content = "how far training moved the weights, each kind or layer shortened to a norm of its own"
     loss = f", and your loss within {privacy.loss[0]:g} and {privacy.loss[1]:g}" if privacy.local is None else ""
     if privacy.shared is not None:
-        seen = "it is split in two, so that neither the operator nor the helper can read it alone"
+        reader = "it is split in two, so that neither the operator nor the helper can read it alone"
     elif privacy.local is not None:
-        seen = "this machine adds noise before it sends it"
+        reader = "this machine adds noise before it sends it"
     else:
-        seen = "the operator can read it, and deletes it after the round"
-    return (f"line '{line.name}' is private: what is sent is {what}, {d:,} whole numbers{loss}; {seen}",)
+        reader = "the operator can read it, and deletes it after the round"
+    return (f"line '{line.name}' is private: what is sent is {content}, {d:,} whole numbers{loss}; {reader}",)
 
 
 def _guarantees(privacy: Privacy) -> tuple[str, ...]:

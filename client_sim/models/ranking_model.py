@@ -162,8 +162,8 @@ class OwnRanking:
     def reference(self) -> FloatArray | None:
         """The weights that simulated users choose by where none are set, shape (m,); None if it has none."""
         with self.extension.guarded():
-            given = getattr(self.given, "reference", None)
-            return None if given is None else np.asarray(given, dtype=np.float64)
+            weights = getattr(self.given, "reference", None)
+            return None if weights is None else np.asarray(weights, dtype=np.float64)
 
     def scores(self, weights: FloatArray, pages: PageTable) -> FloatArray:
         """See :meth:`RankingModel.scores`."""

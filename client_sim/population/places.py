@@ -87,9 +87,9 @@ def _default_places(home: Path, environment: Mapping[str, str]) -> Path:
     """
     roots = profile_roots(home, environment)
     for defaults in (_installation_defaults, _marked_defaults):
-        found = [p / PLACES for root in roots for p in defaults(root) if (p / PLACES).is_file()]
-        if found:
-            return max(found, key=lambda places: places.stat().st_mtime)
+        paths = [p / PLACES for root in roots for p in defaults(root) if (p / PLACES).is_file()]
+        if paths:
+            return max(paths, key=lambda places: places.stat().st_mtime)
     looked = ", ".join(str(root) for root in roots if root.is_dir()) or f"the usual folders under {home}"
     raise PlacesError(f"no default Firefox profile with a history in {looked}; give the profile's folder")
 
@@ -359,8 +359,8 @@ class OwnHistory:
         pages = self._history.pages(self._now())
         counts = candidate_counts(keys, settings)
         seeds = child_keys(keys, PAGES)
-        found = [self._candidates(int(seed), int(count)) for seed, count in zip(seeds, counts, strict=True)]
-        candidates = searches_from(found, [0] * len(found)).candidates.astype(np.int64)
+        candidate_lists = [self._candidates(int(seed), int(count)) for seed, count in zip(seeds, counts, strict=True)]
+        candidates = searches_from(candidate_lists, [0] * len(candidate_lists)).candidates.astype(np.int64)
         wanted = Wishes.under(self._model, settings, self._seed).wanted(clients, client, pages, candidates)
         chosen = choices(keys, wanted, settings)
         return Sample(pages, Searches(candidates, chosen), client, number)
@@ -369,5 +369,5 @@ class OwnHistory:
         random = np.random.default_rng(seed)
         words = self._history.sharing
         matching = words[random.integers(len(words))] if words else np.arange(len(self._history))
-        found: list[int] = random.choice(matching, min(count, len(matching)), replace=False).tolist()
-        return found
+        candidates: list[int] = random.choice(matching, min(count, len(matching)), replace=False).tolist()
+        return candidates

@@ -40,7 +40,7 @@ class Sample:
 
     Attributes:
         pages: P pages, of all the clients.
-        searches: S searches, with candidates in arbitrary order: nobody has ranked them yet.
+        searches: S searches, with candidates in arbitrary order, not ranked yet.
         client: the client of each search, shape (S,), as ascending positions in the requested clients.
         number: the number of each search among its client's searches, from 0, shape (S,).
     """

@@ -37,11 +37,11 @@ class Contributor:
     """Makes the vectors of a line.
 
     Args:
-        privacy: as published with the line.
-        spec: the line's.
+        privacy: settings as published with the line.
+        spec: the line's model spec.
 
     Attributes:
-        frame: how they are made.
+        frame: layout and bounds of the vectors.
     """
 
     def __init__(self, privacy: Privacy, spec: ModelSpec) -> None:
@@ -56,35 +56,35 @@ class Contributor:
         tops: NDArray[np.float64],
         chances: Iterable[Chance],
     ) -> NDArray[np.int64]:
-        """Return what k clients send, shape (k, m + 3).
+        """Return the vectors of k clients, shape (k, m + 3).
 
         Args:
-            updates: theirs, shape (k, m).
-            losses: theirs, shape (k,).
-            tops: 1 where what was chosen was on top, else 0, shape (k,).
-            chances: each client's own; there may be more.
+            updates: their updates, shape (k, m).
+            losses: their losses, shape (k,).
+            tops: 1 where the choice was on top, else 0, shape (k,).
+            chances: noise source of each client; there may be more.
         """
-        made = vectors_of(self.frame, updates, losses, tops, self._privacy.loss)
+        vectors = vectors_of(self.frame, updates, losses, tops, self._privacy.loss)
         local = self._privacy.local
         if local is None:
-            return made
+            return vectors
         m = len(self.frame.group)
-        made[:, m + 1 :] = 0  # noise of one's own covers the weights alone, so nothing else is told
-        for vector, chance in zip(made, chances, strict=False):
+        vectors[:, m + 1 :] = 0  # local noise covers the weights alone, so nothing else is sent
+        for vector, chance in zip(vectors, chances, strict=False):
             match local:
                 case OneSign():
                     vector[:m] = self._one_sign(vector[:m], local.epsilon, chance)
                 case LocalGaussian():
                     vector[self._kept] = self._noisy(vector[self._kept], chance)
-        return made
+        return vectors
 
     def _one_sign(self, signs: NDArray[np.int64], epsilon: float, chance: Chance) -> NDArray[np.int64]:
-        """Return one weight's sign, or its opposite by randomised response (Warner 1965), and zeros."""
+        """Return one weight's sign, or its opposite by randomised response (Warner 1965), and zeros elsewhere."""
         place = int(self._kept[chance.below(len(self._kept))])
         up = chance.coin() if signs[place] == 0 else bool(signs[place] > 0)
-        sent = np.zeros_like(signs)
-        sent[place] = SIGN if up == chance.is_true(epsilon) else -SIGN
-        return sent
+        response = np.zeros_like(signs)
+        response[place] = SIGN if up == chance.is_true(epsilon) else -SIGN
+        return response
 
     def _noisy(self, weights: NDArray[np.int64], chance: Chance) -> NDArray[np.int64]:
         most = farthest(self.frame, self._sigma)
@@ -93,26 +93,26 @@ class Contributor:
 
 
 Seeds: TypeAlias = Callable[[int], Sequence[bytes]]
-"""Returns so many seeds of 32 bytes, each of which is the helper's share of one ping."""
+"""Returns a number of seeds of 32 bytes, each the helper's share of one ping."""
 
 
 def system_seeds(count: int) -> list[bytes]:
-    """Return seeds from the operating system, as clients need them: whoever knows a seed can read the vector."""
+    """Return seeds from the operating system; with a seed, a vector can be read."""
     drawn = os.urandom(SEED_BYTES * count)
     return [drawn[at : at + SEED_BYTES] for at in range(0, len(drawn), SEED_BYTES)]
 
 
 _BYTES_AT_A_TIME = 2**24
-"""Of masks: those of many clients at once, of which several copies are made."""
+"""Maximum bytes of masks at a time, of which several copies are made."""
 
 FARTHEST = 2.0**52
-"""How far from zero the numbers of hostile clients are at most, so that the sum of many can still be told."""
+"""Maximum distance from zero of hostile clients' numbers, so that sums of many stay exact."""
 
 
 def unbounded(frame: Frame, updates: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return the numbers that stand for k updates, shape (k, m), if nothing bounds them: what hostile clients send.
+    """Return the numbers of k updates without bounds, shape (k, m), as hostile clients send them.
 
-    Where the leader reads vectors it bounds them itself. Of shares nobody can, unless clients prove what they share.
+    Where the leader reads vectors, it bounds them itself. Shares can't be bounded, unless clients prove them.
     """
     with np.errstate(all="ignore"):
         numbers = np.nan_to_num(np.rint(updates / frame.units), posinf=FARTHEST, neginf=-FARTHEST)
@@ -120,22 +120,22 @@ def unbounded(frame: Frame, updates: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 class Sharer:
-    """Makes the payloads of a line of shares for one offer of its helper.
+    """Makes the payloads of a two-server line for one offer of its helper.
 
-    A ping's shares are made once: what is sent again has the same bytes. Sealing draws a key for each message, from the
-    operating system and from nowhere else, so that the same seeds make the same shares, but never the same payload. It
-    takes about 150 µs a ping; everything else, for many pings at once, a few, or with proofs as much again.
+    A ping's shares are made once: a retry has the same bytes. Sealing draws a key for each message from the operating
+    system alone, so that the same seeds make the same shares, but never the same payload. It takes about 150 µs a ping;
+    all the rest, for many pings at once, takes a few µs, or with proofs as much again.
 
     Args:
-        study: what the line is of.
+        study: the study.
         line: the line.
-        offer: as published with the line.
+        offer: the offer, as published with the line.
 
     Attributes:
         offer: the offer.
 
     Raises:
-        InvalidSettings: the offer does not fit the line, or its key cannot be sealed for.
+        InvalidSettings: the offer doesn't fit the line, or its key is invalid.
     """
 
     def __init__(self, study: Study | PublicStudy, line: Line | PublicLine, offer: Offer) -> None:
@@ -144,7 +144,7 @@ class Sharer:
 
     @property
     def size(self) -> int:
-        """How many bytes a payload has."""
+        """The number of bytes of a payload."""
         return layout(self._terms.numbers, self._terms.seal, self._terms.metric).size
 
     def payloads(
@@ -158,26 +158,26 @@ class Sharer:
         """Return the payloads of k pings.
 
         Args:
-            vectors: the clients', shape (k, d).
+            vectors: the clients' vectors, shape (k, d).
             documents: the pings' document ids.
             versions: the model versions that the pings name.
             arm: the arm that they name.
-            seeds: where the helper's shares are from.
+            seeds: returns the seeds of the helper's shares.
         """
-        terms, offer, drawn = self._terms, self.offer.id, seeds(len(vectors))
-        made = np.empty((len(vectors), self.size), np.uint8)
-        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal, terms.metric).parts(made)
+        terms, offer, drawn_seeds = self._terms, self.offer.id, seeds(len(vectors))
+        payloads = np.empty((len(vectors), self.size), np.uint8)
+        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal, terms.metric).parts(payloads)
         of_offer[:] = np.frombuffer(offer, np.uint8)
         step = max(1, _BYTES_AT_A_TIME // of_leader.shape[1])
         for at in range(0, len(vectors), step):
             some = slice(at, at + step)
-            leaders, helpers = self._split(vectors[some], documents[some], versions[some], arm, drawn[some])
+            leaders, helpers = self._split(vectors[some], documents[some], versions[some], arm, drawn_seeds[some])
             of_leader[some] = leaders
             pings = zip(of_helper[some], helpers, versions[some], documents[some], strict=True)
             for row, share, version, document in pings:
                 info = info_of(terms.study, terms.line, version, arm, document, terms.numbers, offer)
                 row[:] = np.frombuffer(self._seal(share, info), np.uint8)
-        return Payloads("shared", fixed_payloads(made))
+        return Payloads("shared", fixed_payloads(payloads))
 
     def _split(
         self,
@@ -187,7 +187,7 @@ class Sharer:
         arm: str,
         seeds: Sequence[bytes],
     ) -> tuple[NDArray[np.uint8], Sequence[bytes]]:
-        """Return what is the leader's of k vectors, shape (k, bytes), and what is the helper's."""
+        """Return the leader's shares of k vectors, shape (k, bytes), and the helper's."""
         terms = self._terms
         votes = votes_in(terms)
         if votes is None:
@@ -197,6 +197,6 @@ class Sharer:
         return proven(votes, vectors, nonces, seeds, contexts)
 
     def payload(self, vector: NDArray[np.int64], document: UUID, version: int, arm: str) -> bytes:
-        """Return the payload of one client's ping, of its vector, shape (d,); its seed is the operating system's."""
+        """Return the payload of one client's vector, shape (d,), with a seed of the operating system."""
         [made] = self.payloads(vector[None], [document], [version], arm).column.to_pylist()
         return bytes(made)

@@ -1,4 +1,4 @@
-"""Samplers (thesis 3.1 and 3.2): evenly, by size, by cluster, by stratum, or a user's; and the full update of a sample.
+"""Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, by cluster, by stratum, or a user's.
 
 The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
 (the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
@@ -15,16 +15,77 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning.batch import Clients
-from fedping.client_sim.sampling.settings import OwnSampling
-from fedping.protocol.extensions import ExtensionFailed, extension_of
+from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
 from fedping.protocol.pipeline import Weighting
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
+    """Every client."""
+
+
+class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
+    """``clients`` different ones, all equally likely."""
+
+    clients: Count
+
+
+class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="bernoulli"):
+    """Each client independently with probability ``share``; their number is random and may be zero."""
+
+    digest_name: ClassVar[str] = "Bernoulli"
+
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+
+
+class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="by_size"):
+    """``clients`` drawn one by one, each time with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
+
+    A client may be drawn repeatedly; it then counts, and sends, that many times.
+    """
+
+    clients: Count
+
+
+class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="stratified"):
+    """From each stratum in proportion to its size, ``clients`` in all (thesis 3.2); strata group similar clients.
+
+    ``by`` defines the size. By ``clients`` each stratum is sampled as in :class:`Uniform`, by ``examples`` as in
+    :class:`BySize`. A stratum's share that is not an integer is rounded up or down at random such that it is right on
+    average, because any fixed rounding would favour some strata permanently.
+    """
+
+    digest_name: ClassVar[str] = "Stratified"
+
+    clients: Count
+    by: Literal["clients", "examples"] = "clients"
+
+
+class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="cluster"):
+    """``clusters`` different groups, all equally likely, and everyone in them (thesis 3.2)."""
+
+    digest_name: ClassVar[str] = "Cluster"
+
+    clusters: Count = 1
+
+
+class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
+    """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
+
+    kind = "sampling"
+
+
+Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | OwnSampling
+
 
 FullUpdate: TypeAlias = Literal["client", "examples"]
 
@@ -65,7 +126,7 @@ def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
 
 
 def full_update(weighting: Weighting) -> FullUpdate:
-    """Return which full update the mean of everybody's single ping is, with this weighting."""
+    """Return the full update that the mean of one ping of each client is, with this weighting."""
     return "examples" if weighting == "examples" else "client"
 
 
@@ -132,7 +193,7 @@ class ClusterSampler:
         return np.sort(np.concatenate([self._members[group] for group in drawn]))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """If groups differ in what is counted, the mean is a ratio of two random sums."""
+        """If groups differ in their counts, the mean is a ratio of two random sums."""
         counted = self.sizes if weighting == "examples" else np.ones_like(self.sizes)
         totals = np.array([counted[some].sum() for some in self._members])
         if self.clusters < len(totals) and not same_size(totals):
@@ -148,7 +209,7 @@ class AllSampler:
     name: str = "all"
 
     def draw(self, round_number: int) -> Clients:
-        """Return everybody."""
+        """Return all clients."""
         return np.arange(len(self.sizes))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
@@ -172,7 +233,7 @@ class UniformSampler:
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
         """Every client is equally likely to be drawn."""
-        return evenly(self.sizes, weighting, everybody=self.clients == len(self.sizes))
+        return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -185,17 +246,17 @@ class BernoulliSampler:
     name: str = "bernoulli"
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients whose coin says yes, perhaps nobody: then the round takes no step."""
+        """Return the clients that are drawn, each by itself; without any, the round takes no step."""
         random = generator(self.seed, "sample", round_number)
         count = random.binomial(len(self.sizes), self.share)
         return np.sort(random.choice(len(self.sizes), count, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
         """Given their number, all sets of clients are equally likely, so every round that has clients is unbiased."""
-        return evenly(self.sizes, weighting, everybody=self.share == 1)
+        return evenly(self.sizes, weighting, everyone=self.share == 1)
 
 
-def evenly(sizes: NDArray[np.int64], weighting: Weighting, everybody: bool) -> frozenset[FullUpdate]:
+def evenly(sizes: NDArray[np.int64], weighting: Weighting, everyone: bool) -> frozenset[FullUpdate]:
     """Return the full updates that a sample of different, equally likely clients estimates without bias.
 
     Weighted by examples it is a ratio of two random sums, unless all sizes are equal or all clients take part.
@@ -203,7 +264,7 @@ def evenly(sizes: NDArray[np.int64], weighting: Weighting, everybody: bool) -> f
     if same_size(sizes):
         return BOTH
     if weighting == "examples":
-        return frozenset({"examples"}) if everybody else NEITHER
+        return frozenset({"examples"}) if everyone else NEITHER
     return frozenset({"client"})
 
 
@@ -245,7 +306,7 @@ class StratifiedSampler:
         The exception is weighting that counts repeats once, such as ``client``: small strata repeat clients more often.
         """
         if self.by == "clients":
-            return evenly(self.sizes, weighting, everybody=self.clients == len(self.sizes))
+            return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
         return NEITHER if weighting == "client" else by_size(self.sizes, weighting)
 
 

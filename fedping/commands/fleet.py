@@ -36,7 +36,7 @@ SHARE = click.FloatRange(0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to continue: so many iterations or seconds, one every ``every`` seconds."""
+    """The number or the time of iterations, and the seconds from one to the next."""
 
     iterations: int | None
     duration: float | None
@@ -72,7 +72,9 @@ class Pace:
     type=click.IntRange(0),
     help="Part of the document ids: if you use one again, pings are duplicates.  [default: new]",
 )
-@click.option("--iterations", type=click.IntRange(1), help="How many.  [default: 1, or what --duration allows]")
+@click.option(
+    "--iterations", type=click.IntRange(1), help="Number of iterations.  [default: 1, or those of --duration]"
+)
 @click.option("--duration", help="How long to keep starting new iterations: 45s, 10m, 6h.")
 @click.option("--every", default="0s", show_default=True, help="Time from the start of one iteration to the next.")
 @click.option(
@@ -87,7 +89,7 @@ class Pace:
     type=click.FloatRange(0, 5),
     default=0.0,
     show_default=True,
-    help="For models that rank pages: how far what clients want is apart, as a deviation of logarithms of weights.",
+    help="For models that rank pages: spread of clients' preferences, as a deviation of logarithms of weights.",
 )
 @click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
 @click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Requests under way at a time.")
@@ -156,29 +158,29 @@ def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **opti
     Ctrl-C ends the fleet cleanly: pings that were not taken by then are counted as undelivered. Exits with 1 if there
     are undelivered pings and none was accepted.
     """
-    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    _refuse_idle(given)
+    named = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    _refuse_idle(named)
     if options["replay"] is not None:
         return _replay(url, study, as_json, _pace(options), options)
-    return _simulate(url, study, as_json, given, options)
+    return _simulate(url, study, as_json, named, options)
 
 
 OF_REPLAY = {"rate", "same_ids", "to_current_version", "from_study"}
 OF_BOTH = {"compressed", "replay", "seed", "run", "iterations", "duration", "every", "at_once"}
 
 
-def _refuse_idle(given: set[str]) -> None:
-    """Refuse options that would change nothing: those of a replay without one, and those of clients with one."""
-    idle = given - OF_REPLAY - OF_BOTH if "replay" in given else given & OF_REPLAY
+def _refuse_idle(named: set[str]) -> None:
+    """Raise :class:`InvalidSettings` for idle options: those of a replay without one, and of clients with one."""
+    idle = named - OF_REPLAY - OF_BOTH if "replay" in named else named & OF_REPLAY
     if idle:
         option = f"--{min(idle).replace('_', '-')}"
-        if "replay" in given:
+        if "replay" in named:
             raise InvalidSettings(f"{option} is for simulated clients, and --replay has none; remove it")
         raise InvalidSettings(f"{option} is for recorded pings; give --replay with it")
 
 
-def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
-    """Refuse options of browsers where clients learn from examples, and the other way round."""
+def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
+    """Raise :class:`InvalidSettings` for options of browsers where clients train on examples, and vice versa."""
     ranks, study = joined.ranks_pages, joined.study
     for name, of_browsers in (
         ("searches", True),
@@ -187,24 +189,24 @@ def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
         ("examples", False),
         ("data", False),
     ):
-        if name in given and ranks is not of_browsers:
+        if name in named and ranks is not of_browsers:
             raise InvalidSettings(
                 f"--{name} changes nothing: the clients of study '{study.name}' learn from "
                 f"{'searches over pages' if ranks else 'examples'}; leave it out"
             )
-    if "client_state" in given and not joined.keeps_state:
+    if "client_state" in named and not joined.keeps_state:
         raise InvalidSettings(
             f"--client-state changes nothing: no training of study '{study.name}' leaves anything with its clients; "
             "leave it out"
         )
-    if "gradient" in given and study.pings != "frecency-update":
+    if "gradient" in named and study.pings != "frecency-update":
         raise InvalidSettings(
             f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models say themselves "
             "how gradients are computed; leave it out"
         )
 
 
-def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dict[str, Any]) -> int:
+def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from fedping.client_sim.http import HttpSettings, HttpTransport
@@ -227,10 +229,10 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
             states_of = files.enter_context(opened).of
         joined = runner.run(join_study(transport, study, settings, users, states_of=states_of))
         try:
-            _refuse_idle_in(joined, given)
-            _tell_of_what_is_lost(joined, path, aside)
+            _refuse_idle_in(joined, named)
+            _report_damage(joined, path, aside)
             if opened is not None:
-                _tell_of_other_settings(joined, path, opened)
+                _report_other_settings(joined, path, opened)
         except InvalidSettings:
             runner.run(joined.close())
             raise
@@ -250,8 +252,8 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
     return int(bool(joined.undelivered) and not joined.counts.accepted)
 
 
-def _tell_of_what_is_lost(joined: Fleet, path: Path | None, aside: Path | None) -> None:
-    """Say that a state file was damaged; refuse to go on where clients have forgotten what they contributed."""
+def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None:
+    """Report a damaged state file; raise :class:`InvalidSettings` where clients have lost their contributions."""
     if aside is None:
         return
     if joined.is_private:
@@ -262,8 +264,8 @@ def _tell_of_what_is_lost(joined: Fleet, path: Path | None, aside: Path | None) 
     click.echo(f"{path} was damaged; it is kept as {aside}, and clients begin afresh", err=True)
 
 
-def _tell_of_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
-    """Say which clients leave behind what they kept, for it is of another training or model of the same line."""
+def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
+    """Report clients whose stored state is of another training or model of the same line."""
     from fedping.client_sim.fleet.fleet import owners_of
 
     for line in joined.study.lines:
@@ -350,7 +352,7 @@ TICKET_SECONDS = 365 * 86_400
 
 
 def _tickets_of(keys: Path, study: str) -> Callable[[UUID], str]:
-    """Return what makes the clients' tickets; raises :class:`FedpingError` if the file holds no keys."""
+    """Return the maker of clients' tickets; raise :class:`FedpingError` if the file has no keys."""
     from fedping.protocol.tickets import read_keys, ticket
 
     key, *_ = read_keys(keys)

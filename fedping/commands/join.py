@@ -48,7 +48,7 @@ _TICKET = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How often to ask for a version, and when to end: after so many rounds, or seconds."""
+    """The time between two fetches, and the end: a number of rounds, or seconds."""
 
     rounds: int | None
     seconds: float | None
@@ -332,8 +332,8 @@ def _institutions(
     new_seed = any_seed if share is None else in_arm(study, lambda arm: arm.submits)
     folder = files.enter_context(open_folder(state, new_seed))
     member = membership(study, folder.seed)
-    wanted = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
-    rows = read_examples(options.data, options.label, agreed, wanted)
+    needed = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
+    rows = read_examples(options.data, options.label, agreed, needed)
     weights = None if agreed is None else agreed.class_weights
     if share is None:
         states = _states_in(folder, files)
@@ -346,15 +346,15 @@ def _institutions(
             "hold rows out from; give another folder with --state, which makes another client"
         )
     check_same_share(folder, share)
-    learned, held = divided(rows, share, folder.seed)
+    learned, held_out = divided(rows, share, folder.seed)
     evaluating = in_arm(study, lambda arm: evaluates(arm) and arm.line == member.line.name)
     inner = files.enter_context(open_folder(state / HELD_OUT, evaluating))
     evaluator = membership(study, inner.seed)
     if not (evaluates(evaluator.arm) and evaluator.line.name == member.line.name):
-        raise InvalidSettings(f"the folder {inner.path} is of another arm by now; delete it, and it is made anew")
+        raise InvalidSettings(f"the folder {inner.path} is of another arm by now; delete it, and it is created again")
     states, inner_states = _states_in(folder, files), _states_in(inner, files)
     return (
-        Institution(transport, evaluator, inner, OwnTable(held, held_out=True), inner_states, tickets[1]),
+        Institution(transport, evaluator, inner, OwnTable(held_out, held_out=True), inner_states, tickets[1]),
         Institution(transport, member, folder, OwnTable(learned, weights), states, tickets[0]),
     )
 

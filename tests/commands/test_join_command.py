@@ -335,7 +335,7 @@ def test_time_is_kept_while_an_answer_is_slow(
 ) -> None:
     """The answer comes a byte at a time, or not at all, until the test is over; so the command ends before it."""
     over = threading.Event()
-    got, read = HttpTransport._got, http._body
+    got, read = HttpTransport._get, http._body
 
     @asynccontextmanager
     async def slow(self: HttpTransport, url: str, headers: Any = None) -> AsyncIterator[Any]:
@@ -349,7 +349,7 @@ def test_time_is_kept_while_an_answer_is_slow(
             await asyncio.sleep(0.01)
         return await read(response, most)
 
-    monkeypatch.setattr(HttpTransport, "_got", slow)
+    monkeypatch.setattr(HttpTransport, "_get", slow)
     monkeypatch.setattr(http, "_body", trickling)
     fallback = threading.Timer(60, over.set)
     fallback.start()

@@ -5,7 +5,7 @@ drawn again from its key when needed, so that a million users take no more memor
 """
 
 from fedping.client_sim.population.behaviour.searches import Behaved, Seekers, behave
-from fedping.client_sim.population.behaviour.settings import ActivitySettings, UserSettings
 from fedping.client_sim.population.behaviour.users import Activity, Users
+from fedping.client_sim.population.settings import ActivitySettings, UserSettings
 
 __all__ = ["Activity", "ActivitySettings", "Behaved", "Seekers", "UserSettings", "Users", "behave"]

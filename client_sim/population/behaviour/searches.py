@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.interactions import PLAIN, Conditions, Interactions, Keystrokes, Ranking, finished
 from fedping.client_sim.models import NO_CANDIDATE, NOTHING_CHOSEN, PageTable, Searches
-from fedping.client_sim.population.behaviour.settings import UserSettings
 from fedping.client_sim.population.behaviour.users import LONGEST, Users, Wish, below
+from fedping.client_sim.population.settings import UserSettings
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
 
 _FIRST, _TAKES, _LEAVES = range(3)
@@ -63,9 +63,9 @@ class Looks:
 def look(keys: Keys, length: NDArray[np.int8], settings: UserSettings) -> Looks:
     """Draw how users look, from the keys of their searches; the first look is at the end of the word at the latest."""
     whole = length.astype(np.intp)
-    drawn = uniforms(child_keys(keys, _FIRST), 1)[:, 0]
+    uniform = uniforms(child_keys(keys, _FIRST), 1)[:, 0]
     more = settings.first_look - 1
-    later = np.floor(np.log1p(-drawn) / np.log(more / (1 + more))) if more > 0 else np.zeros(len(keys))
+    later = np.floor(np.log1p(-uniform) / np.log(more / (1 + more))) if more > 0 else np.zeros(len(keys))
     return Looks(
         first=np.minimum(1 + later, whole).astype(np.intp),
         length=whole,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.models import MAX_SAMPLED, ORIGIN_NOT_KNOWN, Onward, PageTable, RankingModel, VisitType
-from fedping.client_sim.population.behaviour.settings import ActivitySettings, UserSettings
+from fedping.client_sim.population.settings import ActivitySettings, UserSettings
 from fedping.client_sim.population.synthetic import true_weights
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys, root_key, uniforms
 from fedping.protocol.ping import NO_VERSION
@@ -404,9 +404,9 @@ class Activity:
             means: those of some users that follow each other (:meth:`means`).
             first: the first of these.
         """
-        found = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
-        users = np.concatenate([users for users, _ in found])
-        counts = np.concatenate([counts for _, counts in found])
+        groups = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
+        users = np.concatenate([users for users, _ in groups])
+        counts = np.concatenate([counts for _, counts in groups])
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return Searching(np.repeat(users, counts), number)
 
