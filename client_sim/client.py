@@ -64,7 +64,7 @@ def gets_staged(study: str, arm: Arm, newest: Fetched, client_id: UUID) -> bool:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a client has come that sends one ping a version. An institution's is a document on its disk.
+    """The progress of a client that sends one ping a version. An institution's is a document on its disk.
 
     Attributes:
         version: newest version with an accepted ping; -1 for none.
@@ -224,7 +224,7 @@ def after_attempt(state: Sending, outcome: Outcome, backoff: Backoff) -> SendSta
 
 
 class Action(Enum):
-    """What a client does next."""
+    """The next action of a client."""
 
     FETCH = "fetch"
     TRAIN = "train"
@@ -257,7 +257,7 @@ class Client:
 
 
 def next_action(client: Client) -> Action:
-    """Return what a client does next: a pending ping comes before a new one, and the newest version before training."""
+    """Return a client's next action: a pending ping comes before a new one, and a fetch before the training."""
     if client.has_ping:
         return Action.POST
     if client.contributions is not None and client.progress.contributed >= client.contributions:

@@ -114,7 +114,7 @@ class Transport(Protocol):
 
 
 ModelSource: TypeAlias = Callable[[str, int | None], ModelDocument | None]
-"""Returns a version of the line of this name (None: the newest), or None if there is no such version."""
+"""Returns a version of the line of this name (None: the newest), or None if it doesn't exist."""
 
 Sink: TypeAlias = Callable[[UUID, bytes], str | None]
 """Takes a document id and the JSON of a ping; returns None if it is accepted, else the rejection reason."""

@@ -1,4 +1,4 @@
-"""What passes between many clients and the server: models are fetched, pings are posted until they are settled.
+"""The exchange of many clients with the server: fetches of models, and posts of pings until they are settled.
 
 The transitions of a client are those of :mod:`fedping.client_sim.client`; requests, waits and counts are here.
 """
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """How the clients of a study reach its server.
+    """The connection of a study's clients to its server.
 
     Attributes:
         transport: carries requests and answers.

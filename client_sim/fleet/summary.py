@@ -55,7 +55,7 @@ class FetchCounts:
 
 
 class ArmSummary(Struct, frozen=True, kw_only=True):
-    """The interactions of one arm. The means are over those in which something was selected; None if there is none.
+    """The interactions of one arm. Means are over those with a choice; None without any.
 
     ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. Of model updates
     ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.

@@ -1,4 +1,4 @@
-"""What a study asks of an institution: where the client falls in it, what is refused, what a person is told of it.
+"""The terms of a study for an institution: its place in the study, what it refuses, and what a person has to know.
 
 An institution trusts no server: it trains only models of tables, within limits of time and memory, and refuses what
 would reveal a single row. It agrees to a study's terms once, and stops where they change.
@@ -52,7 +52,7 @@ REVEALS = (
     "the study's operator chooses the weights that you train on, and can choose them so that your updates reveal rows "
     "of your table, however many rows it has and whatever the batch"
 )
-"""What an institution has to know before it sends anything."""
+"""Warning to an institution before it sends anything."""
 
 
 # Membership

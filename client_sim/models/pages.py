@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from fedping.client_sim.models.arrays import BoolArray, IntArray, Rows
 
 MAX_SAMPLED = 10
-"""How many of the newest visits a score uses. Not trained (thesis 7.2)."""
+"""Number of newest visits of a score. Not trained (thesis 7.2)."""
 
 MICROSECONDS_PER_DAY = 86_400_000_000
 
 
 class VisitType(IntEnum):
-    """How a visit came about, numbered as in ``places.sqlite``. Any other number is an unknown type."""
+    """The kind of a visit, numbered as in ``places.sqlite``. Any other number is an unknown type."""
 
     UNKNOWN = 0
     LINK = 1
@@ -36,7 +36,7 @@ class VisitType(IntEnum):
 
 
 class Onward(IntEnum):
-    """Whether a visit was itself redirected to another page, and how."""
+    """The redirect of a visit to another page, if any."""
 
     NO = 0
     PERMANENTLY = 1

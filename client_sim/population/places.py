@@ -205,7 +205,7 @@ WHERE (visit_count > 0 AND EXISTS (SELECT 1 FROM moz_historyvisits WHERE place_i
    OR (bookmarked AND substr(url, 1, 6) <> 'place:')
 ORDER BY id
 """
-"""The pages whose score is not 0; others are never suggested."""
+"""Pages with a score other than 0; others are never suggested."""
 
 _NEWEST_VISITS = f"""
 SELECT place_id, place, visit_date, visit_type,
@@ -333,7 +333,7 @@ class OwnHistory:
 
     Args:
         history: the history to search.
-        model: the ranking model whose true weights the choice follows.
+        model: ranking model with the true weights of choices.
         settings: the distributions; those of visits and pages are not used.
         seed: at least 0.
         now: returns the time from which ages are measured, microseconds since 1970; called at every iteration.

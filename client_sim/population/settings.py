@@ -67,7 +67,7 @@ class Drift(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     to: DriftsTo
 
     def share(self, iteration: int) -> float:
-        """Return how far users have come at an iteration, from 0 to 1."""
+        """Return the progress of the change at an iteration, from 0 to 1."""
         return min(max((iteration - self.at) / self.over, 0.0), 1.0)
 
 

@@ -207,7 +207,7 @@ def searches_of(
 
 
 def candidate_counts(keys: Keys, settings: PopulationSettings) -> NDArray[np.int64]:
-    """Return how many candidates each search has, shape (S,)."""
+    """Return the number of candidates of each search, shape (S,)."""
     drawn = normals(child_keys(keys, _CANDIDATES), 1)[:, 0]
     wished = np.rint(settings.candidates_mean + np.sqrt(settings.candidates_variance) * drawn)
     counts: NDArray[np.int64] = np.clip(wished, 2, settings.most_candidates).astype(np.int64)
@@ -286,7 +286,7 @@ class Wishes:
     def wanted(
         self, clients: NDArray[np.int64], client: NDArray[np.intp], pages: PageTable, candidates: IntArray
     ) -> FloatArray:
-        """Return how much each candidate is wanted, shape (S, C); minus infinity in the padding.
+        """Return the preference for each candidate, shape (S, C); minus infinity in the padding.
 
         Args:
             clients: the users.
@@ -306,7 +306,7 @@ class SyntheticPopulation:
     A client's activity in an iteration depends only on the seed, its number and the iteration.
 
     Args:
-        model: the ranking model whose true weights users choose by.
+        model: ranking model with the true weights of choices.
         settings: the distributions.
         seed: at least 0.
 

@@ -18,7 +18,7 @@ _FIRST, _TAKES, _LEAVES = range(3)
 
 @dataclass(frozen=True)
 class Looks:
-    """How S users are going to look.
+    """The looks of S users.
 
     Attributes:
         first: number of characters at the first look, at least 1, shape (S,).
@@ -208,7 +208,7 @@ def _seen(
     keys: Keys,
     conditions: Conditions,
 ) -> Interactions:
-    """Return what the searches say about the ranking, with no more pages than are shown."""
+    """Return the interactions of the searches, with the shown pages alone."""
     present = shown.candidates != NO_CANDIDATE
     rows = shown.candidates[present]
     local = np.full(shown.candidates.shape, NO_CANDIDATE, np.int64)

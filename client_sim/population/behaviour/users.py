@@ -121,7 +121,7 @@ _CONSIDERED, _GUMBEL, _WORD = range(3)
 
 @dataclass(frozen=True)
 class Wish:
-    """What S users want, each of shape (S,): the number of the page among the user's, and its word to be typed."""
+    """The wishes of S users, each of shape (S,): the number of the page among the user's, and its word to type."""
 
     page: NDArray[np.intp]
     word: NDArray[np.uint16]
@@ -131,7 +131,7 @@ class Users:
     """All the users of a seed; a user is an integer of at least 0.
 
     Args:
-        model: the model whose true weights users want pages by.
+        model: model with the true weights of wishes.
         settings: how users live and behave.
         seed: the seed of all draws.
 
@@ -170,7 +170,7 @@ class Users:
     def wishes(
         self, users: NDArray[np.int64], keys: Keys, day: FloatArray, iteration: int, words: NDArray[np.uint16]
     ) -> Wish:
-        """Return what each search is for.
+        """Return the wish of each search.
 
         Args:
             users: the user of each search, shape (S,).
@@ -338,7 +338,7 @@ def _moment(drawn: NDArray[np.uint64]) -> FloatArray:
 
 _ACTIVITY, _SEARCHES, _AWAY, _ENROLS, _FETCHES = range(5)
 _AT_A_TIME = 2**16
-"""How many users are processed at a time, to stay in the processor's cache."""
+"""Number of users in a batch, so that it fits into the processor's cache."""
 
 
 @dataclass(frozen=True)
