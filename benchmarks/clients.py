@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.plain_clients import MARGIN, NOW, PlainFrecencyClient, PlainLinearClient
 from fedping.client_sim.models import Onward, Page, PageTable, Searches, Visit, frecency_start, model_for
 from fedping.client_sim.models.arrays import FloatArray
-from fedping.client_sim.models.linear.model import linear_analytic_updates, linear_finite_differences
+from fedping.client_sim.models.linear import linear_analytic_updates, linear_finite_differences
 from fedping.client_sim.models.pages import MICROSECONDS_PER_DAY
 
 WEIGHTS = 22

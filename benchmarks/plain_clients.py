@@ -9,9 +9,8 @@ import numpy as np
 
 from fedping.client_sim.models import FrecencyWeights, Onward, Page, Visit, VisitType
 from fedping.client_sim.models.arrays import FloatArray
-from fedping.client_sim.models.frecency.reference import bonus_of, bucket_weight, frecency
 from fedping.client_sim.models.pages import age_in_days
-from fedping.client_sim.models.ranking_loss_reference import descent_by_finite_differences, loss
+from fedping.client_sim.models.reference import bonus_of, bucket_weight, descent_by_finite_differences, frecency, loss
 
 MARGIN = 10.0
 NOW = 1_530_000_000_000_000

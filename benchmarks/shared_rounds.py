@@ -41,7 +41,7 @@ from rich.table import Table
 
 from benchmarks.encodings import fastest_in_turns
 from benchmarks.private_rounds import KEY, WHEN, M, Ratio, a_round, land, study_of
-from fedping.client_sim.privacy.sharing import Sharer
+from fedping.client_sim.privacy.vectors import Sharer
 from fedping.helper.aggregate import arms_answered
 from fedping.helper.backup import back_up, restore
 from fedping.helper.enrol import join, keys_of

@@ -38,7 +38,7 @@ from benchmarks.ingest import CONNECTIONS, make_store
 from benchmarks.ingest_pings import distinct_requests
 from benchmarks.landing_data import Traffic, land
 from benchmarks.load import http_post, run_load
-from fedping.client_sim.fleet.model_pings import encoded_pings
+from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.experiments.server_process import ingest_process
 from fedping.model_store.store import open_store
 from fedping.protocol.draws import bits

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from fedping.client_sim.fleet.examples import ExampleSettings, examples_for, ranks_pages, searches_for
 from fedping.client_sim.fleet.fleet import made_users
-from fedping.client_sim.fleet.http import LEVEL
-from fedping.client_sim.fleet.model_pings import encoded_lines, encoded_pings
+from fedping.client_sim.fleet.pings import encoded_lines, encoded_pings
+from fedping.client_sim.http import LEVEL
 from fedping.client_sim.learning.algorithm import bare
 from fedping.client_sim.learning.algorithms import algorithm_for
 from fedping.client_sim.learning.batch import FloatArray

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from fedping.analysis.curves import ArmCurve, arm_curves
 from fedping.client_sim.fleet.fleet import Fleet, join_study
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.members import FleetSettings
+from fedping.client_sim.http import HttpTransport
 from fedping.experiments.secure_demo import Seen, TwoServers, helper_beside, secured, seen_by
 from fedping.experiments.server_process import RunningIngest, ingest_process
 from fedping.helper.folder import make_helper

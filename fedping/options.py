@@ -44,6 +44,25 @@ class AnyPlace(LocalPath):
         return super().convert(place, param, ctx) if isinstance(place, Path) else place
 
 
+def seconds_in(option: str, text: str, least: float = 0.0) -> float:
+    """Return the seconds of a time such as 45s, 10m or 6h.
+
+    Raises:
+        InvalidSettings: it isn't a time, or is shorter than ``least`` seconds.
+    """
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        seconds = float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not least <= seconds < float("inf"):
+        at_least = f", at least {least:g}s" if least else ""
+        raise InvalidSettings(
+            f"{option} {text} is not a time; give seconds, minutes or hours, such as 45s, 10m or 6h{at_least}"
+        )
+    return seconds
+
+
 store_option = click.option(
     "--store",
     "store_path",

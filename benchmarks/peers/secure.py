@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers.environments import PEERS, python_of
-from fedping.client_sim.privacy.sharing import Sharer
+from fedping.client_sim.privacy.vectors import Sharer
 from fedping.helper.aggregate import Key, arms_answered
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.ping import Ping, PrivatePayload

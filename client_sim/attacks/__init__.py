@@ -6,8 +6,7 @@ clients learn from, `updates` what they send, `plot` joins these into one round,
 
 from __future__ import annotations
 
-from fedping.client_sim.attacks.plot import Plot, hostile_among, in_drawn_order
+from fedping.client_sim.attacks.plot import Known, Plot, hostile_among, hostile_updates, in_drawn_order
 from fedping.client_sim.attacks.settings import Attack, Hostile
-from fedping.client_sim.attacks.updates import Known, hostile_updates
 
 __all__ = ["Attack", "Hostile", "Known", "Plot", "hostile_among", "hostile_updates", "in_drawn_order"]

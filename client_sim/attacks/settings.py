@@ -64,10 +64,10 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
             return 0
         if self.share is not None:
             return max(1, round(self.share * clients))
-        wanted = self.clients or 1
-        if wanted > clients:
-            raise InvalidSettings(f"the attack has {wanted:,} hostile clients, and there are {clients:,}; lower it")
-        return wanted
+        number = self.clients or 1
+        if number > clients:
+            raise InvalidSettings(f"the attack has {number:,} hostile clients, and there are {clients:,}; lower it")
+        return number
 
     def invented_for(self, clients: int) -> int:
         """Return how many ids are invented where so many clients take part."""

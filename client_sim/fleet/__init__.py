@@ -1,17 +1,19 @@
-"""The fleet: simulated browsers that fetch models, search, and send pings.
+"""A fleet: thousands of simulated clients that fetch models, search or train, and send pings.
 
-`transport` is what they need of the network, `http` and `in_process` are two ways to have it; `http`, whose library
-takes a while to import, is not imported here. `roster` knows the clients, `fetching` gets them models, `search_round`
-lets them search, `outbox` sends what follows; `fleet` joins these.
+`roster` has the clients' ids, arms and versions, `exchange` fetches models and posts pings, `search_round` and
+`learning_round` make the pings of an iteration, and `fleet` drives them all. `replay` posts recorded pings. The state
+machine of a client is `fedping.client_sim.client`, its network `fedping.client_sim.transport`. The transport over HTTP,
+`fedping.client_sim.http`, is not imported here, because its library takes a while.
 """
 
 from __future__ import annotations
 
+from fedping.client_sim.client import Backoff
 from fedping.client_sim.fleet.fleet import Fleet, join_study, made_users
+from fedping.client_sim.fleet.members import FleetSettings
 from fedping.client_sim.fleet.roster import Behaviour
-from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.summary import ArmSummary, FetchSummary, IterationSummary, PingSummary
-from fedping.client_sim.fleet.transport import (
+from fedping.client_sim.transport import (
     BatchOutcome,
     Delivery,
     Fetched,
@@ -22,7 +24,6 @@ from fedping.client_sim.fleet.transport import (
     TransportError,
     Unavailable,
 )
-from fedping.client_sim.fleet.waiting import Backoff
 
 __all__ = [
     "ArmSummary",

@@ -1,7 +1,7 @@
-"""The examples that simulated clients learn from: made for a model, or drawn from a data set; searches where it ranks.
+"""The examples of simulated clients: synthetic ones for a model, or rows of a data set; searches where it ranks pages.
 
-A client's examples depend on the seed and its number alone, and are made when somebody works on them: a fleet of a
-million clients holds none.
+A client's examples depend on the seed and its number alone, and are made when they are needed: a fleet of a million
+clients stores none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fedping.client_sim.learning.models.page_ranking import PageRanking
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.searches import SearchData
 from fedping.client_sim.learning.submodel import Part
-from fedping.client_sim.population.sample import Population
+from fedping.client_sim.population.synthetic import Population
 from fedping.protocol.draws import Keys, child_keys, normals, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
 
 CANDIDATES = 5
-"""How many candidates a made choice has."""
+"""Number of candidates of a synthetic choice."""
 
 _CLIENTS, _TRUTH = range(2)
 _SIZE, _EXAMPLES = range(2)
@@ -42,11 +42,11 @@ _X, _NOISE = range(2)
 
 
 class Source(Protocol):
-    """Whoever can say what clients learn from."""
+    """The examples of clients."""
 
     @property
     def always_new(self) -> bool:
-        """Whether a client has other examples in every iteration, so that all of them are new to it."""
+        """Whether a client has new examples in every iteration."""
         ...
 
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
@@ -60,11 +60,11 @@ Make: TypeAlias = Callable[[Keys, FloatArray], Batch]
 
 @dataclass(frozen=True)
 class MadeData:
-    """Examples that are made when they are asked for: a :class:`fedping.client_sim.learning.batch.ClientData`.
+    """Examples that are made on demand: a :class:`fedping.client_sim.learning.batch.ClientData`.
 
     Attributes:
-        keys: of each client, shape (clients,).
-        sizes: how many examples each has, shape (clients,).
+        keys: key of each client, shape (clients,).
+        sizes: number of examples of each, shape (clients,).
         make: makes them.
     """
 
@@ -76,7 +76,7 @@ class MadeData:
         return len(self.keys)
 
     def batch(self, clients: Clients) -> Batch:
-        """Return all the examples of these clients; one does not depend on how many others there are."""
+        """Return all examples of these clients; each depends on its client and number alone."""
         place = np.arange(int(self.sizes[clients].max(initial=0)))
         weight = (place < self.sizes[clients][:, None]).astype(np.float64)
         return self.make(child_keys(self.keys[clients][:, None], place), weight)
@@ -84,11 +84,11 @@ class MadeData:
 
 @dataclass(frozen=True)
 class OwnExamples:
-    """Every client has some examples of its own, the same in every iteration: a :class:`Source`.
+    """Examples of each client, the same in every iteration: a :class:`Source`.
 
     Attributes:
-        seed: they follow from it and the client's number.
-        least, most: how many a client has.
+        seed: determines them, with the client's number.
+        least, most: minimum and maximum number of examples of a client.
         make: makes them.
     """
 
@@ -101,14 +101,14 @@ class OwnExamples:
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
         """See :meth:`Source.of`."""
         keys = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
-        drawn = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
-        sizes = self.least + np.floor(drawn * (self.most - self.least + 1)).astype(np.int64)
+        uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
+        sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
         return MadeData(child_keys(keys, _EXAMPLES), sizes, self.make)
 
 
 @dataclass(frozen=True)
 class OwnSearches:
-    """What the clients of a population search, new searches in every iteration: a :class:`Source`."""
+    """Searches of a population's clients, new ones in every iteration: a :class:`Source`."""
 
     population: Population
     always_new: ClassVar[bool] = True
@@ -121,10 +121,10 @@ class OwnSearches:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings:
-    """How many examples a client has, at least and at most, and of which data set; made ones if None.
+    """Minimum and maximum number of a client's examples, and their data set; synthetic ones if None.
 
     Raises:
-        InvalidSettings: numbers that cannot be meant.
+        InvalidSettings: numbers outside their range.
     """
 
     least: int = 5
@@ -142,7 +142,7 @@ def examples_for(spec: ModelSpec, model: Model[Any], settings: ExampleSettings, 
     """Return the examples of a model's clients.
 
     Raises:
-        InvalidSettings: nobody knows what such a model learns from, or the data set does not fit it.
+        InvalidSettings: no synthetic examples exist for such a model, or the data set doesn't fit it.
         FedpingError: the package of the data set is not installed.
     """
     make = _made(model, root_key(seed)) if settings.data is None else _drawn(spec, model, settings.data)
@@ -155,20 +155,20 @@ def examples_for(spec: ModelSpec, model: Model[Any], settings: ExampleSettings, 
 
 
 def searches_for(population: Population) -> Source:
-    """Return what the clients of a model that ranks pages learn from."""
+    """Return the searches of a population as examples of a model that ranks pages."""
     return OwnSearches(population)
 
 
 def ranks_pages(model: Model[Any]) -> bool:
-    """Whether a model learns from searches over pages, which only a population has."""
+    """Return whether a model trains on searches over pages, which only a population has."""
     return isinstance(unbounded(model), PageRanking)
 
 
 def _made(model: Model[Any], root: np.uint64) -> Make | None:
-    """Return what makes examples that a model can learn: of a truth drawn from the seed, with noise."""
+    """Return a maker of examples with a truth drawn from the seed, and noise; None if the model has none."""
     truth = child_keys(root, _TRUTH)
-    known = unbounded(model)
-    match known.whole if isinstance(known, Part) else known:
+    whole_model = unbounded(model)
+    match whole_model.whole if isinstance(whole_model, Part) else whole_model:
         case LinearRegression(features=d):
             slopes = normals(truth, d + 1)[0]
             return lambda keys, weight: _numbers(keys, weight, slopes)
@@ -182,8 +182,8 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
             good = mean + normals(truth, count)[0]
             return lambda keys, weight: _ratings(keys, weight, good)
         case SvmRanking(features=d):
-            wanted = normals(truth, d)[0]
-            return lambda keys, weight: _choices(keys, weight, wanted)
+            preference = normals(truth, d)[0]
+            return lambda keys, weight: _choices(keys, weight, preference)
         case _:
             return None
 
@@ -216,7 +216,7 @@ def _groups(keys: Keys, weight: FloatArray, centres: FloatArray) -> Examples:
 
 
 def _ratings(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
-    """Draw items, and how they are rated: by their own number, with noise."""
+    """Draw items and their ratings: their own number, with noise."""
     item, noise = np.moveaxis(_noise(keys, 2), -1, 0)
     which = np.floor(item * len(truth)).astype(np.intp)
     return Examples(which[..., None].astype(np.float64), truth[which] + noise - 0.5, weight)
@@ -229,17 +229,17 @@ def _choices(keys: Keys, weight: FloatArray, truth: FloatArray) -> Choices:
 
 
 def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
-    """Return what draws rows of a data set, standardised, with replacement."""
+    """Return a maker that draws rows of a data set, standardised, with replacement."""
     table = load(name)
-    wants = 1 if _rates(model) else getattr(model, "features", None)
+    features = 1 if _rates(model) else getattr(model, "features", None)
     if ranks_pages(model):
         raise InvalidSettings(
             f"the model '{spec.model}' learns from searches over pages, which synthetic users have; leave out --data"
         )
-    if wants is not None and wants != table.x.shape[1]:
+    if features is not None and features != table.x.shape[1]:
         raise InvalidSettings(
             f"the data set '{name}' has {table.x.shape[1]} features, and the model '{spec.model}' of model spec "
-            f"'{spec.name}' has {wants}; give another --data, or leave it out for made examples"
+            f"'{spec.name}' has {features}; give another --data, or leave it out for made examples"
         )
     if isinstance(model, SvmRanking):
         return _drawn_choices(table)
@@ -260,19 +260,19 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
 
 
 def _rates(model: Model[Any]) -> bool:
-    """Whether a model's only feature is the number of an item, which has no scale."""
+    """Return whether a model's only feature is the number of an item, which has no scale."""
     return isinstance(model.whole if isinstance(model, Part) else model, MatrixFactorization)
 
 
 def _drawn_choices(table: Table) -> Make:
     candidates = candidates_of(table)
-    everybody = of_one(candidates.choices)
-    data = candidates.choice_data(everybody, candidates.of(everybody))
-    x, shown = _standardised(data.x), data.shown if data.shown is not None else np.full(len(data.y), data.x.shape[1])
+    everyone = of_one(candidates.choices)
+    data = candidates.choice_data(everyone, candidates.of(everyone))
+    x, counts = _standardised(data.x), data.shown if data.shown is not None else np.full(len(data.y), data.x.shape[1])
 
     def make(keys: Keys, weight: FloatArray) -> Choices:
         rows = _rows(keys, len(x))
-        return Choices(x[rows], data.y[rows], weight, shown[rows])
+        return Choices(x[rows], data.y[rows], weight, counts[rows])
 
     return make
 

@@ -12,23 +12,21 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from fedping.client_sim.fleet.attackers import Attackers
 from fedping.client_sim.fleet.examples import Source, examples_for, ranks_pages, searches_for
-from fedping.client_sim.fleet.fetching import FetchCounts, Fetcher, Shelf
+from fedping.client_sim.fleet.exchange import Connection, Fetcher, Outbox, Sleep, VersionCache
 from fedping.client_sim.fleet.learning_round import LearningRound, SourceOf
-from fedping.client_sim.fleet.outbox import Counts, Outbox
+from fedping.client_sim.fleet.members import Attackers, FleetSettings, Members
 from fedping.client_sim.fleet.private_pings import PrivatePings, private_pings
 from fedping.client_sim.fleet.roster import Attendance, Roster
 from fedping.client_sim.fleet.search_round import PopulationOf, SearchRound
-from fedping.client_sim.fleet.settings import FleetSettings
 from fedping.client_sim.fleet.summary import (
     ArmSummary,
+    Counts,
+    FetchCounts,
     IterationSummary,
     fetch_summary,
     ping_summary,
 )
-from fedping.client_sim.fleet.transport import Transport, TransportError
-from fedping.client_sim.fleet.waiting import Sleep
 from fedping.client_sim.learning.algorithm import State, bare
 from fedping.client_sim.learning.algorithms import algorithm_for
 from fedping.client_sim.learning.checking import check_clients
@@ -36,9 +34,9 @@ from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.learning.states import ClientStates, StatesOf, in_memory
 from fedping.client_sim.models import model_for
-from fedping.client_sim.population.sample import Population
 from fedping.client_sim.population.settings import PopulationSettings
-from fedping.client_sim.population.synthetic import SyntheticPopulation
+from fedping.client_sim.population.synthetic import Population, SyntheticPopulation
+from fedping.client_sim.transport import Transport, TransportError
 from fedping.protocol.digest import digest_of
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
@@ -48,24 +46,26 @@ from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
 
 _NOTHING_DONE: State = {"iterations": np.zeros((), np.int64)}
 _ITSELF = np.zeros(1, np.int64)
-"""The place where a fleet keeps how far it has come, which is state as that of its clients is."""
+"""Row of the fleet's own progress among the states of its clients."""
 
 
 @dataclass
 class Live:
-    """What a fleet is doing at this moment, for whoever watches; ``stage`` is what is being waited for."""
+    """The present activity of a fleet, for display; ``stage`` names what it waits for."""
 
     iteration: int = 0
     stage: str = "starting"
 
 
 class Fleet:
-    """Everyone fetches, everyone learns, everyone sends: that is an iteration, and the fleet's only clock.
+    """All clients fetch, then all train, then all send: that is an iteration, and the fleet's only clock.
 
     In a study of interactions clients are browsers: they search, and send a ping of each search. In one of model
-    updates each sends one ping an iteration, of what it learned from its examples by its line's ``training``.
+    updates each sends one ping an iteration, with the update from its examples by its line's ``training``.
 
-    All its requests are made in the event loop that awaits :meth:`run_iteration`. To drive a fleet from ordinary code::
+    All requests are made in the event loop that awaits :meth:`run_iteration`. To drive a fleet from synchronous code::
+
+        from fedping.client_sim.http import HttpTransport
 
         with asyncio.Runner() as runner:
             fleet = runner.run(join_study(HttpTransport(address), "my-study", FleetSettings(clients=2000)))
@@ -76,18 +76,17 @@ class Fleet:
         transport: the way to the server.
         study: the study that the clients take part in.
         settings: the fleet.
-        population_of: the users; made ones of the default settings if None.
-        sleep: how to wait.
-        states_of: where clients keep what a training leaves with them, if it does; in memory if not given.
+        population_of: the users; synthetic ones of the default settings if None.
+        sleep: waits.
+        states_of: where a training keeps state with clients; in memory by default.
 
     Raises:
-        InvalidSettings: a line asks for what simulated clients cannot do.
+        InvalidSettings: a line asks for something that simulated clients can't do.
 
     Attributes:
         roster: the clients.
-        live: what is going on.
-        next_iteration: the number of the iteration that the next :meth:`run_iteration` will be: after those that were
-            begun with the same ``states_of`` before.
+        live: the present activity.
+        next_iteration: number of the next iteration, after those that have begun with the same ``states_of``.
     """
 
     def __init__(
@@ -106,42 +105,47 @@ class Fleet:
         self.live = Live()
         self.roster = Roster(study, settings.clients, settings.seed)
         self._transport = transport
-        random, at_once = Random(settings.seed), settings.at_once
-        shelf = Shelf(study)
-        self._fetcher = Fetcher(
-            transport,
-            study.name,
-            self.roster,
-            shelf,
-            at_once=at_once,
-            sleep=sleep,
-            random=random,
-            together=settings.fetch_together,
+        cache, connection = (
+            VersionCache(study),
+            Connection(
+                transport=transport,
+                study=study.name,
+                random=Random(settings.seed),
+                at_once=settings.at_once,
+                sleep=sleep,
+            ),
         )
-        self._outbox = Outbox(
-            transport, study.name, backoff=settings.backoff, at_once=at_once, sleep=sleep, random=random
-        )
+        self._fetcher = Fetcher(connection, self.roster, cache, together=settings.fetch_together)
+        self._outbox = Outbox(connection, settings.backoff)
         users = population_of or made_users(settings.seed)
         states, self._keeps_state = _states(study, models, settings.seed, states_of)
         self._progress = states_of(f"study {study.name}, seed {settings.seed}, the fleet itself", _NOTHING_DONE)
         self.next_iteration = int(self._progress.load(_ITSELF)["iterations"][0])
-        self._attackers = self._hostile_ones(settings)
-        self._round: SearchRound | LearningRound
+        self._attackers = self._attackers_of(settings)
         self._private = private_pings(study, settings.seed, states_of)
-        others = (settings, states, self._attackers, self._private)
+        members = Members(
+            study=study,
+            settings=settings,
+            roster=self.roster,
+            cache=cache,
+            states=states,
+            attackers=self._attackers,
+            private=self._private,
+        )
+        self._round: SearchRound | LearningRound
         if study.pings == FRECENCY_UPDATE.name or (self._private and all(map(_ranks_pages, study.lines))):
-            self._round = SearchRound(study, self.roster, shelf, users, *others)
+            self._round = SearchRound(members, users)
         else:
-            self._round = LearningRound(study, self.roster, shelf, models, _sources(users, settings), *others)
+            self._round = LearningRound(members, models, _sources(users, settings))
 
-    def _hostile_ones(self, settings: FleetSettings) -> Attackers | None:
+    def _attackers_of(self, settings: FleetSettings) -> Attackers | None:
         if settings.attack is None:
             return None
         return Attackers(settings.attack, self.study, self.roster, settings.seed, self.ranks_pages)
 
     @property
     def ranks_pages(self) -> bool:
-        """Whether clients learn from searches over pages, and not from examples; of several lines, those of any."""
+        """Whether clients train on searches over pages, of any line, and not on examples."""
         return any(map(_ranks_pages, self.study.lines)) or not self.study.lines
 
     @property
@@ -151,50 +155,51 @@ class Fleet:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the training of any line leaves something with its clients."""
+        """Whether the training of any line keeps state with its clients."""
         return self._keeps_state
 
     @property
     def is_personal(self) -> bool:
-        """Whether the clients of any arm keep something of a model for themselves."""
+        """Whether the clients of any arm have local weights."""
         return self._keeps_state and any(arm.personal for arm in self.study.arms)
 
     @property
     def counts(self) -> Counts:
-        """What became of all pings so far, kept up to date while they are sent."""
+        """Counts of all pings so far, current while they are sent."""
         return self._outbox.counts
 
     @property
     def fetch_counts(self) -> FetchCounts:
-        """What came of all fetches so far, kept up to date."""
+        """Counts of all fetches so far."""
         return self._fetcher.counts
 
     @property
     def undelivered(self) -> int:
-        """How many pings nobody has taken yet; they are sent again in the next iteration, with the same document id."""
+        """Number of pings without a final answer; the next iteration sends them again, with the same document ids."""
         return self._outbox.undelivered
 
     async def run_iteration(self) -> IterationSummary:
-        """Let the clients fetch, search or learn, and send, and return what happened.
+        """Have all clients fetch, search or train, and send; return a summary.
 
-        If cancelled, the pings that nobody has taken stay with the fleet, and the counts are right.
+        If cancelled, pings without a final answer stay with the fleet, and the counts are right.
         """
         began, before = time.monotonic(), self._snapshot()
         hostile = self._attackers.pings if self._attackers else 0
         iteration = self.live.iteration = self.next_iteration
         self.next_iteration += 1
-        # Before anybody trains: who is stopped in the middle goes on with the next, and nobody trains twice in one.
+        # Before the training: a fleet that is stopped in the middle continues with the next iteration, and no client
+        # trains twice in one.
         self._progress.save(_ITSELF, {"iterations": np.array([self.next_iteration])})
         attendance = self.roster.attend(iteration, self.settings.behaviour)
         self.live.stage = "fetching models"
         if self._private is not None and self._private.needs_offers:
-            await self._look_for_offers(self._private)
+            await self._fetch_offers(self._private)
         await self._fetcher.fetch(attendance.fetching.tolist(), self.settings.fetch_within)
         self.live.stage = "learning"
-        for letters, share in self._round.letters(attendance.present, iteration):
-            # A client of a private line waits for a random time before it sends; an iteration is the only clock, so
-            # what becomes of that is an order by lot.
-            self._outbox.add(sorted(letters, key=lambda each: each.document_id) if self._private else letters)
+        for pings, share in self._round.pings(attendance.present, iteration):
+            # A client of a private line waits for a random time before it sends. An iteration is the only clock, so the
+            # order is random instead.
+            self._outbox.add(sorted(pings, key=lambda each: each.document_id) if self._private else pings)
             self.live.stage = "sending pings"
             await self._outbox.deliver(self.settings.send_within * share)
             self.live.stage = "learning"
@@ -202,14 +207,14 @@ class Fleet:
         summary = self._summary(iteration, time.monotonic() - began, before, attendance, self._round.summaries())
         return replace(summary, hostile=self._attackers.pings - hostile) if self._attackers else summary
 
-    async def _look_for_offers(self, private: PrivatePings) -> None:
+    async def _fetch_offers(self, private: PrivatePings) -> None:
         try:
-            private.look_for_offers(await self._transport.fetch_study(self.study.name))
-        except TransportError:  # they go on with what they have, as with models
+            private.use_offers(await self._transport.fetch_study(self.study.name))
+        except TransportError:  # clients keep their offers, as they keep their models
             return
 
     async def deliver_what_is_left(self) -> None:
-        """Try once more to hand over what nobody has taken."""
+        """Post the remaining pings once more."""
         await self._outbox.deliver()
 
     async def close(self) -> None:
@@ -217,12 +222,12 @@ class Fleet:
         await self._transport.close()
 
     def versions(self) -> dict[str, int]:
-        """Return the newest version that any client holds of each line, -1 for none."""
+        """Return the newest version of each line that a client holds, -1 for none."""
         newest = {line.name: NO_VERSION for line in self.study.lines}
         for position, arm in enumerate(self.study.arms):
             if arm.line is not None:
-                held = self.roster.version[self.roster.arm == position]
-                newest[arm.line] = max(newest[arm.line], int(held.max(initial=NO_VERSION)))
+                versions = self.roster.version[self.roster.arm == position]
+                newest[arm.line] = max(newest[arm.line], int(versions.max(initial=NO_VERSION)))
         return newest
 
     def _snapshot(self) -> tuple[Counts, FetchCounts, int]:
@@ -271,9 +276,9 @@ def _states(
 ) -> tuple[dict[str, ClientStates], bool]:
     """Return where the clients of each arm keep their state, and whether any do.
 
-    Another seed, training or model has a state of its own; arms that follow a line and train alike have one together.
+    Each seed, training and model has its own state; arms of a line with the same training share one.
     """
-    found: dict[str, ClientStates] = {}
+    states: dict[str, ClientStates] = {}
     firsts: list[bool] = []
     lines = {line.name: line for line in study.lines}
     for arm in study.arms:
@@ -281,15 +286,15 @@ def _states(
         line = lines[arm.line] if arm.line is not None else next(iter(study.lines), None)
         if line is None:
             continue
-        found[arm.name], keeps = states_in(study.name, line, arm, models[line.name], seed, states_of)
+        states[arm.name], keeps = states_in(study.name, line, arm, models[line.name], seed, states_of)
         firsts.append(keeps)
-    return found, any(firsts)
+    return states, any(firsts)
 
 
 def states_in(
     study: str, line: PublicLine, arm: Arm, model: Model[Any], seed: int, states_of: StatesOf
 ) -> tuple[ClientStates, bool]:
-    """Return where the clients of an arm that learn by a line keep their state, and whether they keep any."""
+    """Return where the clients of an arm that train a line keep their state, and whether they keep any."""
     training = training_of(line, arm)
     first = algorithm_for(training).init_state(bare(model))
     settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
@@ -297,12 +302,12 @@ def states_in(
 
 
 def owners_of(study: str, line: str, seed: int) -> str:
-    """Return what the names of those begin with whose state is that of a line's clients, with any training or model."""
+    """Return the prefix of the owners of a line's client states, with any training or model."""
     return f"study {study}, line {line}, seed {seed}, training "
 
 
 def _sources(users: PopulationOf, settings: FleetSettings) -> SourceOf:
-    """Return what the clients of any model learn from: users' searches if it ranks pages, else examples."""
+    """Return the examples of any model: users' searches if it ranks pages, else examples."""
 
     def source(spec: ModelSpec, model: Model[Any]) -> Source:
         if ranks_pages(bare(model)) and settings.examples.data is None:
@@ -321,15 +326,15 @@ async def join_study(
     sleep: Sleep = asyncio.sleep,
     states_of: StatesOf = in_memory,
 ) -> Fleet:
-    """Fetch a study and return a fleet that takes part in it; the arguments are those of :class:`Fleet`.
+    """Fetch a study and return a fleet that takes part in it; see :class:`Fleet` for the arguments.
 
     Raises:
         TransportError: the server cannot be reached, or has no such study; the transport is closed.
-        InvalidSettings: the study asks for a model, a training or examples that clients do not have.
+        InvalidSettings: the study asks for a model, a training or examples that clients don't have.
     """
     try:
-        found = await transport.fetch_study(study)
-        return Fleet(transport, found, settings, population_of, sleep=sleep, states_of=states_of)
+        public = await transport.fetch_study(study)
+        return Fleet(transport, public, settings, population_of, sleep=sleep, states_of=states_of)
     except BaseException:
         await transport.close()
         raise

@@ -1,7 +1,7 @@
-"""What browsers rank with, what they see and learn, and how the hands got to the choice, for many searches at once.
+"""Interactions of browsers, for many searches at once: the ranking, the loss and update of a search, the keystrokes.
 
-A fleet (`search_round.py`) and a simulated study (`fedping.experiments.simulate`) differ in who searches what and when.
-What follows from a finished search is worked out here for both.
+A fleet (`search_round.py`) and a simulated study (`fedping.experiments.simulate`) have different users and times. The
+interaction of a finished search is computed here for both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedping.client_sim.models import (
     frecency_start,
     losses,
 )
-from fedping.client_sim.population.sample import displayed
+from fedping.client_sim.population.synthetic import displayed
 from fedping.client_sim.upload import sent_updates
 from fedping.protocol.draws import FloatArray, Keys, uniforms
 from fedping.protocol.errors import InvalidSettings
@@ -47,10 +47,10 @@ from fedping.protocol.upload import Sending
 
 @dataclass(frozen=True, kw_only=True)
 class KeystrokeSettings:
-    """The first character is always typed, those after it are exponential in number, rounded down.
+    """The first character is always typed, the number of further ones is exponential, rounded down.
 
-    A choice below the top costs one key down for each place. The characters do not depend on the ranking, so a study on
-    synthetic users shows no effect on them: what users of the study of 2018 did (thesis 7.5) cannot be had from this.
+    A choice below the top costs one key down for each place. The characters don't depend on the ranking, so a study on
+    synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
 
     Attributes:
         mean_characters: typed before the choice, at least 1.
@@ -65,7 +65,7 @@ class KeystrokeSettings:
 
 @dataclass(frozen=True)
 class Keystrokes:
-    """Of S searches, each array of shape (S,).
+    """The keystrokes of S searches, each array of shape (S,).
 
     Attributes:
         characters: typed.
@@ -85,7 +85,7 @@ class Keystrokes:
 
 
 def keystrokes(keys: Keys, rank: NDArray[np.intp], settings: KeystrokeSettings) -> Keystrokes:
-    """Draw how each search was typed, from its key and the rank of what was chosen, -1 for nothing."""
+    """Draw the keystrokes of each search, from its key and the rank of the choice, -1 for none."""
     more, first, hand = uniforms(keys, 3).T
     selected = rank >= 0
     characters = 1 + np.floor(_exponential(more, settings.mean_characters - 1)).astype(np.int64)
@@ -105,8 +105,8 @@ def _exponential(uniform: NDArray[np.float64], floored_mean: float) -> NDArray[n
     """Return exponential numbers whose *floors* have this mean."""
     if floored_mean <= 0:
         return np.zeros_like(uniform)
-    drawn: NDArray[np.float64] = -np.log1p(-uniform) / np.log1p(1 / floored_mean)
-    return drawn
+    numbers: NDArray[np.float64] = -np.log1p(-uniform) / np.log1p(1 / floored_mean)
+    return numbers
 
 
 _ONE_GRADIENT = OneGradient()
@@ -116,19 +116,19 @@ Gradient: TypeAlias = Literal["finite_differences", "analytic"]
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a group of clients ranks with and learns by.
+    """The ranking and the training of a group of clients.
 
     Attributes:
         spec: the model, its margin and its ε.
-        weights: those of the version that ranks, shape (m,).
-        learns_at: the weights that an update is computed for, shape (m,): those of the version that the clients hold,
-            also where they rank with another; None if they learn nothing.
+        weights: weights of the version that ranks, shape (m,).
+        learns_at: weights at which updates are computed, shape (m,): those of the version that the clients hold, even
+            if they rank with another; None without training.
         decays: whether their stored scores decay by the day.
-        gradient: ``analytic`` has them compute gradients so whatever the spec says; else the spec decides.
-        training: how an update comes out of an interaction, which is all the examples of its training.
-        version: the number of the version that ranks.
-        personal: whether each client ranks with what the training has made its own.
-        submits: whether they send what they learn.
+        gradient: ``analytic`` overrides the spec's method; else the spec decides.
+        training: the training, with one interaction as all its examples.
+        version: number of the version that ranks.
+        personal: whether each client ranks with its local weights.
+        submits: whether they send updates.
     """
 
     spec: ModelSpec
@@ -155,16 +155,16 @@ class Ranking:
 
     @cached_property
     def trained(self) -> Model[Any]:
-        """The same model, which knows the bounds of clients' own weights, if they have any."""
+        """The same model, with the bounds of clients' local weights, if any."""
         return bounded(self.learner, self.spec, self.training)
 
     def scores(self, pages: PageTable) -> FloatArray:
-        """Return the scores of pages as clients have stored them that have nothing of their own, shape (P,)."""
+        """Return the scores of pages as stored by clients without local weights, shape (P,)."""
         scores = self.learner.ranker.scores(self.weights[: self.learner.ranker.m], pages)
         return stored_scores(scores, pages) if self.decays else scores
 
     def scores_of(self, pages: PageTable, searches: Searches, kept: Kept | None) -> FloatArray:
-        """Return the scores of pages as the S clients have stored them that search among them, shape (P,).
+        """Return the scores of pages as stored by the S clients that search among them, shape (P,).
 
         Searches of one client that come together are ranked alike. Pages that are no candidates have no score, NaN.
         """
@@ -187,14 +187,14 @@ class Interactions:
     """S finished searches.
 
     Attributes:
-        scores: of the candidates in displayed order, NaN where there are no more, shape (S, C). Where clients rank with
-            what is their own, these are the shared model's, the highest first, and the loss and the update are summed
-            in this order: the displayed one would tell how the client's own model permutes it.
-        shown: how many candidates there are, shape (S,).
-        rank: of the chosen one, 0 at the top, -1 if nothing was selected, shape (S,).
+        scores: scores of the candidates in displayed order, then NaN, shape (S, C). Where clients rank with local
+            weights, these are the shared model's, the highest first, and the loss and the update are summed in this
+            order: the displayed one would reveal how the client's model permutes it.
+        shown: number of candidates, shape (S,).
+        rank: rank of the choice, 0 at the top, -1 without one, shape (S,).
         bookmarked: whether the chosen page has a bookmark, shape (S,).
         loss: the SVM loss under these scores, shape (S,).
-        update: the direction of descent, shape (S, m), or S payloads of it as it is sent; None if the arm submits none.
+        update: direction of descent, shape (S, m), or its S payloads; None if the arm submits none.
         sends: which clients send their update, shape (S,); None if all do.
     """
 
@@ -231,8 +231,27 @@ class Interactions:
         )
 
 
-Lies: TypeAlias = Callable[[ClientData[Any]], ClientData[Any]]
-"""From what S searches have shown, each a client's, to what the clients learn from."""
+Corruption: TypeAlias = Callable[[ClientData[Any]], ClientData[Any]]
+"""Changes the examples of S searches, each a client's, before hostile clients train on them."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions under which S clients train on their searches.
+
+    Attributes:
+        kept: the clients' state, if their training keeps any.
+        corrupt: changes the examples of hostile clients; None if there are none.
+        projections: for structured training (:func:`fedping.client_sim.upload.projections`).
+    """
+
+    kept: Kept | None = None
+    corrupt: Corruption | None = None
+    projections: Projections | None = None
+
+
+PLAIN = Conditions()
+"""Training without state, attack or structure."""
 
 
 def interact(
@@ -240,16 +259,14 @@ def interact(
     pages: PageTable,
     searches: Searches,
     keys: Keys,
-    kept: Kept | None = None,
-    lies: Lies | None = None,
-    within: Projections | None = None,
+    conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Rank the candidates of S searches, which come in any order, and return what follows.
+    """Rank the candidates of S searches, which are in any order, and return the interactions.
 
     The other arguments are those of :func:`finished`.
     """
-    scores = ranking.scores_of(pages, searches, kept)
-    return finished(ranking, pages, scores, displayed(searches, scores), keys, kept, lies, within)
+    scores = ranking.scores_of(pages, searches, conditions.kept)
+    return finished(ranking, pages, scores, displayed(searches, scores), keys, conditions)
 
 
 def finished(
@@ -258,11 +275,9 @@ def finished(
     scores: FloatArray,
     ranked: Searches,
     keys: Keys,
-    kept: Kept | None = None,
-    lies: Lies | None = None,
-    within: Projections | None = None,
+    conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Return what finished searches say about the ranking.
+    """Return the interactions of finished searches.
 
     Args:
         ranking: what ranked.
@@ -270,28 +285,26 @@ def finished(
         scores: theirs, by which they were ranked, shape (P,).
         ranked: S searches over them, the candidates in displayed order.
         keys: a random key for each training, shape (S,).
-        kept: the state of the S clients that searched, if their training keeps any.
-        lies: what hostile clients make of their searches before they learn from them.
-        within: for structured training (:func:`fedping.client_sim.upload.projections`).
+        conditions: of the training.
     """
-    told = ranked
+    reported = ranked
     if ranking.personal:
         scores = ranking.scores(pages)
-        told = displayed(ranked, scores)
-    present = told.candidates != NO_CANDIDATE
+        reported = displayed(ranked, scores)
+    present = reported.candidates != NO_CANDIDATE
     listed = np.full(present.shape, np.nan)
-    listed[present] = scores[told.candidates[present]]
+    listed[present] = scores[reported.candidates[present]]
     chosen = np.take_along_axis(ranked.candidates, np.maximum(ranked.chosen, 0)[:, None], axis=1)[:, 0]
     selected = ranked.chosen != NOTHING_CHOSEN
     bookmarked = np.zeros(len(ranked), np.bool_)
     bookmarked[selected] = pages.bookmarked[chosen[selected]]
-    update, sends = _updates(ranking, pages, told, keys, kept, lies, within)
+    update, sends = _updates(ranking, pages, reported, keys, conditions)
     return Interactions(
         scores=listed,
         shown=present.sum(axis=1),
         rank=ranked.chosen.astype(np.intp),
         bookmarked=bookmarked,
-        loss=losses(scores, told, ranking.spec.margin),
+        loss=losses(scores, reported, ranking.spec.margin),
         update=update,
         sends=sends,
     )
@@ -302,18 +315,16 @@ def _updates(
     pages: PageTable,
     ranked: Searches,
     keys: Keys,
-    kept: Kept | None,
-    lies: Lies | None,
-    within: Projections | None,
+    conditions: Conditions,
 ) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
     """Return the update of each search, shape (S, m), and which are sent: each is a client with one example."""
     if ranking.learns_at is None:
         return None, None
     each = np.arange(len(ranked))
     data: ClientData[Any] = SearchData(pages, ranked, each, len(each))
-    if lies:
-        data = lies(data)
-    found = np.empty((len(each), len(ranking.learns_at)))
+    if conditions.corrupt:
+        data = conditions.corrupt(data)
+    updates = np.empty((len(each), len(ranking.learns_at)))
     sends = np.ones(len(each), np.bool_)
     for block in updates_of_fleet(
         ranking.trained,
@@ -323,20 +334,20 @@ def _updates(
         each,
         keys,
         version=ranking.version,
-        kept=kept,
-        projections=within,
+        kept=conditions.kept,
+        projections=conditions.projections,
         losses=False,
     ):
-        found[block.at] = block.updates
+        updates[block.at] = block.updates
         if block.sends is not None:
             sends[block.at] = block.sends
     if not ranking.submits:
         return None, None
-    return found, None if sends.all() else sends
+    return updates, None if sends.all() else sends
 
 
 def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
-    """Return scores that decayed on every whole day since the page's newest visit, which had computed them anew.
+    """Return scores that decayed on every whole day since the page's newest visit, which had computed them again.
 
     A page without visits has no such day and keeps its score.
     """
@@ -345,19 +356,19 @@ def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
     for day in range(1, int(days.max(initial=0)) + 1):
         old = np.flatnonzero(days >= day)
         after = decayed(result[old])
-        if np.array_equal(after, result[old]):  # what has stopped decaying does not begin again
+        if np.array_equal(after, result[old]):  # stable scores stay stable
             break
         result[old] = after
     return result
 
 
 class Browsers:
-    """What the browsers of a study of interactions rank with and learn by, arm by arm.
+    """The ranking and training of the browsers of a study of interactions, arm by arm.
 
-    An arm without a line ranks as the first line's version 0 does, or as a browser does where nothing is studied.
+    An arm without a line ranks as the first line's version 0, or as a browser outside studies.
 
     Args:
-        study: what they take part in, which :func:`fedping.client_sim.learning.checking.check_clients` has seen.
+        study: the study, checked by :func:`fedping.client_sim.learning.checking.check_clients`.
         gradient: see :attr:`Ranking.gradient`.
     """
 
@@ -371,7 +382,7 @@ class Browsers:
         return self._product if arm.line is None else self._lines[arm.line].spec
 
     def ranking(self, arm: Arm, held: FloatArray | None, version: int = 0) -> Ranking:
-        """Return what clients of an arm rank with; ``held`` are the weights of the version they hold, if they do."""
+        """Return the ranking of an arm's clients; ``held`` are the weights of the version that they hold, if any."""
         spec = self.spec(arm)
         start = published_array(spec, spec.start_array)
         held = start if held is None else held
@@ -391,7 +402,7 @@ class Browsers:
 def by_arm_and_version(
     arms: NDArray[np.integer], versions: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
-    """Yield the clients of each arm that hold one version: the arm, the version, and their positions.
+    """Yield groups of clients by arm and version: the arm, the version, and their positions.
 
     Args:
         arms: the position of each client's arm in the study, shape (k,).
@@ -404,7 +415,7 @@ def by_arm_and_version(
 
 
 def product_spec() -> ModelSpec:
-    """Return the model of a browser that takes part in no line: frecency with the weights it shipped."""
+    """Return the model of a browser outside studies: frecency with the shipped weights."""
     step = Step(start=1, min=1, max=1)
     weights = zip(FRECENCY_NAMES, frecency_start().tolist(), strict=True)
     return ModelSpec(
@@ -414,8 +425,8 @@ def product_spec() -> ModelSpec:
     )
 
 
-def as_sent(seen: Interactions, links: Sending, keys: Keys) -> Interactions:
+def as_sent(interactions: Interactions, links: Sending, keys: Keys) -> Interactions:
     """Return interactions with their updates as they are sent through upload links; ``keys`` are theirs, shape (S,)."""
-    if not isinstance(seen.update, np.ndarray):
-        return seen
-    return replace(seen, update=sent_updates(links, seen.update, keys))
+    if not isinstance(interactions.update, np.ndarray):
+        return interactions
+    return replace(interactions, update=sent_updates(links, interactions.update, keys))

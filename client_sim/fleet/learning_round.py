@@ -1,4 +1,4 @@
-"""One iteration of learning, with any model: what each client sends of its examples, a bounded block at a time."""
+"""One iteration of training, with any model: the pings of each client from its examples, a bounded block at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Known, Plot
-from fedping.client_sim.fleet.attackers import Attackers
+from fedping.client_sim.client import OutgoingPing, sends_update
 from fedping.client_sim.fleet.examples import Source
-from fedping.client_sim.fleet.fetching import Shelf
 from fedping.client_sim.fleet.interactions import by_arm_and_version
-from fedping.client_sim.fleet.model_pings import encoded_pings
-from fedping.client_sim.fleet.outbox import Letter
-from fedping.client_sim.fleet.pings import with_tickets
+from fedping.client_sim.fleet.members import Attackers, Members
+from fedping.client_sim.fleet.pings import encoded_pings, with_tickets
 from fedping.client_sim.fleet.private_pings import PrivatePings
-from fedping.client_sim.fleet.roster import Roster, sent_twice, uuids
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.roster import sent_twice, uuids
 from fedping.client_sim.fleet.summary import ArmSummary, version_counts
 from fedping.client_sim.learning.algorithm import NO_STATE, State, bare
 from fedping.client_sim.learning.batch import ClientData, FloatArray
@@ -30,36 +27,35 @@ from fedping.client_sim.learning.states import ClientStates, Kept
 from fedping.client_sim.learning.updates import personal_losses, updates_of_fleet
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import Keys, child_keys
-from fedping.protocol.enrolment import is_selected
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.spec import ModelSpec
-from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
+from fedping.protocol.study import Arm, PublicLine, training_of
 from fedping.protocol.update import Payloads, size_of_updates
 from fedping.protocol.upload import sending
 
 SourceOf: TypeAlias = Callable[[ModelSpec, Model[Any]], Source]
-"""Returns what the clients of a model learn from."""
+"""Returns the examples of a model's clients."""
 
 MOST_BYTES = 64 * 2**20
-"""About how much JSON of pings is made before it is sent."""
+"""Approximate bytes of pings that are written before they are sent."""
 
 CLIENTS_AT_A_TIME = 256
-"""Of those that compute a loss alone."""
+"""Number of clients in a block that compute only a loss."""
 
 HELD_OUT = 0.2
-"""The share of its examples that a client of a personal arm never learns from, to tell its loss of."""
+"""Share of its examples that a client of a personal arm holds out, to report the loss on them."""
 
 _DOCUMENT, _TWICE, _TRAINING, _UPLOAD = range(4)
 
 _DIVISION = 1 << 34
-"""The child of a client's own key that divides its examples, behind those that a population draws by."""
+"""Number of the key that divides a client's examples, after those that a population draws by."""
 
 
 @dataclass
-class _Seen:
-    """What the clients of one arm sent in an iteration."""
+class _Count:
+    """Counts of the pings of an arm in an iteration."""
 
     clients: int = 0
     pings: int = 0
@@ -69,7 +65,7 @@ class _Seen:
     update_bytes: int = 0
     versions: list[int] = field(default_factory=list)
 
-    def see(self, losses: FloatArray, examples: NDArray[np.int64]) -> None:
+    def add(self, losses: FloatArray, examples: NDArray[np.int64]) -> None:
         self.pings += len(losses)
         self.learned += int((examples > 0).sum())
         self.examples += int(examples.sum())
@@ -90,6 +86,26 @@ class _Seen:
         )
 
 
+class _Group(NamedTuple):
+    """The clients of an arm that hold one version.
+
+    Attributes:
+        arm: their arm.
+        line: the line that they train; of an arm without a line, the study's first.
+        version: the version that they hold.
+        members: their positions in the fleet, shape (k,).
+        keys: their keys in the iteration, shape (k,).
+        plot: the attack on the iteration, if any.
+    """
+
+    arm: Arm
+    line: PublicLine
+    version: int
+    members: NDArray[np.int64]
+    keys: Keys
+    plot: Plot | None
+
+
 class _Block(NamedTuple):
     """Some clients of a group: positions in it, their updates if they send any, their losses and examples."""
 
@@ -105,205 +121,197 @@ class _Block(NamedTuple):
 
 
 class LearningRound:
-    """Lets clients learn. See :class:`fedping.client_sim.fleet.fleet.Fleet` for the arguments.
+    """Makes the pings of clients that train on examples.
 
-    The clients of an arm without a line compute their loss with the first line's start weights: what the product would
-    do if nothing was trained.
+    The clients of an arm without a line compute their loss with the first line's start weights: the product without
+    any training.
+
+    Args:
+        members: the clients.
+        models: the model of each line, by its name.
+        source_of: returns the examples of a model's clients.
 
     Raises:
         InvalidSettings: clients do not have an upload link of a line, or nothing to learn its model from.
     """
 
-    def __init__(
-        self,
-        study: PublicStudy,
-        roster: Roster,
-        shelf: Shelf,
-        models: Mapping[str, Model[Any]],
-        source_of: SourceOf,
-        settings: FleetSettings,
-        states: Mapping[str, ClientStates],
-        attackers: Attackers | None = None,
-        private: PrivatePings | None = None,
-    ) -> None:
-        self._attackers, self._private = attackers, private
+    def __init__(self, members: Members, models: Mapping[str, Model[Any]], source_of: SourceOf) -> None:
+        study = members.study
         if not study.lines:
             raise InvalidSettings(
-                f"study '{study.name}' has no model line, so that nobody knows which loss its clients would compute; "
-                "post recorded pings again with --replay"
+                f"study '{study.name}' has no model line, so its clients have no loss to compute. Post recorded pings "
+                "instead, with --replay."
             )
-        self._study, self._roster, self._shelf, self._settings = study.name, roster, shelf, settings
+        self._study, self._roster, self._cache = study.name, members.roster, members.cache
+        self._settings, self._states = members.settings, members.states
+        self._attackers, self._private = members.attackers, members.private
         self._lines = {line.name: line for line in study.lines}
-        self._models, self._states = models, states
+        self._models = models
         self._upload = {line.name: sending(line) for line in study.lines}
-        self._sources = {line.name: source_of(line.spec, self._models[line.name]) for line in study.lines}
-        self._seen: dict[str, _Seen] = {}
+        self._sources = {line.name: source_of(line.spec, models[line.name]) for line in study.lines}
+        self._counts: dict[str, _Count] = {}
 
-    def letters(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[Letter], float]]:
-        """Yield the pings of these clients in an iteration, as many at a time as about :data:`MOST_BYTES` hold.
+    def pings(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[OutgoingPing], float]]:
+        """Yield the pings of these clients in an iteration, about :data:`MOST_BYTES` at a time.
 
-        With them comes which share of all they are, and so of the time over which clients spread their pings.
+        With them comes their share of all clients, and so of the time over which clients spread their pings.
         """
-        self._seen = {arm.name: _Seen() for arm in self._roster.arms}
-        written: list[Letter] = []
+        self._counts = {arm.name: _Count() for arm in self._roster.arms}
+        written: list[OutgoingPing] = []
         size = 0
-        for letter in self._all(clients, iteration):
-            written.append(letter)
-            size += len(letter.body)
+        for ping in self._all(clients, iteration):
+            written.append(ping)
+            size += len(ping.body)
             if size >= MOST_BYTES:
                 yield written, len(written) / len(clients)
                 written, size = [], 0
         yield written, len(written) / max(1, len(clients))
 
     def summaries(self) -> tuple[ArmSummary, ...]:
-        """Return what every arm sent in the last iteration."""
-        return tuple(seen.summary(name) for name, seen in self._seen.items())
+        """Return the summary of every arm in the last iteration."""
+        return tuple(count.summary(name) for name, count in self._counts.items())
 
-    def _all(self, clients: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
+    def _all(self, clients: NDArray[np.int64], iteration: int) -> Iterator[OutgoingPing]:
         groups = by_arm_and_version(self._roster.arm[clients], self._roster.version[clients])
         for position, version, members in groups:
             arm = self._roster.arms[position]
-            some = self._drawn(arm, version, clients[members])
+            some = self._selected(arm, version, clients[members])
             if len(some):
                 yield from self._group(arm, version, some, iteration)
 
-    def _drawn(self, arm: Arm, version: int, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of an arm's clients that have drawn a version to send an update of."""
-        line = self._lines[arm.line] if arm.line is not None and arm.submits else None
-        if line is None or line.participation >= 1:
+    def _selected(self, arm: Arm, version: int, members: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of an arm's clients that send a ping of a version."""
+        participation = self._lines[arm.line].participation if arm.line is not None and arm.submits else 1.0
+        if participation >= 1:
             return members
-        ids = (str(self._roster.ids[client]) for client in members.tolist())
-        return members[[is_selected(self._study, line.name, version, line.participation, each) for each in ids]]
+        ids = (self._roster.ids[client] for client in members.tolist())
+        return members[[sends_update(self._study, arm, participation, version, each) for each in ids]]
 
-    def _group(self, arm: Arm, version: int, members: NDArray[np.int64], iteration: int) -> Iterator[Letter]:
+    def _group(self, arm: Arm, version: int, members: NDArray[np.int64], iteration: int) -> Iterator[OutgoingPing]:
         line = self._lines[arm.line] if arm.line is not None else next(iter(self._lines.values()))
-        seen, keys = self._seen[arm.name], self._roster.keys(iteration)[members]
-        seen.clients += len(members)
-        seen.versions += [version] * len(members)
+        keys = self._roster.keys(iteration)[members]
+        plot = self._attackers.plot(iteration) if self._attackers and arm.submits else None
+        group, count = _Group(arm, line, version, members, keys, plot), self._counts[arm.name]
+        count.clients += len(members)
+        count.versions += [version] * len(members)
         source = self._sources[line.name]
         data = source.of(members, iteration)
-        kept = Kept(self._states[arm.name], members)
-        plot = self._attackers.plot(iteration) if self._attackers and arm.submits else None
         if plot:
             classes = getattr(bare(self._models[line.name]), "classes", None)
             data = plot.data(data, members, classes, plot.are_hostile(members))
         if arm.personal and not source.always_new:
-            data = _Learned(data, child_keys(self._roster.roots[members], _DIVISION))
-        blocks = self._blocks(arm, line, version, data, keys, kept)
+            data = _HoldingOut(data, child_keys(self._roster.roots[members], _DIVISION))
+        blocks = self._blocks(group, data)
         if plot and self._attackers:
-            known = self._attackers.knows(line.name, version, self._shelf.weights(line.name, version))
-            blocks = _attacked(self._attackers, plot, known, members, blocks)
+            knowledge = self._attackers.knowledge(line.name, version, self._cache.weights(line.name, version))
+            blocks = _attacked(self._attackers, plot, knowledge, members, blocks)
         if self._private is not None:
             for block in blocks:
-                yield from self._privately(self._private, arm, version, members, block, keys, plot)
+                yield from self._private_pings(self._private, group, block)
             return
         for block in blocks:
-            seen.see(block.losses, block.examples)
-            who = members[block.at]
-            documents = uuids(child_keys(child_keys(keys[block.at], _DOCUMENT), self._settings.run))
-            twice = sent_twice(self._settings.behaviour, child_keys(keys[block.at], _TWICE)).tolist()
-            client_ids = [self._roster.ids[client] for client in who.tolist()]
-            pings = ModelPings(
-                document_ids=_bytes(documents),
-                client_ids=_bytes(client_ids),
-                arm=arm.name,
-                version=version,
-                updates=None if block.updates is None else self._sent(line.name, block.updates, keys[block.at]),
-                losses=block.losses,
-                examples=block.examples,
-            )
-            if pings.updates is not None:
-                seen.update_bytes += int(size_of_updates(pings.updates).sum())
-            bodies = with_tickets((body for _, body in encoded_pings(pings)), client_ids, self._settings.ticket_of)
-            for document, body, again in zip(documents, bodies, twice, strict=True):
-                yield Letter(document, body, again)
+            yield from self._plain_pings(group, block)
 
-    def _privately(
-        self,
-        private: PrivatePings,
-        arm: Arm,
-        version: int,
-        members: NDArray[np.int64],
-        block: _Block,
-        keys: Keys,
-        plot: Plot | None,
-    ) -> Iterator[Letter]:
-        """Yield what some clients contribute to a private line; examples do not tell whether a choice was on top."""
+    def _plain_pings(self, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
+        """Yield the pings of some clients of a line that is not private."""
+        arm, keys, count = group.arm, group.keys[block.at], self._counts[group.arm.name]
+        count.add(block.losses, block.examples)
+        documents = uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
+        twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
+        client_ids = [self._roster.ids[client] for client in group.members[block.at].tolist()]
+        pings = ModelPings(
+            document_ids=_bytes(documents),
+            client_ids=_bytes(client_ids),
+            arm=arm.name,
+            version=group.version,
+            updates=None if block.updates is None else self._sent(group.line.name, block.updates, keys),
+            losses=block.losses,
+            examples=block.examples,
+        )
+        if pings.updates is not None:
+            count.update_bytes += int(size_of_updates(pings.updates).sum())
+        bodies = with_tickets((body for _, body in encoded_pings(pings)), client_ids, self._settings.ticket_of)
+        for document, body, repeated in zip(documents, bodies, twice, strict=True):
+            yield OutgoingPing(document, body, repeated)
+
+    def _private_pings(self, private: PrivatePings, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
+        """Yield the contributions of some clients to a private line; of examples, no choice is on top."""
+        arm, members = group.arm, group.members
         assert arm.line is not None
-        all_of_them, versions = members[block.at], np.full(len(block.at), version)
-        roots = self._roster.roots[all_of_them]
-        chosen = private.choose(arm.line, all_of_them, versions, roots, block.examples > 0)
+        everyone, versions = members[block.at], np.full(len(block.at), group.version)
+        roots = self._roster.roots[everyone]
+        chosen = private.choose(arm.line, everyone, versions, roots, block.examples > 0)
         block = block._replace(
             at=block.at[chosen],
             updates=None if block.updates is None else block.updates[chosen],
             losses=block.losses[chosen],
             examples=block.examples[chosen],
         )
-        seen, who, keys = self._seen[arm.name], members[block.at], keys[block.at]
-        seen.see(block.losses, block.examples)
+        count, clients, keys = self._counts[arm.name], members[block.at], group.keys[block.at]
+        count.add(block.losses, block.examples)
         documents = private.randomness.documents(child_keys(child_keys(keys, _DOCUMENT), self._settings.run))
-        versions, no_tops, forging = versions[chosen], np.zeros(len(who)), plot.forging(who) if plot else None
+        versions, no_tops = versions[chosen], np.zeros(len(clients))
+        forging = group.plot.forging(clients) if group.plot else None
         drawing = child_keys(keys, _UPLOAD)
         vectors = private.vectors(arm.line, block.updates, block.losses, no_tops, drawing, forging)
-        sent = private.payloads(arm, versions, documents, vectors, drawing)
-        seen.update_bytes += int(size_of_updates(sent).sum())
+        payloads = private.payloads(arm, versions, documents, vectors, drawing)
+        count.update_bytes += int(size_of_updates(payloads).sum())
         twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
-        made = private.bodies(arm, versions, self._roster.roots[who], sent)
-        for document, (_, body), again in zip(documents, made, twice, strict=True):
-            yield Letter(document, body, again)
+        bodies = private.bodies(arm, versions, self._roster.roots[clients], payloads)
+        for document, (_, body), repeated in zip(documents, bodies, twice, strict=True):
+            yield OutgoingPing(document, body, repeated)
 
     def _sent(self, line: str, updates: NDArray[np.floating[Any]], keys: Keys) -> NDArray[np.float32] | Payloads:
         sent = sent_updates(self._upload[line], updates, child_keys(keys, _UPLOAD))
         return sent if isinstance(sent, Payloads) else sent.astype(np.float32)
 
-    def _blocks(
-        self, arm: Arm, line: PublicLine, version: int, data: ClientData[Any], keys: NDArray[np.uint64], kept: Kept
-    ) -> Iterator[_Block]:
+    def _blocks(self, group: _Group, data: ClientData[Any]) -> Iterator[_Block]:
         """Yield what the clients of a group compute: the loss of what they apply, and the update of what they hold."""
-        model, everybody = self._models[line.name], np.arange(len(data))
-        start = self._shelf.weights(line.name, NO_VERSION)
-        held = start if arm.line is None else self._shelf.weights(line.name, version)
-        applied = held if arm.applies else start
+        arm, line, version, keys = group.arm, group.line, group.version, group.keys
+        model, everyone = self._models[line.name], np.arange(len(data))
+        start = self._cache.weights(line.name, NO_VERSION)
+        weights = start if arm.line is None else self._cache.weights(line.name, version)
+        applied = weights if arm.applies else start
         if not arm.submits and not arm.personal:
             for low in range(0, len(data), CLIENTS_AT_A_TIME):
-                at = everybody[low : low + CLIENTS_AT_A_TIME]
+                at = everyone[low : low + CLIENTS_AT_A_TIME]
                 yield _Block(at, None, model.losses(applied, data.batch(at)), data.sizes[at])
             return
         training = training_of(line, arm)
-        before = _Before(kept.states)
+        states, members = _PreviousStates(self._states[arm.name]), group.members
         trained = updates_of_fleet(
             model,
             training,
-            held,
+            weights,
             data,
-            everybody,
+            everyone,
             child_keys(keys, _TRAINING),
             version=version,
-            kept=Kept(before, kept.clients),
+            kept=Kept(states, members),
             projections=projections(self._upload[line.name], keys, _UPLOAD),
             losses=arm.applies and not arm.personal,
         )
         for block in trained:
             if arm.personal:
-                state, learned = before.of(kept.clients[block.at]), data.batch(block.at)
-                apart = data.held_out(block.at) if isinstance(data, _Learned) else None
-                losses = personal_losses(bare(model), training, held, learned, state, version, held_out=apart)
+                state, learned = states.of(members[block.at]), data.batch(block.at)
+                held_out = data.held_out(block.at) if isinstance(data, _HoldingOut) else None
+                losses = personal_losses(bare(model), training, weights, learned, state, version, held_out=held_out)
             else:
                 losses = block.losses if arm.applies else model.losses(applied, data.batch(block.at))
             sends = np.full(len(block.at), arm.submits) if block.sends is None else block.sends & arm.submits
-            found = _Block(block.at, block.updates, losses, data.sizes[block.at])
+            pings = _Block(block.at, block.updates, losses, data.sizes[block.at])
             if sends.any():
-                yield found.rows(sends)
+                yield pings.rows(sends)
             if not sends.all():
-                yield found.rows(~sends)._replace(updates=None)
+                yield pings.rows(~sends)._replace(updates=None)
 
 
 @dataclass(frozen=True)
-class _Learned:
-    """What clients learn from if they hold out some of their examples, the same ones always: a :class:`ClientData`.
+class _HoldingOut:
+    """The examples of clients that hold out some of them, the same ones in every iteration: a :class:`ClientData`.
 
     Attributes:
-        data: all that they have.
+        data: all their examples.
         keys: a key of each client that is the same in every iteration, shape (clients,).
     """
 
@@ -323,15 +331,15 @@ class _Learned:
         return self._divided(clients)[1]
 
     def held_out(self, clients: NDArray[np.intp]) -> Any:
-        """Return the other examples of these clients, none of one that has a single example."""
+        """Return the held-out examples of these clients; none of a client with a single example."""
         return self._divided(clients)[0]
 
     def _divided(self, clients: NDArray[np.intp]) -> tuple[Any, Any]:
         return divided(self.data.batch(clients), self.keys[clients], HELD_OUT)
 
 
-class _Before:
-    """States of clients that train block by block, of which it keeps those that the last block had before."""
+class _PreviousStates:
+    """States of clients that train block by block; keeps the states of the last block before its training."""
 
     def __init__(self, states: ClientStates) -> None:
         self._states = states
@@ -348,37 +356,37 @@ class _Before:
         self._states.save(clients, state)
 
     def of(self, clients: NDArray[np.integer[Any]]) -> State:
-        """Return what clients of the last block had before it."""
+        """Return the states that clients of the last block had before it."""
         order = np.argsort(self._clients)
         places = order[np.searchsorted(self._clients[order], clients)] if self._loaded else order
         return {name: values[places] for name, values in self._loaded.items()}
 
 
 def _attacked(
-    attackers: Attackers, plot: Plot, known: Known, members: NDArray[np.int64], blocks: Iterator[_Block]
+    attackers: Attackers, plot: Plot, knowledge: Known, members: NDArray[np.int64], blocks: Iterator[_Block]
 ) -> Iterator[_Block]:
-    """Yield a group's blocks as they are sent; hostile clients who need to see the others' updates send last."""
+    """Yield a group's blocks as they are sent; hostile clients that need the others' updates send last."""
     waiting: list[_Block] = []
     for block in blocks:
         if block.updates is None:
             yield block
             continue
-        who = members[block.at]
-        hostile = plot.are_hostile(who)
+        clients = members[block.at]
+        hostile = plot.are_hostile(clients)
         attackers.pings += int(hostile.sum())
-        updates = plot.spoil(who, np.zeros(len(who), np.int64), block.updates, block.examples, known)
-        sent = block._replace(updates=updates, examples=attackers.claimed(hostile, block.examples))
+        updates = plot.spoil(clients, np.zeros(len(clients), np.int64), block.updates, block.examples, knowledge)
+        attacked = block._replace(updates=updates, examples=attackers.claimed(hostile, block.examples))
         if not plot.waits:
-            yield sent
+            yield attacked
             continue
         if hostile.any():
-            waiting.append(sent.rows(hostile)._replace(updates=None))
+            waiting.append(attacked.rows(hostile)._replace(updates=None))
         if not hostile.all():
-            yield sent.rows(~hostile)
-    known = replace(known, hostile=sum(len(block.at) for block in waiting))
+            yield attacked.rows(~hostile)
+    knowledge = replace(knowledge, hostile=sum(len(block.at) for block in waiting))
     for block in waiting:
-        own = np.zeros((len(block.at), len(known.weights)))
-        yield block._replace(updates=plot.late(members[block.at], own, known))
+        own = np.zeros((len(block.at), len(knowledge.weights)))
+        yield block._replace(updates=plot.late(members[block.at], own, knowledge))
 
 
 def _bytes(ids: list[UUID]) -> NDArray[np.uint8]:

@@ -1,4 +1,7 @@
-"""From interactions to the JSON of pings, one ping an interaction."""
+"""The JSON of pings: one of each interaction, and one of each client's model update.
+
+Of model updates, all of a cohort are written at once: numbers become text column by column.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.interactions import Interactions, Keystrokes
-from fedping.protocol.documents import FRECENCY_UPDATE
+from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
+from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.ping import FrecencyPayload, Ping
 from fedping.protocol.update import EncodedUpdate, Payloads, Update
 
@@ -18,17 +23,17 @@ ADDON_VERSION = "fedping-sim-1"
 _encoder = msgspec.json.Encoder()
 
 
-def encoded_pings(
+def interaction_pings(
     client_ids: Sequence[UUID], arm: str, versions: Sequence[int], seen: Interactions, typed: Keystrokes
 ) -> Iterator[bytes]:
     """Yield the JSON of each interaction's ping.
 
     Args:
-        client_ids: whose each interaction was, S of them.
-        arm: the name of the arm, of all of them.
-        versions: the model version that each client holds, S of them.
+        client_ids: the client of each interaction, S of them.
+        arm: name of their arm.
+        versions: model version that each client holds, S of them.
         seen: the S interactions.
-        typed: how they were typed.
+        typed: their keystrokes.
     """
     updates = _each(seen)
     columns = zip(
@@ -72,7 +77,7 @@ def encoded_pings(
 def with_tickets(
     bodies: Iterable[bytes], client_ids: Sequence[UUID], ticket_of: Callable[[UUID], str] | None
 ) -> Iterable[bytes]:
-    """Return the JSON of pings with the tickets of their clients, if there are any."""
+    """Return the JSON of pings with the tickets of their clients, if any."""
     if ticket_of is None:
         return bodies
     pairs = zip(bodies, client_ids, strict=True)
@@ -81,14 +86,96 @@ def with_tickets(
 
 def _each(seen: Interactions) -> Iterable[Update | None]:
     """Return the update of each interaction's ping; None where none is sent."""
-    made, sends = seen.update, seen.sends
-    if made is None:
+    sent, sends = seen.update, seen.sends
+    if sent is None:
         return [None] * len(seen)
-    updates: Iterable[Update] = map(tuple, made.tolist()) if isinstance(made, np.ndarray) else _encoded(made)
+    updates: Iterable[Update] = map(tuple, sent.tolist()) if isinstance(sent, np.ndarray) else _encoded_updates(sent)
     if sends is None:
         return updates
-    return (update if sent else None for update, sent in zip(updates, sends.tolist(), strict=True))
+    return (update if has_update else None for update, has_update in zip(updates, sends.tolist(), strict=True))
 
 
-def _encoded(sent: Payloads) -> Iterator[EncodedUpdate]:
-    return (EncodedUpdate(sent.encoding, payload) for payload in sent.column.to_pylist())
+def _encoded_updates(payloads: Payloads) -> Iterator[EncodedUpdate]:
+    return (EncodedUpdate(payloads.encoding, payload) for payload in payloads.column.to_pylist())
+
+
+NUMBERS_AT_A_TIME = 2**22
+"""Number of weights that become text at a time, unless one update has more: about 50 MB."""
+
+
+ENCODED_LINES = 500
+"""Maximum number of lines of a batch with encoded updates, which ingest accepts for any number of weights."""
+
+
+def encoded_pings(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
+    """Yield each ping's document id and its JSON, as ``POST /submit/<study>/model-update/1/<document id>`` takes it."""
+    for document, body in _encoded(pings):
+        yield document, b"{" + body
+
+
+def encoded_lines(pings: ModelPings) -> Iterator[bytes]:
+    """Yield each ping's JSON with its document id: a line of a batch, without the newline."""
+    for document, body in _encoded(pings):
+        yield b'{"documentId":"%s",%s' % (str(document).encode(), body)
+
+
+def batches(pings: ModelPings, largest: int) -> Iterator[bytes]:
+    """Yield all the pings as NDJSON in batches of at most ``largest`` bytes, or of a single ping if that has more."""
+    most = ENCODED_LINES if isinstance(pings.updates, Payloads) else len(pings)
+    lines: list[bytes] = []
+    size = 0
+    for line in encoded_lines(pings):
+        if lines and (size + len(line) + 1 > largest or len(lines) == most):
+            yield b"\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield b"\n".join(lines)
+
+
+def _encoded(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
+    """Yield the document id and the JSON of each ping but for its opening brace."""
+    documents, clients = (map(_uuid, ids) for ids in (pings.document_ids, pings.client_ids))
+    losses, examples = pings.losses.tolist(), pings.examples.tolist()
+    head = f'"type":"{MODEL_UPDATE.name}","payload":{{"model_version":{pings.version},"study_variation":'.encode()
+    head += msgspec.json.encode(pings.arm) + b',"update":'
+    columns = zip(documents, clients, _updates(pings), losses, examples, strict=True)
+    for document, client, update, loss, number in columns:
+        tail = b',"loss":%s,"examples":%d}}' % (msgspec.json.encode(loss), number)
+        yield document, b'"clientId":"%s",%s%s%s' % (str(client).encode(), head, update, tail)
+
+
+def _updates(pings: ModelPings) -> Iterator[bytes]:
+    """Yield each update: a JSON array (:func:`as_json_arrays`), or a payload's object."""
+    if pings.updates is None:
+        yield from (b"null" for _ in range(len(pings)))
+        return
+    if isinstance(pings.updates, Payloads):
+        yield from as_json_objects(pings.updates)
+        return
+    rows = max(1, NUMBERS_AT_A_TIME // max(1, pings.updates.shape[1]))
+    for low in range(0, len(pings), rows):
+        yield from as_json_arrays(pings.updates[low : low + rows])
+
+
+def as_json_arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:
+    """Yield each of k rows, shape (k, m), as a JSON array: the shortest texts that lead back to the same float32."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    k, m = numbers.shape
+    texts = pc.cast(pa.array(np.ascontiguousarray(numbers).ravel()), pa.string())
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(np.arange(k + 1, dtype=np.int32) * m), texts), ",")
+    for text in joined:
+        yield b"[%s]" % text.as_buffer().to_pybytes()
+
+
+def as_json_objects(updates: Payloads) -> Iterator[bytes]:
+    """Yield each of k payloads as a JSON object with its tag."""
+    for payload in updates.column:
+        yield msgspec.json.encode(EncodedUpdate(updates.encoding, payload.as_py()))
+
+
+def _uuid(data: NDArray[np.uint8]) -> UUID:
+    return UUID(bytes=data.tobytes())

@@ -1,4 +1,4 @@
-"""Pings of private lines: which clients contribute, and what they send, for many of them at once."""
+"""Pings of private lines: the clients that contribute, and what they send, for many clients at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.fleet.roster import uuids
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, Sharer, has_turn, rotating_id
-from fedping.client_sim.privacy.sharing import unbounded
+from fedping.client_sim.privacy.vectors import unbounded
 from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.private import vector_payloads
@@ -32,14 +32,14 @@ _encoder = msgspec.json.Encoder()
 
 
 class Randomness(Protocol):
-    """Where clients of private lines have from what no server may know, or could work out."""
+    """Source of the secrets and noise of clients of private lines, which no server may know or compute."""
 
     def secrets(self, roots: Keys) -> Sequence[bytes]:
         """Return the secret of each of k clients, 32 bytes, from keys that are always the same, shape (k,)."""
         ...
 
     def chances(self, keys: Keys) -> Iterable[Chance]:
-        """Yield what each of k clients draws its noise by; there may be more."""
+        """Yield the noise source of each of k clients; there may be more."""
         ...
 
     def seeds(self, keys: Keys) -> Sequence[bytes]:
@@ -52,10 +52,9 @@ class Randomness(Protocol):
 
 
 class Simulated:
-    """A :class:`Randomness` that follows from the keys of simulated clients, who need no protection.
+    """A :class:`Randomness` that follows from the keys of simulated clients, which need no protection.
 
-    So what they do can be done again, and the shares that they send made again, but not the bytes in which one of the
-    two is sealed.
+    Their actions and shares can be repeated, except for the bytes in which one of two shares is sealed.
     """
 
     def secrets(self, roots: Keys) -> Sequence[bytes]:
@@ -79,19 +78,19 @@ SIMULATED = Simulated()
 
 
 class PrivatePings:
-    """What the clients of a study with private lines send.
+    """Makes the pings of the clients of a study with private lines.
 
     Args:
-        study: one whose lines are private.
-        seed: part of the name under which clients keep how often they have contributed.
-        states_of: where they keep it.
-        randomness: that of simulated clients, unless they are real.
+        study: a study whose lines are private.
+        seed: part of the name under which clients count their contributions.
+        states_of: where they count them.
+        randomness: that of simulated clients by default.
 
     Raises:
-        InvalidSettings: the offer of a line's helper does not fit the line.
+        InvalidSettings: the offer of a line's helper doesn't fit the line.
 
     Attributes:
-        waits: by line of shares whose clients send nothing, why.
+        waits: by two-server line whose clients send nothing, the reason.
         randomness: as given.
     """
 
@@ -102,15 +101,15 @@ class PrivatePings:
         self._shared = {line.name: line for line in study.lines if line.privacy and line.privacy.shared}
         self._unproven = {name for name, line in self._shared.items() if not _proves(line)}
         for line in self._shared.values():
-            self._take_offer(line, line.offer)
+            self._use_offer(line, line.offer)
         self._makers: dict[str, Contributor] = {}
-        self._most: dict[str, int | None] = {}
-        self._turns: dict[str, float] = {}
+        self._limits: dict[str, int | None] = {}
+        self._shares: dict[str, float] = {}
         for line in study.lines:
             if line.privacy is not None:
                 self._makers[line.name] = Contributor(line.privacy, line.spec)
-                self._most[line.name] = line.privacy.contributions
-                self._turns[line.name] = line.privacy.turns
+                self._limits[line.name] = line.privacy.contributions
+                self._shares[line.name] = line.privacy.turns
         self._counts: Mapping[str, ClientStates] = {
             name: states_of(f"study {study.name}, line {name}, seed {seed}, contributions", _COUNTED)
             for name in self._makers
@@ -118,25 +117,25 @@ class PrivatePings:
 
     @property
     def needs_offers(self) -> bool:
-        """Whether clients look for an offer whenever they fetch: one may come, or follow another."""
+        """Whether clients fetch offers with their models: one may be published, or replaced."""
         return bool(self._shared)
 
-    def look_for_offers(self, study: PublicStudy) -> None:
-        """Take the offers of a study as it is published now; where one does not fit, clients wait for another.
+    def use_offers(self, study: PublicStudy) -> None:
+        """Use the offers of a study as it is published now; clients wait where one doesn't fit.
 
-        It has to fit the study that they joined, whose settings never change: whoever names another helper now, or less
-        noise, is not followed.
+        An offer has to fit the study that they joined, whose settings never change: another helper, or less noise, is
+        not accepted.
         """
         for published in study.lines:
             if (line := self._shared.get(published.name)) is None:
                 continue
             try:
-                self._take_offer(line, published.offer)
+                self._use_offer(line, published.offer)
             except InvalidSettings as error:
                 self._sharers.pop(line.name, None)
                 self.waits[line.name] = str(error)
 
-    def _take_offer(self, line: PublicLine, offer: Offer | UnsetType) -> None:
+    def _use_offer(self, line: PublicLine, offer: Offer | UnsetType) -> None:
         if isinstance(offer, UnsetType):
             self._sharers.pop(line.name, None)
             self.waits[line.name] = (
@@ -152,17 +151,17 @@ class PrivatePings:
     def choose(
         self, line: str, who: NDArray[np.int64], versions: NDArray[np.int64], roots: Keys, useful: NDArray[np.bool_]
     ) -> NDArray[np.intp]:
-        """Return which of S interactions their clients contribute, and let them count that they do.
+        """Return the rows of S interactions that their clients contribute, and count the contributions.
 
-        It is the first useful one of each client, if it has drawn the version that it holds, and has not contributed to
-        it; none while the line waits for an offer.
+        It is the first useful one of each client that is selected for its version and has not contributed to it; none
+        while the line waits for an offer.
 
         Args:
             line: the line's name.
-            who: whose each interaction was, shape (S,).
-            versions: which version its client holds, shape (S,).
+            who: the client of each interaction, shape (S,).
+            versions: the version that its client holds, shape (S,).
             roots: a key of each client that is always the same, shape (S,).
-            useful: whether there is anything to learn from it, shape (S,).
+            useful: whether it has an example, shape (S,).
         """
         if line in self.waits:
             return np.zeros(0, np.intp)
@@ -177,22 +176,22 @@ class PrivatePings:
         return rows
 
     def willing(self, line: str, who: NDArray[np.int64], versions: NDArray[np.int64], roots: Keys) -> NDArray[np.bool_]:
-        """Return which of k clients would contribute to the version that they hold, shape (k,).
+        """Return which of k clients may contribute to the version that they hold, shape (k,).
 
-        Those do that have drawn it, have not contributed to it, nor as often as they may.
+        They are selected for it, have not contributed to it, and have not reached their limit.
         """
         pairs = zip(self._before(line, who), versions.tolist(), strict=True)
-        found = (versions >= 0) & np.array([one.may(version, self._most[line]) for one, version in pairs], np.bool_)
-        if (share := self._turns[line]) < 1:
-            rows = np.flatnonzero(found)
-            drawn = zip(self.randomness.secrets(roots[rows]), versions[rows].tolist(), strict=True)
-            found[rows] = [has_turn(self._study.name, secret, line, version, share) for secret, version in drawn]
-        return found
+        willing = (versions >= 0) & np.array([one.may(version, self._limits[line]) for one, version in pairs], np.bool_)
+        if (share := self._shares[line]) < 1:
+            rows = np.flatnonzero(willing)
+            draws = zip(self.randomness.secrets(roots[rows]), versions[rows].tolist(), strict=True)
+            willing[rows] = [has_turn(self._study.name, secret, line, version, share) for secret, version in draws]
+        return willing
 
     def _before(self, line: str, who: NDArray[np.int64]) -> list[Contributed]:
-        """Return what clients have kept so far of their contributions to a line."""
-        kept = self._counts[line].load(who)
-        return [Contributed(*each) for each in zip(kept["times"].tolist(), kept["last"].tolist(), strict=True)]
+        """Return the contributions of clients to a line so far."""
+        counts = self._counts[line].load(who)
+        return [Contributed(*each) for each in zip(counts["times"].tolist(), counts["last"].tolist(), strict=True)]
 
     def vectors(
         self,
@@ -203,24 +202,24 @@ class PrivatePings:
         keys: Keys,
         forging: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        """Return what k clients contribute, shape (k, d); zeros are in the place of updates that they do not compute.
+        """Return the vectors of k clients, shape (k, d), with zeros for updates that they don't compute.
 
         Args:
             line: the line's name.
             updates: theirs, shape (k, m).
             losses: theirs, shape (k,).
-            tops: 1 where what was chosen was on top, else 0, shape (k,).
-            keys: of each, for noise of its own, shape (k,).
-            forging: which of them keep to no bound, shape (k,). In shares without proofs nobody can see it; everywhere
-                else they would be left out, or cut down, so there they keep to it.
+            tops: 1 where the choice was on top, else 0, shape (k,).
+            keys: key of each client's noise, shape (k,).
+            forging: which of them exceed the bounds, shape (k,). Only shares without proofs hide that; elsewhere such
+                vectors would be rejected or clipped, so there they keep the bounds.
         """
         maker = self._makers[line]
         m = len(maker.frame.group)
         computed = np.zeros((len(losses), m)) if updates is None else updates
-        made = maker.vectors(computed, losses, tops, self.randomness.chances(keys))
+        vectors = maker.vectors(computed, losses, tops, self.randomness.chances(keys))
         if forging is not None and line in self._unproven:
-            made[forging, :m] = unbounded(maker.frame, computed[forging])
-        return made
+            vectors[forging, :m] = unbounded(maker.frame, computed[forging])
+        return vectors
 
     def payloads(
         self,
@@ -230,14 +229,14 @@ class PrivatePings:
         vectors: NDArray[np.int64],
         keys: Keys,
     ) -> Payloads:
-        """Return what k clients send as updates.
+        """Return the updates of k clients' pings.
 
         Args:
-            arm: the clients'.
-            versions: which each holds, shape (k,).
-            documents: the ids of their pings.
-            vectors: theirs, shape (k, d).
-            keys: of each, for shares of its own, shape (k,).
+            arm: the clients' arm.
+            versions: the version that each holds, shape (k,).
+            documents: ids of their pings.
+            vectors: their vectors, shape (k, d).
+            keys: key of each client's shares, shape (k,).
         """
         assert arm.line is not None
         if (sharer := self._sharers.get(arm.line)) is None:
@@ -246,7 +245,7 @@ class PrivatePings:
         return sharer.payloads(vectors, documents, versions.tolist(), arm.name, lambda _: seeds)
 
     def client_ids(self, arm: Arm, versions: NDArray[np.int64], roots: Keys) -> Iterator[UUID]:
-        """Yield the ids under which k clients send; the arguments are those of :meth:`bodies`."""
+        """Yield the client ids of k clients' pings; see :meth:`bodies` for the arguments."""
         assert arm.line is not None
         for secret, version in zip(self.randomness.secrets(roots), versions.tolist(), strict=True):
             yield rotating_id(self._study, secret, arm.line, version, arm.name)
@@ -257,19 +256,19 @@ class PrivatePings:
         """Yield the client id and the JSON of each of k pings.
 
         Args:
-            arm: the clients'.
-            versions: which each holds, shape (k,).
+            arm: the clients' arm.
+            versions: the version that each holds, shape (k,).
             roots: a key of each client that is always the same, shape (k,).
-            updates: k of them.
+            updates: the updates of the k pings.
         """
         clients = self.client_ids(arm, versions, roots)
         for client, version, payload in zip(clients, versions.tolist(), updates.column.to_pylist(), strict=True):
-            told = PrivatePayload(
+            private = PrivatePayload(
                 model_version=version,
                 study_variation=arm.name,
                 update=EncodedUpdate(updates.encoding, payload),
             )
-            yield client, _encoder.encode(Ping(client_id=client, type=PRIVATE_UPDATE.name, payload=told))
+            yield client, _encoder.encode(Ping(client_id=client, type=PRIVATE_UPDATE.name, payload=private))
 
 
 def _proves(line: PublicLine) -> bool:
@@ -277,10 +276,10 @@ def _proves(line: PublicLine) -> bool:
 
 
 def _bytes_of(keys: Keys, which: int) -> list[bytes]:
-    """Return 32 bytes for each of some keys: a client's secret from its root, or a seed from that of a ping."""
+    """Return 32 bytes for each key: a client's secret from its root, or a seed from the key of a ping."""
     return [secret.tobytes() for secret in bits(child_keys(keys, which), 4)]
 
 
 def private_pings(study: PublicStudy, seed: int, states_of: StatesOf) -> PrivatePings | None:
-    """Return what clients of a study with private lines send; None of one without."""
+    """Return the maker of a study's private pings; None if its lines aren't private."""
     return PrivatePings(study, seed, states_of) if study.pings == PRIVATE_UPDATE.name else None

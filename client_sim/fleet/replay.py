@@ -1,7 +1,7 @@
-"""Pings that were recorded, posted again: a load test of a deployment, for any model and any type of ping.
+"""Recorded pings, posted again: a load test of a deployment, for any model and any type of ping.
 
 A recording is Parquet, as ingest lands it, or NDJSON, as the batch endpoint takes it. It is read a row group or a line
-at a time and may be larger than memory. Nobody learns anything from it: updates are those of the weights of that time.
+at a time and may be larger than memory. It trains no model: its updates are those of the weights of its time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from fedping.client_sim.fleet.model_pings import as_json_arrays, as_json_objects
-from fedping.client_sim.fleet.outbox import Letter, Outbox, count_reason
-from fedping.client_sim.fleet.summary import PingSummary, ping_summary
-from fedping.client_sim.fleet.transport import Fetched, Outcome, Transport, Unavailable
-from fedping.client_sim.fleet.waiting import Backoff
+from fedping.client_sim.client import Backoff, OutgoingPing
+from fedping.client_sim.fleet.exchange import Connection, Outbox
+from fedping.client_sim.fleet.pings import as_json_arrays, as_json_objects
+from fedping.client_sim.fleet.summary import PingSummary, count_reason, ping_summary
+from fedping.client_sim.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
@@ -44,56 +44,56 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 BYTES_AT_A_TIME = 4 * 2**20
-"""About how much of a Parquet file is worked on at a time; of its row group Arrow may keep all."""
+"""Approximate bytes of a Parquet file in work at a time; Arrow may keep all of a row group."""
 
 ROWS_AT_A_TIME = 1024
 
 TEXT_AT_A_TIME = 2**18
-"""Bytes of NDJSON, which may be as many lines without a ping, or thousands of pings."""
+"""Bytes of NDJSON that are read at a time."""
 
 LONGEST_LINE = 64 * 2**20
-"""Bytes of an NDJSON line: more than a ping of the most weights has."""
+"""Maximum bytes of an NDJSON line: more than the largest ping has."""
 
 WAITING = 4
-"""How many pings are in memory for each that may be under way: those that wait to be sent again are among them."""
+"""Number of pings in memory for each concurrent request, with those that wait for a retry."""
 
 REFRESH_S = 10.0
-"""How often it is asked which version is the current one."""
+"""Seconds between two fetches of the current version."""
 
 BURST_S = 0.1
-"""Seconds' worth of pings at most that follow at once on a time in which none could be sent."""
+"""Maximum burst after a pause, in seconds of the rate."""
 
 LOOK_S = 0.5
-"""How often whoever waits to send a ping asks whether it goes on."""
+"""Seconds between two checks for the end while a ping waits for its time."""
 
 PARTING_S = 1.0
-"""How long what is being read is waited for at the end. It is rarely under way for longer, unless a bucket hangs."""
+"""Maximum wait for a running read at the end, in seconds. It rarely takes longer, unless a bucket hangs."""
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     **{bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)},
 }
-"""How files of these compressions begin; those of zstd may begin with a skippable frame, as `pzstd` writes them."""
+"""First bytes of compressed files; zstd files may begin with a skippable frame, as `pzstd` writes them."""
 
 _PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
-    """How a recording is posted again.
+    """Settings of a replay.
 
     Attributes:
-        rate: pings a second at most; as fast as the server takes them if None.
-        at_once: how many requests may be under way at one time.
-        run: new document ids follow from it and the recorded ones; the same run again makes duplicates.
+        rate: maximum pings a second; None for as fast as the server accepts them.
+        at_once: maximum number of concurrent requests.
+        run: determines new document ids, with the recorded ones; the same run again makes duplicates.
         same_ids: whether the recorded document ids are kept instead.
-        to_current_version: whether pings say that they know the version that is current now.
-        seed: of the jitter of what is sent again.
-        backoff: when a ping is sent again, and when it is given up.
+        to_current_version: whether pings claim the version that is current now.
+        seed: seed of the jitter of retries.
+        backoff: when to post again, and when to give up.
 
     Raises:
-        InvalidSettings: a number that cannot be meant.
+        InvalidSettings: a number outside its range.
     """
 
     rate: float | None = None
@@ -110,15 +110,15 @@ class ReplaySettings:
 
 
 class ReplaySummary(Struct, frozen=True, kw_only=True):
-    """What became of a recording, posted once.
+    """Result of one replay of a recording.
 
     Attributes:
-        iteration: how often it was posted before.
+        iteration: number of replays before.
         run: part of its new document ids; the same command with ``--run`` and this number posts the same documents.
-        seconds: of wall time.
-        pings: what became of those that were posted.
-        skipped_by_reason: those that were not.
-        latency_ms: of requests that were answered: of half of them at most, of 99 in 100, and the longest.
+        seconds: wall time.
+        pings: outcomes of posted pings.
+        skipped_by_reason: pings that were not posted.
+        latency_ms: latency of answered requests: median, 99th percentile and maximum.
     """
 
     iteration: int
@@ -144,12 +144,12 @@ class Recording:
 
     Args:
         path: a Parquet or NDJSON file, a folder of them, or a landing folder, which may be in a bucket.
-        study: that pings are posted to; in a landing folder also the study whose pings they are, unless ``of`` says.
-        of: the name of the recorded study in a landing folder.
+        study: study that pings are posted to; also the recorded study of a landing folder, unless ``of`` names one.
+        of: name of the recorded study in a landing folder.
 
     Attributes:
-        files: in the order in which they landed.
-        skipped: pings that are left out, by reason, counted while they are read (:func:`count_reason`).
+        files: files in the order in which they landed.
+        skipped: number of skipped pings by reason, counted while they are read.
 
     Raises:
         FedpingError: there is no recording at the path.
@@ -172,9 +172,9 @@ class Recording:
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[Recorded]]:
-        """Yield the pings, a few at a time; none of them where a part of the recording has nothing to post.
+        """Yield the pings, a few at a time; an empty batch where a part of the recording has nothing to post.
 
-        So whoever takes them is never away for long, whatever there is to skip.
+        So the reader is never away for long, even if it skips much.
 
         Raises:
             FedpingError: a file is damaged, or holds no pings of the study's type.
@@ -202,15 +202,15 @@ class Recording:
         for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
             for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
                 try:
-                    found = list(self._rows(batch))
-                except (pa.ArrowException, ValueError, IndexError) as error:  # a text that is none
+                    pings = list(self._rows(batch))
+                except (pa.ArrowException, ValueError, IndexError) as error:  # an invalid text
                     raise UnreadableFile(file, f"is damaged ({first_line(error)})") from error
-                yield found
+                yield pings
 
     def _columns(self, file: Place, schema: pa.Schema) -> list[str]:
-        """Return the columns to read: each is there once, and of such values as landed pings have.
+        """Return the columns to read: each exists once, with values of the type of landed pings.
 
-        What a ping may leave out, an older file may not know.
+        Optional fields of a ping may be missing from an older file.
         """
         from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
 
@@ -218,17 +218,17 @@ class Recording:
         for each in landed_schema(self._document):
             if each.name == "received_at":
                 continue
-            found = [field.type for field in schema if field.name == each.name]
-            if len(found) == 1 and _kind(found[0]) in (_kind(each.type), *(["null"] if each.nullable else [])):
+            types = [field.type for field in schema if field.name == each.name]
+            if len(types) == 1 and _kind(types[0]) in (_kind(each.type), *(["null"] if each.nullable else [])):
                 columns.append(each.name)
                 continue
-            if not found and each.nullable and each.name not in (UPDATE, UPDATE_ENCODING):
+            if not types and each.nullable and each.name not in (UPDATE, UPDATE_ENCODING):
                 continue
             has = f"has no column '{each.name}'"
-            if found:
-                has = f"has a column '{each.name}' of type {str(found[0])[:60]}, not of {_kind(each.type)}"
-            if len(found) > 1:
-                has = f"has {len(found)} columns '{each.name}'"
+            if types:
+                has = f"has a column '{each.name}' of type {str(types[0])[:60]}, not of {_kind(each.type)}"
+            if len(types) > 1:
+                has = f"has {len(types)} columns '{each.name}'"
             raise FedpingError(
                 f"{file} {has}, so it holds no {self._document.name} pings, which study '{self._study.name}' takes; "
                 "give a recording of such a study"
@@ -259,9 +259,9 @@ class Recording:
                 yield Recorded(document, str(client), arm, row | {"update": update})
 
     def _updates(self, batch: pa.RecordBatch) -> list[msgspec.Raw | None]:
-        """Return the JSON of every update, "null" where there is none, None where it is not one of the arm's model.
+        """Return the JSON of every update, "null" without one, None where it doesn't fit the arm's model.
 
-        Payloads of other encodings than the dense one go as they were recorded: the server knows what it takes.
+        Payloads of other encodings than the dense one are unchanged: the server checks them.
         """
         import numpy as np
         import pyarrow as pa
@@ -270,10 +270,10 @@ class Recording:
         from fedping.protocol.encodings.dense import dense_updates
         from fedping.protocol.update import DENSE, Payloads
 
-        found: list[msgspec.Raw | None] = [None] * batch.num_rows
+        texts_by_row: list[msgspec.Raw | None] = [None] * batch.num_rows
         payloads, arms = batch.column("update").cast(pa.binary()), batch.column("study_variation").cast(pa.string())
         for place in np.flatnonzero(pc.is_null(payloads).to_numpy(zero_copy_only=False)).tolist():
-            found[place] = msgspec.Raw(b"null")
+            texts_by_row[place] = msgspec.Raw(b"null")
         tags = batch.column("update_encoding").cast(pa.string())
         for m in {self._length.get(arm, 0) for arm in pc.unique(arms).to_pylist()} - {0}:
             names = pa.array([arm for arm, length in self._length.items() if length == m], pa.string())
@@ -290,8 +290,8 @@ class Recording:
                 else:
                     texts = as_json_objects(Payloads(tag, column))
                 for place, text in zip(places.tolist(), texts, strict=True):
-                    found[place] = msgspec.Raw(text)
-        return found
+                    texts_by_row[place] = msgspec.Raw(text)
+        return texts_by_row
 
     def _lines(self, file: Path, head: bytes) -> Iterator[list[Recorded]]:
         import pyarrow as pa
@@ -306,7 +306,7 @@ class Recording:
                 number += len(lines)
 
     def _line(self, line: bytes, where: str) -> Iterator[Recorded]:
-        """Yield the ping of a line, if it can be posted; without a document id, that follows from where it is."""
+        """Yield the ping of a line, if it can be posted; a missing document id follows from its position."""
         try:
             ping = msgspec.json.decode(line, type=_Line)
             arm = msgspec.json.decode(ping.payload.get("study_variation", msgspec.Raw(b"null")), type=str)
@@ -329,7 +329,7 @@ class Recording:
 
 
 class _Line(Struct, rename="camel"):
-    """A line of NDJSON, as little of it read as is needed."""
+    """The needed fields of a line of NDJSON."""
 
     client_id: str
     type: str
@@ -338,16 +338,16 @@ class _Line(Struct, rename="camel"):
 
 
 class Replay:
-    """Posts a recording, as often as it is asked to.
+    """Posts a recording, once for each call of :meth:`run`.
 
     Args:
-        transport: the way to the server, which belongs to the caller.
-        study: what pings are posted to, as the server gave it.
-        recording: what is posted.
-        settings: how.
+        transport: the way to the server; the caller closes it.
+        study: study that pings are posted to, as the server sent it.
+        recording: the recording.
+        settings: settings of the replay.
 
     Raises:
-        InvalidSettings: the study has a line of shares, and pings are to be other ones than those that were recorded.
+        InvalidSettings: the study has a two-server line, and the settings change recorded pings.
     """
 
     def __init__(
@@ -369,16 +369,16 @@ class Replay:
 
     @property
     def outbox(self) -> Outbox:
-        """What became of the pings of this time, kept up to date."""
+        """The outbox of the present replay."""
         return self._outbox
 
     async def run(self, goes_on: Callable[[], bool] = lambda: True) -> ReplaySummary:
-        """Post the recording once, and return what became of it; ``goes_on`` may end it before.
+        """Post the recording once, and return the result; it ends early when ``goes_on`` returns false.
 
-        Where reading fails, what is under way is handed over first.
+        If reading fails, running requests are completed first.
 
         Raises:
-            FedpingError: a file is damaged, or, where it is asked for, the server does not give the current version.
+            FedpingError: a file is damaged, or the current version is needed and the server doesn't send it.
         """
         loop = asyncio.get_running_loop()
         began, iteration = loop.time(), self._times
@@ -396,7 +396,7 @@ class Replay:
         return self._summary(iteration, loop.time() - began)
 
     async def _post(self, iteration: int, goes_on: Callable[[], bool], group: asyncio.TaskGroup) -> None:
-        """Have a task of a group hand over each ping of the recording, until there is none or it does not go on."""
+        """Have a task of a group post each ping of the recording, until the last one or an early end."""
         places = asyncio.Semaphore(self._settings.at_once)
         room = asyncio.Semaphore(WAITING * self._settings.at_once)
         pace, now = _Pace(self._settings.rate), asyncio.get_running_loop().time
@@ -405,7 +405,7 @@ class Replay:
                 if not goes_on():
                     return
                 for ping in batch:
-                    letter = await self._letter(ping, iteration)
+                    outgoing = await self._outgoing(ping, iteration)
                     due = pace.due(now())
                     while goes_on() and (wait := due - now()) > 0:
                         await asyncio.sleep(min(wait, LOOK_S))
@@ -413,20 +413,16 @@ class Replay:
                         return
                     await room.acquire()
                     await places.acquire()
-                    task = group.create_task(self._outbox.hand_over(letter, places))
+                    task = group.create_task(self._outbox.post_or_drop(outgoing, places))
                     task.add_done_callback(partial(_leave, room))
 
     def _new_outbox(self) -> Outbox:
-        return Outbox(
-            self._timed,
-            self._study.name,
-            backoff=self._settings.backoff,
-            at_once=self._settings.at_once,
-            sleep=asyncio.sleep,
-            random=self._random,
+        connection = Connection(
+            transport=self._timed, study=self._study.name, random=self._random, at_once=self._settings.at_once
         )
+        return Outbox(connection, self._settings.backoff)
 
-    async def _letter(self, ping: Recorded, iteration: int) -> Letter:
+    async def _outgoing(self, ping: Recorded, iteration: int) -> OutgoingPing:
         settings, line, payload = self._settings, self._line[ping.arm], ping.payload
         if settings.to_current_version and line is not None:
             payload["model_version"] = await self._versions.current(line)
@@ -434,7 +430,7 @@ class Replay:
         if not settings.same_ids:
             document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
         body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
-        return Letter(document, msgspec.json.encode(body))
+        return OutgoingPing(document, msgspec.json.encode(body))
 
     def _summary(self, iteration: int, seconds: float) -> ReplaySummary:
         counts = self._outbox.counts
@@ -449,9 +445,9 @@ class Replay:
 
 
 class _Pace:
-    """Says when pings are due, of which no more than so many a second may go.
+    """The times at which pings are due at a maximum rate.
 
-    A time in which none went, as none was read or taken, is made up for by a burst of :data:`BURST_S` at most.
+    A pause, in which none was read or accepted, is made up for by a burst of at most :data:`BURST_S`.
     """
 
     def __init__(self, rate: float | None) -> None:
@@ -459,20 +455,20 @@ class _Pace:
         self._due: float | None = None
 
     def due(self, now: float) -> float:
-        """Return when the next ping may go, the first at once."""
+        """Return the time of the next ping; the first is due now."""
         due = now if self._due is None else max(self._due, now - BURST_S)
         self._due = due + self._between
         return due
 
 
 async def _read(batches: Iterator[list[Recorded]]) -> AsyncGenerator[list[Recorded], None]:
-    """Yield what is read meanwhile by threads, one after the other: who waits for it sends, and heeds Ctrl-C."""
+    """Yield batches that threads read one after the other, so that requests and Ctrl-C are handled meanwhile."""
     while (batch := await _in_thread(lambda: next(batches, None))) is not None:
         yield batch
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
-    """Return what a thread returns, which at the end of the program nobody waits for, as one of a pool would be."""
+    """Return the result of a thread. Unlike a pool's thread, it doesn't delay the end of the program."""
     result: Future[_T] = Future()
     result.set_running_or_notify_cancel()
 
@@ -487,13 +483,13 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
     try:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
-        await asyncio.wait([answer], timeout=PARTING_S)  # to end a process in the middle of Arrow's work may break it
+        await asyncio.wait([answer], timeout=PARTING_S)  # a process may crash if it ends in the middle of Arrow's work
         answer.cancel()
         raise
 
 
 class _Versions:
-    """Which version of each line is the current one, asked for again now and then."""
+    """The current version of each line, refreshed now and then."""
 
     def __init__(self, transport: Transport, study: PublicStudy) -> None:
         self._transport, self._study = transport, study.name
@@ -501,8 +497,8 @@ class _Versions:
 
     async def current(self, line: str) -> int:
         now = asyncio.get_running_loop().time()
-        version, etag, asked = self._known.get(line, (-1, None, -math.inf))
-        if now - asked < REFRESH_S:
+        version, etag, fetched_at = self._known.get(line, (-1, None, -math.inf))
+        if now - fetched_at < REFRESH_S:
             return version
         answer = await self._transport.fetch_model(self._study, line, None, etag)
         if isinstance(answer, Fetched):
@@ -517,7 +513,7 @@ class _Versions:
 
 
 class _Timed:
-    """A transport that remembers how long pings took, to a twentieth, however many there are."""
+    """A transport that records the latencies of pings, to 5 %, in constant memory."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -526,7 +522,7 @@ class _Timed:
         self.fetch_staged = transport.fetch_staged
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         clock = asyncio.get_running_loop().time
         began = clock()
         outcome = await self._transport.submit(study, document_id, body)
@@ -534,13 +530,13 @@ class _Timed:
         return outcome
 
     def milliseconds(self) -> dict[str, float]:
-        total, seen, found = self.latencies.total(), 0, {}
-        wanted = [("half", 0.5), ("99_of_100", 0.99), ("longest", 1.0)]
+        total, count, latencies = self.latencies.total(), 0, {}
+        quantiles = [("half", 0.5), ("99_of_100", 0.99), ("longest", 1.0)]
         for step, number in sorted(self.latencies.items()):
-            seen += number
-            while wanted and seen >= wanted[0][1] * total:
-                found[wanted.pop(0)[0]] = float(f"{1000 * 1.05**step:.3g}")
-        return found
+            count += number
+            while quantiles and count >= quantiles[0][1] * total:
+                latencies[quantiles.pop(0)[0]] = float(f"{1000 * 1.05**step:.3g}")
+        return latencies
 
 
 def _leave(room: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
@@ -556,7 +552,7 @@ def _head(file: Path) -> bytes:
 
 
 def _split(stream: pa.NativeFile, file: Path) -> Iterator[list[bytes]]:
-    """Yield the lines of a text, those of a part of it together; none that is longer than a ping may be."""
+    """Yield the lines of a text, in parts; raise :class:`FedpingError` for a line longer than any ping."""
     number, begun = 1, [b""]
     while part := stream.read(TEXT_AT_A_TIME):
         first, *others = part.split(b"\n")
@@ -572,7 +568,7 @@ def _split(stream: pa.NativeFile, file: Path) -> Iterator[list[bytes]]:
 
 
 def _kind(values: pa.DataType) -> str:
-    """Return what values a column has, however wide and however stored: who writes landed pings anew changes that."""
+    """Return the kind of a column's values, whatever their width and storage: rewritten files change these."""
     import pyarrow as pa
 
     types = pa.types
@@ -596,21 +592,21 @@ def _files(path: Place, study: str) -> Sequence[Place]:
     if isinstance(path, Path) and not path.is_dir():
         raise FedpingError(f"there is no recording at {path}; give a Parquet or NDJSON file, or a landing folder")
     studies = studies_landed(path)
-    found: Sequence[Place]
+    files: Sequence[Place]
     if studies or isinstance(path, Bucket):
-        found = _landed(path, studies, study)
+        files = _landed(path, studies, study)
     else:
-        found = [
+        files = [
             file
             for file in path.rglob("*")
             if file.name.endswith(_KINDS)
             and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
             and file.is_file()
         ]
-        if not found:
+        if not files:
             kinds = ", ".join(_KINDS)
             raise FedpingError(f"{path} holds no recording: no file ends with {kinds}; give another --replay")
-    return sorted(found, key=lambda file: (base_name(file), str(file)))
+    return sorted(files, key=lambda file: (base_name(file), str(file)))
 
 
 def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
@@ -618,10 +614,10 @@ def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
         others = f", only of {', '.join(studies)}; name one of them with --from-study" if studies else ""
         raise FedpingError(f"the landing folder {landing} has no pings of study '{study}'{others or _ANOTHER}")
     lines = [None if line == NO_LINE else line for line in lines_landed(landing, study)]
-    found = [file for line in lines for files in files_by_iteration(landing, study, line).values() for file in files]
-    if not found:
+    landed = [file for line in lines for files in files_by_iteration(landing, study, line).values() for file in files]
+    if not landed:
         raise FedpingError(f"the landing folder {landing} has no landed files of study '{study}'{_ANOTHER}")
-    return found
+    return landed
 
 
 _ANOTHER = "; give another --replay"

@@ -1,4 +1,4 @@
-"""The clients of a fleet: who they are, which version each holds, and how they misbehave as real ones do."""
+"""The clients of a fleet: their ids, arms and versions, and how they misbehave as real ones do."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.client import NOT_ENROLLED, arm_position
 from fedping.protocol.draws import Keys, bits, child_keys, root_key, uniforms
-from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.study import Arm, PublicStudy
-
-NOT_ENROLLED = -1
 
 _IDS, _ITERATIONS, _INVENTED, _CLIENTS = range(4)
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """What becomes of the clients in one iteration: positions of those that take part, and of those that fetch."""
+    """The clients of one iteration: positions of those that take part, and of those that fetch."""
 
     present: NDArray[np.int64]
     fetching: NDArray[np.int64]
@@ -30,41 +28,41 @@ class Attendance:
 
 
 class Roster:
-    """N clients. Their ids come from the seed, their arms from their ids.
+    """N clients. Their ids follow from the seed, their arms from their ids.
 
     Attributes:
-        ids: the client ids, N of them.
+        ids: the N client ids.
         arm: the position of each client's arm in the study, -1 if it is not enrolled, shape (N,).
-        version: the version that each client holds, -1 before it has fetched any, shape (N,).
+        version: the version that each client holds, -1 before its first fetch, shape (N,).
     """
 
     def __init__(self, study: PublicStudy, clients: int, seed: int) -> None:
         self._root, self._study = root_key(seed), study
         self.ids = uuids(child_keys(child_keys(self._root, _IDS), np.arange(clients)))
         self.arms = study.arms
-        self.arm = np.array([_arm_position(study, client_id) for client_id in self.ids], np.int64)
+        self.arm = np.array([arm_position(study, client_id) for client_id in self.ids], np.int64)
         self.version = np.full(clients, NO_VERSION, np.int64)
         self._silent_until = np.zeros(clients, np.int64)
 
     def invent(self, count: int) -> NDArray[np.int64]:
-        """Let further clients take part whose ids were chosen to fall into arms that submit; return their positions.
+        """Add clients whose ids were chosen to fall into arms that submit; return their positions.
 
         Raises:
-            InvalidSettings: hardly any id would: their shares are too small.
+            InvalidSettings: the shares of these arms are too small.
         """
-        found: list[tuple[UUID, int]] = []
+        chosen: list[tuple[UUID, int]] = []
         submits = {position for position, arm in enumerate(self.arms) if arm.submits}
         tried = 0
-        while len(found) < count:
+        while len(chosen) < count:
             if tried > 10_000 * count:
                 raise InvalidSettings("the arms that submit are too small for ids to be invented for them")
             ids = uuids(child_keys(child_keys(self._root, _INVENTED), np.arange(tried, tried + count)))
-            arms = [_arm_position(self._study, one) for one in ids]
-            found += [each for each in zip(ids, arms, strict=True) if each[1] in submits]
+            arms = [arm_position(self._study, one) for one in ids]
+            chosen += [each for each in zip(ids, arms, strict=True) if each[1] in submits]
             tried += count
         first = len(self.ids)
-        self.ids += [one for one, _ in found[:count]]
-        self.arm = np.append(self.arm, np.array([arm for _, arm in found[:count]], np.int64))
+        self.ids += [one for one, _ in chosen[:count]]
+        self.arm = np.append(self.arm, np.array([arm for _, arm in chosen[:count]], np.int64))
         self.version = np.append(self.version, np.full(count, NO_VERSION, np.int64))
         self._silent_until = np.append(self._silent_until, np.zeros(count, np.int64))
         return np.arange(first, first + count)
@@ -83,16 +81,16 @@ class Roster:
         return child_keys(child_keys(child_keys(self._root, _ITERATIONS), iteration), np.arange(len(self.ids)))
 
     def attend(self, iteration: int, behaviour: Behaviour) -> Attendance:
-        """Decide who takes part in an iteration; to be called once for each, in order."""
-        drawn = moods(behaviour, self.keys(iteration))
+        """Return the clients that take part in an iteration; call it once for each, in order."""
+        mood = moods(behaviour, self.keys(iteration))
         enrolled = self.arm != NOT_ENROLLED
         returning = (self._silent_until == iteration) & (iteration > 0)
-        leaving = enrolled & drawn.goes_silent & (self._silent_until <= iteration)
+        leaving = enrolled & mood.goes_silent & (self._silent_until <= iteration)
         self._silent_until[leaving] = iteration + behaviour.silent_for
         present = enrolled & (self._silent_until <= iteration)
         follows = np.array([arm.line is not None for arm in self.arms])[self.arm]
         wants = present & follows
-        late = wants & (drawn.fetches_late | (returning & drawn.returns_stale))
+        late = wants & (mood.fetches_late | (returning & mood.returns_stale))
         return Attendance(
             np.flatnonzero(present),
             np.flatnonzero(wants & ~late),
@@ -109,24 +107,19 @@ def uuids(keys: Keys) -> list[UUID]:
     return [UUID(int=(a << 64) | b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _arm_position(study: PublicStudy, client_id: UUID) -> int:
-    arm = enrol(study, str(client_id))
-    return NOT_ENROLLED if arm is None else study.arms.index(arm)
-
-
 _GO_SILENT, _FETCH_LATE, _RETURN_STALE, _DUPLICATE = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """Probabilities, each 0 in a plain fleet.
+    """Probabilities of clients' misbehaviour, each 0 by default.
 
     Attributes:
-        fetch_late: that a client does not ask for a new model in an iteration and goes on with what it has.
-        duplicate: that a client sends a ping a second time although it was accepted, as if the answer had been lost.
-        go_silent: that a client goes silent in an iteration: it neither fetches nor searches nor sends.
-        silent_for: how many iterations it then is silent.
-        return_stale: that a client which comes back searches before it fetches, with the version that it held.
+        fetch_late: a client doesn't fetch in an iteration and keeps its version.
+        duplicate: a client sends a ping a second time after it was accepted, as if the answer had been lost.
+        go_silent: a client becomes silent in an iteration: it doesn't fetch, search or send.
+        silent_for: number of iterations for which it is silent.
+        return_stale: a returning client searches before it fetches, with the version that it held.
 
     Raises:
         InvalidSettings: a probability outside 0 to 1, or a silence of less than one iteration.
@@ -149,7 +142,7 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Moods:
-    """What each client is about to do in one iteration; each of shape (N,)."""
+    """The misbehaviour of each client in one iteration; each of shape (N,)."""
 
     goes_silent: NDArray[np.bool_]
     fetches_late: NDArray[np.bool_]
@@ -157,7 +150,7 @@ class Moods:
 
 
 def moods(behaviour: Behaviour, keys: Keys) -> Moods:
-    """Draw what clients do, from the key of each of them in the iteration."""
+    """Draw the misbehaviour of clients, from their keys in the iteration."""
     return Moods(
         _happens(keys, _GO_SILENT, behaviour.go_silent),
         _happens(keys, _FETCH_LATE, behaviour.fetch_late),
@@ -166,9 +159,9 @@ def moods(behaviour: Behaviour, keys: Keys) -> Moods:
 
 
 def sent_twice(behaviour: Behaviour, keys: Keys) -> NDArray[np.bool_]:
-    """Draw which pings are sent twice, from the key of each of them, shape (S,)."""
+    """Draw which pings are sent twice, from their keys, shape (S,)."""
     return _happens(keys, _DUPLICATE, behaviour.duplicate)
 
 
-def _happens(keys: Keys, what: int, probability: float) -> NDArray[np.bool_]:
-    return uniforms(child_keys(keys, what), 1)[:, 0] < probability
+def _happens(keys: Keys, event: int, probability: float) -> NDArray[np.bool_]:
+    return uniforms(child_keys(keys, event), 1)[:, 0] < probability

@@ -1,19 +1,61 @@
-"""What happened in an iteration, and in all of them, for people and for machines."""
+"""Counts of fetches and pings, and the summary of an iteration, for people and for machines."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
 
-from fedping.client_sim.fleet.fetching import FetchCounts
-from fedping.client_sim.fleet.outbox import Counts
 from fedping.protocol.draws import FloatArray
+
+MOST_REASONS = 100
+"""Maximum number of reasons that are counted apart: senders and servers may have a new one for every ping."""
+
+OTHER_REASONS = f"other reasons than the first {MOST_REASONS}"
+
+
+def count_reason(reasons: Counter[str], reason: str) -> None:
+    """Count a reason, a new one of many as :data:`OTHER_REASONS`."""
+    reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
+
+
+@dataclass
+class Counts:
+    """Counts of pings. At any moment accepted + rejected + undelivered = generated.
+
+    ``posted_bytes`` are those of the bodies of all attempts, as they travelled.
+    """
+
+    generated: int = 0
+    accepted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    posted_bytes: int = 0
+
+    def copy(self) -> Counts:
+        """Return the counts of this moment."""
+        return replace(self, rejected=self.rejected.copy(), retries=self.retries.copy())
+
+
+@dataclass
+class FetchCounts:
+    """Counts of answers to fetches. ``fetched_bytes`` are those of the bodies in which models came."""
+
+    fetched: int = 0
+    not_modified: int = 0
+    unavailable: Counter[str] = field(default_factory=Counter)
+    fetched_bytes: int = 0
+
+    def copy(self) -> FetchCounts:
+        """Return the counts of this moment."""
+        return replace(self, unavailable=self.unavailable.copy())
 
 
 class ArmSummary(Struct, frozen=True, kw_only=True):
-    """The interactions of one arm. The means are over those in which something was selected; None if there is none.
+    """The interactions of one arm. Means are over those with a choice; None without any.
 
     ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. Of model updates
     ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.
@@ -32,11 +74,11 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
 
 
 class PingSummary(Struct, frozen=True, kw_only=True):
-    """What became of pings. ``carried_over + generated = accepted + rejected + undelivered``, always.
+    """Outcomes of pings. Always ``carried_over + generated = accepted + rejected + undelivered``.
 
     ``carried_over`` were undelivered before. ``retried`` counts further attempts and ``duplicates`` pings sent again
     after they had been accepted. ``posted_bytes`` are those of the bodies of all attempts, as they travelled. The
-    reasons are the server's own sentences, or what the network said.
+    reasons are the server's sentences, or those of the network.
     """
 
     carried_over: int
@@ -52,7 +94,7 @@ class PingSummary(Struct, frozen=True, kw_only=True):
 
 
 class FetchSummary(Struct, frozen=True, kw_only=True):
-    """What came of asking for models. ``late`` should have asked and did not; ``silent`` took no part at all.
+    """Outcomes of fetches. ``late`` clients kept their version without a fetch; ``silent`` ones took no part.
 
     ``fetched_bytes`` are those of the bodies in which models came.
     """
@@ -69,8 +111,8 @@ class FetchSummary(Struct, frozen=True, kw_only=True):
 class IterationSummary(Struct, frozen=True, kw_only=True):
     """One iteration of a fleet; ``seconds`` is its wall time. ``versions`` is the newest version held, by line.
 
-    ``hostile`` is how many of the pings that were made are those of hostile clients. ``waits`` says of a line of shares
-    why its clients send nothing, by line.
+    ``hostile`` is the number of generated pings of hostile clients. ``waits`` has, by line, why the clients of a
+    two-server line send nothing.
     """
 
     iteration: int
@@ -103,12 +145,12 @@ def arm_summary(
 
 
 def version_counts(versions: Sequence[int]) -> dict[int, int]:
-    """Return how many clients hold each version, in the versions' order."""
+    """Return the number of clients that hold each version, in the versions' order."""
     return dict(sorted(Counter(versions).items()))
 
 
 def ping_summary(now: Counts, before: Counts, carried_over: int, undelivered: int) -> PingSummary:
-    """Return what became of pings between two moments."""
+    """Return the outcomes of pings between two moments."""
     return PingSummary(
         carried_over=carried_over,
         generated=now.generated - before.generated,
@@ -124,7 +166,7 @@ def ping_summary(now: Counts, before: Counts, carried_over: int, undelivered: in
 
 
 def fetch_summary(now: FetchCounts, before: FetchCounts, late: int, silent: int) -> FetchSummary:
-    """Return what came of fetches between two moments; ``late`` and ``silent`` clients made none."""
+    """Return the outcomes of fetches between two moments; ``late`` and ``silent`` clients made none."""
     return FetchSummary(
         fetched=now.fetched - before.fetched,
         not_modified=now.not_modified - before.not_modified,
@@ -137,5 +179,5 @@ def fetch_summary(now: FetchCounts, before: FetchCounts, late: int, silent: int)
 
 
 def _difference(after: Counter[str], before: Counter[str]) -> dict[str, int]:
-    """Return what a counter by reason has gained, most frequent first."""
+    """Return the increase of a counter by reason, most frequent first."""
     return dict((after - before).most_common())

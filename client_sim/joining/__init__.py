@@ -1,7 +1,6 @@
-"""Taking part with a table of one's own: an institution is one client, on a machine of its own.
+"""An institution: one client with a table, on its own machine.
 
-`columns` is what institutions agree on beforehand, `examples` reads a table by that, and `scaling` finds scales that
-are no table's own. `folder` is what an institution keeps on its disk, `checking` believes no model without a look,
-`evaluating` tells how versions do on rows that are held out, `secrecy` takes part in private lines, and `institution`
-joins these with a fleet's client.
+`columns` has what institutions agree on before they join, and `examples` reads a table by that. `terms` has what a
+study asks of an institution and what is refused, `folder` the institution's state on disk, and `holding_out` the
+evaluation on held-out rows. `institution` drives the client.
 """

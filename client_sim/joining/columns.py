@@ -1,19 +1,31 @@
-"""What institutions agree on before they join: which columns, in which order and in which units, and which classes.
+"""The columns that institutions agree on before they join: their order, units and scales, and the classes.
 
-A model spec says how many features and classes there are, and neither their names nor their units. Were each
-institution to number its own classes, or to scale by its own mean, the same weight would mean something else in each.
-So the operator hands out one file, and all read their tables by it.
+A model spec has the number of features and classes, and neither their names nor their units. If each institution
+numbered its own classes, or scaled by its own mean, the same weight would have another meaning in each. So the operator
+hands out one file, and all institutions read their tables by it.
+
+Scales come from all tables, without any of them: from a study whose model is k-means of one cluster, whose centroid
+moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by examples,
+publishes the mean over all rows. The rows have each number and its square there, so that one round gives the means and,
+from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A row is in one
+class, so a column for each class, which is 1 in its rows, has the class's share as its mean: it gives the weights of
+classes.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta, Struct
 
-from fedping.protocol.errors import UnfitTable
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.models import k_means
+from fedping.protocol.errors import FedpingError, InvalidSettings, UnfitTable
 from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.spec import ModelSpec
 from fedping.protocol.weights import Finite, Positive
 
 NonNegativeNumber = Annotated[float, Meta(ge=0, le=1e30)]
@@ -21,9 +33,9 @@ Column = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A column that is learned from: a number, less ``mean`` and divided by ``deviation``; or one of ``categories``.
+    """A feature column: a number, less ``mean`` and divided by ``deviation``; or one of ``categories``.
 
-    Categories become a feature each, in this order, which is 1 in the rows of that category.
+    Each category becomes a feature, in this order, which is 1 in the rows of that category.
     """
 
     name: Column
@@ -38,21 +50,20 @@ class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def width(self) -> int:
-        """How many features of the model the column becomes."""
+        """The number of the model's features that the column becomes."""
         return 1 if self.categories is None else len(self.categories)
 
 
 class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The columns of every institution's table; others in it are not read.
+    """The columns that are read of every institution's table.
 
     Attributes:
-        features: in the order of the model's.
-        label: the column to predict; None for a model that predicts none, or where each institution says its own.
-        classes: its values in the order of the classes' numbers; None if it is a number.
-        class_weights: how much an example of each class counts when it is learned from; all the same if None.
-        moments: for a study of scales (`fedping.client_sim.joining.scaling`): the model learns from each number and
-            its square, and from no category.
-        counts: for such a study too: the model learns from which class each row is of, after ``moments`` if both.
+        features: columns in the order of the model's features.
+        label: column to predict; None for a model that predicts none, or if each institution names its own.
+        classes: values of the label in the order of the classes' numbers; None if it is a number.
+        class_weights: weight of an example of each class in the training; equal weights if None.
+        moments: for a study of scales: the features are each number and its square, without categories.
+        counts: for a study of scales too: the features are the class of each row, after ``moments`` if both.
 
     Raises:
         InvalidSettings: a name or a class is there twice, or there are no classes to count or to weigh.
@@ -99,7 +110,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def width(self) -> int:
-        """How many features of the model they become."""
+        """The number of the model's features that they become."""
         if not self.for_scales:
             return sum(feature.width for feature in self.features)
         classes = len(self.classes or ()) if self.counts else 0
@@ -116,3 +127,94 @@ def _refuse_repeated(names: tuple[str, ...], there: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UnfitTable(f"{there} '{twice}'; name each once")
+
+
+LEAST_OF_A_CLASS = 1e-6
+"""Minimum share of rows of a class; a smaller one is 0 in the single precision of updates."""
+
+LEAST_SHARE = 1e-4
+"""Minimum share of the variance in the mean square: for less, single precision leaves too few digits."""
+
+
+def check_spec(spec: ModelSpec, columns: AgreedColumns) -> None:
+    """Raise :class:`InvalidSettings` unless a spec is that of a study of the scales of columns."""
+    if spec.model != k_means.NAME or spec.settings.get("clusters") != 1 or spec.m != columns.width:
+        raise InvalidSettings(
+            f"model spec '{spec.name}' is not one of scales, which is k-means of one cluster and {columns.width} "
+            "weights, two for each number of the file of columns if it has 'moments', and one for each class if it has "
+            "'counts'; name the study that it was made for"
+        )
+
+
+def scaled(columns: AgreedColumns, means: FloatArray) -> AgreedColumns:
+    """Return columns with means and deviations in the place of what scaled them before, and with weights of classes.
+
+    Args:
+        columns: by which the institutions read their tables, with ``moments``, ``counts`` or both.
+        means: of each number, then of each square, in the units of these columns, and of whether a row is of each
+            class, shape (2 d + c,).
+
+    Raises:
+        FedpingError: a column has one value in all tables, or is too far from 0 for its deviation to be told.
+    """
+    classes = len(columns.classes or ()) if columns.counts else 0
+    moments, shares = means[: len(means) - classes], means[len(means) - classes :]
+    return AgreedColumns(
+        features=_scaled_features(columns, moments) if columns.moments else columns.features,
+        label=columns.label,
+        classes=columns.classes,
+        class_weights=_weights(shares) if columns.counts else None,
+    )
+
+
+def _weights(shares: FloatArray) -> tuple[float, ...]:
+    """Return the weight of each class, by which all classes that are there have as much together: 1 / (C share)."""
+    some = shares > LEAST_OF_A_CLASS
+    return tuple(np.where(some, 1.0 / (max(1, some.sum()) * np.where(some, shares, 1.0)), 0.0).tolist())
+
+
+def _scaled_features(columns: AgreedColumns, means: FloatArray) -> tuple[Feature, ...]:
+    mean, square = np.split(means, 2)
+    variance = square - mean**2
+    moments = iter(zip(columns.numbers, mean.tolist(), square.tolist(), variance.tolist(), strict=True))
+    return tuple(feature if feature.categories is not None else _scaled(*next(moments)) for feature in columns.features)
+
+
+def _scaled(feature: Feature, mean: float, square: float, variance: float) -> Feature:
+    if not variance > LEAST_SHARE * square:
+        around = feature.mean + feature.deviation * mean
+        raise FedpingError(
+            f"the column '{feature.name}' hardly varies around {around:.6g}, as far as one round can tell; leave it "
+            f"out, or give it mean = {around:.6g} in the file of columns, and ask again with another study"
+        )
+    return Feature(
+        name=feature.name,
+        mean=feature.mean + feature.deviation * mean,
+        deviation=feature.deviation * variance**0.5,
+    )
+
+
+def as_toml(columns: AgreedColumns) -> str:
+    """Return columns as the TOML file that :func:`fedping.client_sim.joining.columns.read_columns` reads."""
+    lines = []
+    if columns.label is not None:
+        lines.append(f"label = {_text(columns.label)}")
+    if columns.classes is not None:
+        lines.append(f"classes = {_texts(columns.classes)}")
+    if columns.class_weights is not None:
+        lines.append(f"class_weights = {list(columns.class_weights)}")
+    for feature in columns.features:
+        lines += ["", "[[features]]", f"name = {_text(feature.name)}"]
+        if feature.categories is not None:
+            lines.append(f"categories = {_texts(feature.categories)}")
+        elif (feature.mean, feature.deviation) != (0.0, 1.0):
+            lines += [f"mean = {feature.mean!r}", f"deviation = {feature.deviation!r}"]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which TOML wants to be escaped
+
+
+def _texts(texts: tuple[str, ...]) -> str:
+    return f"[{', '.join(map(_text, texts))}]"

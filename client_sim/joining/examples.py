@@ -1,4 +1,4 @@
-"""An institution's table as the examples of one client: read by what was agreed, and held against the model's spec."""
+"""An institution's table as the examples of one client: read by the agreed columns, and checked against the spec."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_means.NAME)
-"""The models whose examples are rows of a table: all that an institution trains."""
+"""The models whose examples are rows of a table: those that an institution trains."""
 
 FEWEST_ROWS = 2
-"""Of a table, a batch and a cluster: the update of one row is a multiple of the row."""
+"""Minimum rows of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
 MOST_OF_ONE_ROW = 0.9
-"""The share of the weight of all rows that one may have: with more, the update is about that of the row alone."""
+"""Maximum share of one row in the weight of all rows: with more, the update is about that of the row."""
 
 _TRUTH = ("false", "true")
 _SAVED_TRUTH = ("False", "True", "FALSE", "TRUE")
@@ -54,13 +54,13 @@ _WHOLE = re.compile("0|-?[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a model learns from.
+    """The examples that a model needs.
 
     Attributes:
-        model: the model in words, for sentences.
-        features: how many features an example has.
+        model: description of the model, for sentences.
+        features: number of features of an example.
         predicts: whether it has a label.
-        classes: how many classes the label has; None if it is a number.
+        classes: number of classes of the label; None if it is a number.
     """
 
     model: str
@@ -75,11 +75,13 @@ class OwnTable:
 
     Attributes:
         rows: the table.
-        class_weights: how much an example of each class counts; all the same if None.
+        class_weights: weight of an example of each class; equal weights if None.
+        held_out: whether the rows are held out, so that pings have the confusion counts of a version on them.
     """
 
     rows: Table
     class_weights: tuple[float, ...] | None = None
+    held_out: bool = False
     always_new: ClassVar[bool] = False
 
     def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
@@ -88,20 +90,20 @@ class OwnTable:
 
     @property
     def weight(self) -> NDArray[np.float64]:
-        """How much each row counts, shape (N,)."""
+        """Weight of each row, shape (N,)."""
         if self.class_weights is None or not self.rows.target.is_class:
             return np.ones(len(self.rows))
-        found: NDArray[np.float64] = np.array(self.class_weights)[self.rows.y]
-        return found
+        weights: NDArray[np.float64] = np.array(self.class_weights)[self.rows.y]
+        return weights
 
 
 def _whole(model: Model[Any]) -> Model[Any]:
-    known = unbounded(bare(model))
-    return known.whole if isinstance(known, Part) else known
+    inner = unbounded(bare(model))
+    return inner.whole if isinstance(inner, Part) else inner
 
 
 def guarding_rows(model: Model[Any]) -> Model[Any]:
-    """Return a model of :data:`OF_TABLES` whose training refuses a step that would reveal a single row's values."""
+    """Return a model of :data:`OF_TABLES` whose training rejects a step that would reveal a single row."""
     match model:
         case Bounded() | ModelAndMore():
             return replace(model, model=guarding_rows(model.model))
@@ -114,7 +116,7 @@ def guarding_rows(model: Model[Any]) -> Model[Any]:
 
 
 def numbers_a_row(model: Model[Any]) -> int:
-    """Return how many numbers a model of :data:`OF_TABLES` works out of each row at once, about."""
+    """Return the approximate number of values that a model of :data:`OF_TABLES` computes from each row."""
     match _whole(model):
         case LogisticRegression(classes=c):
             return c
@@ -127,7 +129,7 @@ def numbers_a_row(model: Model[Any]) -> int:
 
 
 def wanted_by(model: Model[Any], words: str) -> Wanted:
-    """Return what a model learns from, a model of :data:`OF_TABLES`; ``words`` are for sentences about it."""
+    """Return the examples that a model of :data:`OF_TABLES` needs; ``words`` describe it in sentences."""
     match _whole(model):
         case LinearRegression(features=d):
             return Wanted(words, d, predicts=True)
@@ -145,14 +147,14 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     Args:
         path: a CSV, Parquet or Arrow file, or a folder of Parquet files.
         label: the column to predict; that of ``agreed`` if None.
-        agreed: what all institutions agreed on; if None, all columns but the label, in the file's order and as they
-            are, and classes are numbers from 0, or all there are in alphabetical order.
-        wanted: by the model.
+        agreed: the agreed columns; if None, all columns but the label, in the file's order and without scales, and
+            classes are numbers from 0, or all values in alphabetical order.
+        wanted: the examples that the model needs.
 
     Raises:
-        InvalidSettings: what was agreed does not fit the model, or no label is given.
-        FedpingError: the file cannot be read, has no rows, or does not fit the model. The sentence names rows and
-            quotes none of their values, which are patients' and may end in a log.
+        InvalidSettings: the agreed columns don't fit the model, or no label is given.
+        FedpingError: the file can't be read, has no rows, or doesn't fit the model. The sentence has the numbers of
+            rows and none of their values, which may be patients' and end in a log.
     """
     label = label if label is not None else agreed.label if agreed is not None else None
     if wanted.predicts and label is None:
@@ -177,8 +179,9 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
         if agreed is not None and agreed.moments:
             parts, names = [*parts, *(part**2 for part in parts)], (*names, *(f"{name}²" for name in names))
         if agreed is not None and agreed.counts and agreed.classes is not None and label is not None:
-            there = Feature(name=label, categories=agreed.classes)
-            parts, names = [*parts, _feature(read[label], there, True, spelled.get(label))], (*names, *_names(there))
+            classes_column = Feature(name=label, categories=agreed.classes)
+            parts.append(_feature(read[label], classes_column, True, spelled.get(label)))
+            names = (*names, *_names(classes_column))
         x = np.column_stack(parts)
         if x.shape[1] != wanted.features:
             raise FedpingError(
@@ -198,13 +201,13 @@ def _check_agreed(agreed: AgreedColumns, wanted: Wanted) -> None:
     if agreed.width != wanted.features:
         raise InvalidSettings(
             f"the columns of --columns are {agreed.width} features, and {wanted.model} has {wanted.features}; ask "
-            "whoever made the file for that of this study"
+            "the study's operator for the right file"
         )
     if wanted.predicts and agreed.classes is not None and len(agreed.classes) != wanted.classes:
         predicts = f"predicts {wanted.classes} classes" if wanted.classes else "predicts no classes"
         raise InvalidSettings(
-            f"--columns names {len(agreed.classes)} classes, and {wanted.model} {predicts}; ask whoever made the file "
-            "for that of this study"
+            f"--columns names {len(agreed.classes)} classes, and {wanted.model} {predicts}; ask the study's "
+            "operator for the right file"
         )
 
 
@@ -224,7 +227,7 @@ def _check_there(wanted: list[str], names: list[str], path: Path) -> None:
 
 
 def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twice: list[str]) -> str:
-    """Return what is wrong with a file's names of columns, which are a row of its values if it has no names."""
+    """Return the problem of a file's column names; a file without names has a row of values there."""
     if any(reads_as_number(part) for name in names for part in re.split(r"[;\t|]", name)):
         lacks = f"no column '{missing[0]}', and " if missing else ""
         return f"has {lacks}numbers in its first row; the row of names seems to be missing, so put the names first"
@@ -242,9 +245,9 @@ def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twic
 
 
 def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -> FloatArray:
-    """Return what a column becomes, shape (N, width); if ``agreed``, it was said what that is.
+    """Return the features of a column, shape (N, width); ``agreed`` if its kind was agreed on.
 
-    ``spelled`` is a column of categories as a CSV file spells it, if that was read as something else than texts.
+    ``spelled`` is a column of categories as a CSV file spells it, if it was not read as texts.
     """
     if feature.categories is not None:
         names, each = _names_in(column, feature.name, spelled)
@@ -255,10 +258,10 @@ def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -
 
 
 def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
-    """Return a column of numbers, shape (N,); if ``meant``, it cannot be of categories.
+    """Return a column of numbers, shape (N,); if ``meant``, it can't be of categories.
 
     Raises:
-        FedpingError: it is of something else; one value that is no number makes all of them texts.
+        FedpingError: it has other values; one value that isn't a number makes all of them texts.
     """
     if not is_text(column):
         return as_numbers(column, name)
@@ -301,99 +304,97 @@ def _label(
 ) -> tuple[NDArray[Any], Target]:
     if wanted.classes is None:
         return _numbers(column, name, True), Target(name)
-    found, each = _names_in(column, name, spelled)
+    values, each = _names_in(column, name, spelled)
     numbered = tuple(map(str, range(wanted.classes)))
     if classes is None:
-        if _rewritten(found, numbered) is not None:
+        if _rewritten(values, numbered) is not None:
             classes = numbered
-        elif wanted.classes == len(_TRUTH) and _rewritten(found, _TRUTH) is not None:
+        elif wanted.classes == len(_TRUTH) and _rewritten(values, _TRUTH) is not None:
             classes = _TRUTH
-        elif is_text(column) and len(found) == wanted.classes:
-            classes = tuple(map(str, found))  # as every institution would, which has all of them
+        elif is_text(column) and len(values) == wanted.classes:
+            classes = tuple(map(str, values))  # as every institution would, which has all of them
         else:
             raise FedpingError(
-                f"the column '{name}' has {len(found)} class{'' if len(found) == 1 else 'es'}, and {wanted.model} "
+                f"the column '{name}' has {len(values)} class{'' if len(values) == 1 else 'es'}, and {wanted.model} "
                 f"predicts {wanted.classes}; name all of them in --columns, or number them from 0 to "
                 f"{wanted.classes - 1}"
             )
     typed = spelled is None and not is_text(column)
-    return _places(found, each, classes, name, typed).astype(np.int64), Target(name, classes)
+    return _places(values, each, classes, name, typed).astype(np.int64), Target(name, classes)
 
 
 def _places(
-    found: list[str], each: NDArray[np.intp], known: tuple[str, ...], name: str, typed: bool
+    values: list[str], each: NDArray[np.intp], agreed_values: tuple[str, ...], name: str, typed: bool
 ) -> NDArray[np.intp]:
-    """Return where each row's value, ``found[each]``, is among the agreed ones, shape (N,).
+    """Return the position of each row's value, ``values[each]``, among the agreed ones, shape (N,).
 
-    Texts are compared as they are written. ``typed`` says that the file has numbers or booleans and no texts, which
-    have their values compared.
+    Texts are compared as they are written. With ``typed``, the file has numbers or booleans, whose values are compared.
 
     Raises:
         FedpingError: a value is not among the agreed ones, or could be two of them.
     """
     if typed:
-        found = [_of_value(value, known, name) for value in found]
-    elif (again := _rewritten(found, known)) is not None:
-        if again != found:
-            shown, agreed = next((one, other) for one, other in zip(found, again, strict=True) if one != other)
+        values = [_of_value(value, agreed_values, name) for value in values]
+    elif (rewritten := _rewritten(values, agreed_values)) is not None:
+        if rewritten != values:
+            spelling, agreed = next((one, other) for one, other in zip(values, rewritten, strict=True) if one != other)
             log.tell(
-                f"warning: the column '{name}' has '{shown}' where '{agreed}' was agreed on, and is read as that; save "
-                "it as it was agreed on",
+                f"warning: the column '{name}' has '{spelling}' where '{agreed}' was agreed on, and is read as that; "
+                "save it as it was agreed on",
                 "warning",
             )
-        found = again
-    other = np.array([value not in known for value in found])[each]
+        values = rewritten
+    other = np.array([value not in agreed_values for value in values])[each]
     if other.any():
         row, rows = int(other.argmax()) + 1, int(other.sum())
         among = f", one of {rows:,} such rows" if rows > 1 else ""
-        value = found[each[row - 1]]
-        if (same := _same_value(value, known)) and not typed:
+        value = values[each[row - 1]]
+        if (same := _same_value(value, agreed_values)) and not typed:
             texts = [f"'{text}'" for text in same]
             raise FedpingError(
                 f"row {row} of the column '{name}' has another spelling of {' and '.join(texts)}, which "
                 f"{'was' if len(same) == 1 else 'were'} agreed on{among}; names are compared as texts, so write "
                 f"{' or '.join(texts)} if it is that"
             )
-        agreed = f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+        agreed = f"{', '.join(agreed_values[:10])}{', …' if len(agreed_values) > 10 else ''}"
         raise FedpingError(
             f"row {row} of the column '{name}' has none of the values that were agreed on ({agreed}){among}; correct "
             "it, or leave the row out"
         )
-    return np.array([known.index(value) for value in found], np.intp)[each]
+    return np.array([agreed_values.index(value) for value in values], np.intp)[each]
 
 
-def _rewritten(found: list[str], known: tuple[str, ...]) -> list[str] | None:
-    """Return texts as the agreed ones, if each is one, or all are as programs save whole numbers and booleans.
+def _rewritten(values: list[str], agreed_values: tuple[str, ...]) -> list[str] | None:
+    """Return texts as agreed ones, if each is one, or all are whole numbers or booleans as programs save them.
 
-    A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. All the agreed
-    texts have to be whole numbers, or booleans: where 250.1 or 007 was agreed on, 250.0 and 7.0 may be other codes than
-    250 and 7.
+    A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. All agreed texts
+    have to be whole numbers, or booleans: next to 250.1 or 007, 250.0 and 7.0 may be other codes than 250 and 7.
     """
-    again = found
-    if not set(found) <= set(known):
-        if all(map(_WHOLE.fullmatch, known)):
-            again = [text.removesuffix(".0") for text in found if text.endswith(".0")]
-        elif set(known) <= set(_TRUTH):
-            again = [text.lower() for text in found if text in _SAVED_TRUTH]
-    is_each = len(set(again)) == len(found) and set(again) <= set(known)
-    return again if is_each else None
+    rewritten = values
+    if not set(values) <= set(agreed_values):
+        if all(map(_WHOLE.fullmatch, agreed_values)):
+            rewritten = [text.removesuffix(".0") for text in values if text.endswith(".0")]
+        elif set(agreed_values) <= set(_TRUTH):
+            rewritten = [text.lower() for text in values if text in _SAVED_TRUTH]
+    is_each = len(set(rewritten)) == len(values) and set(rewritten) <= set(agreed_values)
+    return rewritten if is_each else None
 
 
-def _of_value(value: str, known: tuple[str, ...], name: str) -> str:
-    """Return the agreed text of a number or boolean; the value itself if there is none."""
-    same = _same_value(value, known)
+def _of_value(value: str, agreed_values: tuple[str, ...], name: str) -> str:
+    """Return the agreed text of a number or boolean; the value if none was agreed on."""
+    same = _same_value(value, agreed_values)
     if len(same) > 1:
         raise FedpingError(
             f"the column '{name}' has no texts, and '{same[0]}' and '{same[1]}' were agreed on, which are the same "
             "value; save the column as texts"
         )
-    return value if value in known or not same else same[0]
+    return value if value in agreed_values or not same else same[0]
 
 
-def _same_value(value: str, known: tuple[str, ...]) -> list[str]:
+def _same_value(value: str, agreed_values: tuple[str, ...]) -> list[str]:
     """Return the agreed texts that are the same number or truth value as a text."""
     meant = _value(value)
-    return [] if meant is None else [text for text in known if _value(text) == meant]
+    return [] if meant is None else [text for text in agreed_values if _value(text) == meant]
 
 
 def _value(text: str) -> Decimal | str | None:

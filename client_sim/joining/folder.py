@@ -1,16 +1,16 @@
-"""What an institution keeps on its disk: who it is, how far it has come, and a ping until somebody has taken it.
+"""The folder of an institution: its identity, its progress, and a ping until it is answered.
 
-identity.key     the seed of its id and of all that it draws, made once; nobody but the owner may read it
-joined.json      which study and model the folder is of, and what the study asked for when that was agreed to
-progress.json    the newest version of which a ping was taken; what a private line was given; what was held out
-waiting.json     a ping that is about to be posted, or was, and nobody has answered
-sent.ndjson      what has left this machine: a line for each ping before it is posted, and one when it is taken or
-                 refused, without its update
-clients.sqlite   what the training leaves with its clients, where it does
-held-out/        such a folder of the client that tells how versions do on rows that are held out, where any are
+identity.key     seed of its id and of its draws, created once; readable by its owner alone
+joined.json      the study and model of the folder, and the terms that were agreed to
+progress.json    the newest version with an accepted ping; contributions to a private line; the held-out share
+waiting.json     a ping without an answer
+sent.ndjson      log of what has left this machine: a line for each ping before it is posted, and one when it is
+                 accepted or rejected, without its update
+clients.sqlite   state that the training keeps with the client, if any
+held-out/        such a folder of the client that evaluates on held-out rows, if any
 
 A ping is on disk before it is posted, and posted with the same bytes until it is answered, so that ingest counts it
-once however often this process is killed.
+once, however often this process is killed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
+from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.formats import with_format, without_format
@@ -49,10 +50,10 @@ _T = TypeVar("_T", bound=Struct)
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What a study asks of an institution, without what may change while it takes part: shares, and offers of a helper.
+    """Terms of a study for an institution, without what may change meanwhile: shares, and offers of a helper.
 
     Attributes:
-        arm: its arm, as if that was everybody's.
+        arm: its arm, as if it had all clients.
         spec, training, upload, privacy: of its line.
     """
 
@@ -64,9 +65,9 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """Which study, line and model a folder is of, and what the study asked for when that was agreed to.
+    """The study, line and model of a folder, and the terms that were agreed to.
 
-    ``asked`` is None in folders that are older than it.
+    ``asked`` is None in folders of older programs.
     """
 
     study: str
@@ -80,27 +81,8 @@ class Joined(Struct, frozen=True, kw_only=True):
         return self.study, self.line
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """How far an institution has come.
-
-    Attributes:
-        version: the newest version of which the server has taken its ping; -1 for none.
-        moved: the newest version on which its own state has moved, where the training keeps any, or to which it has
-            contributed, where the line is private: it does not train on that again, whatever became of the ping.
-        sent: how many pings were taken.
-        contributed: to how many versions of a private line it has contributed, whatever became of the pings.
-        held_out: the share of the rows that nothing is learned from, 0 for none; None in folders that are older.
-    """
-
-    version: int = -1
-    moved: int = -1
-    sent: int = 0
-    contributed: int = 0
-    held_out: float | None = None
-
-
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A ping that is to be posted: its document id, its JSON as it is sent, and before when it is not (Unix time)."""
+    """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds)."""
 
     version: int
     document_id: UUID
@@ -109,22 +91,22 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A line about a ping that is posted or was answered; one of a private line tells neither loss nor examples.
+    """A line of the log about a posted or answered ping; a private line's has neither loss nor examples.
 
     Attributes:
-        time: when it was answered, or is posted for the first time.
-        version: that it was made from.
-        document_id: of the ping.
+        time: time of the answer, or of the first post.
+        version: version that it was trained on.
+        document_id: id of the ping.
         examples: number of rows.
-        loss: of the version on these rows.
+        loss: loss of the version on these rows.
         bytes: length of the ping.
-        sha256: of these bytes.
+        sha256: digest of these bytes.
         outcome: "accepted", "rejected", or "unanswered" before the first post; lines without it, of earlier versions of
             fedping, are of accepted pings.
-        reason: why it was refused, as the server says.
-        numbers: of the update; 0 if it has none, or it is encoded.
-        norm: of the update; None if it has none, or it is encoded.
-        encoding: of the update; None if it has none, or it is numbers.
+        reason: the server's reason for a rejection.
+        numbers: number of weights of the update; 0 without an update, or if it is encoded.
+        norm: norm of the update; None without an update, or if it is encoded.
+        encoding: encoding of the update; None without an update, or if it is numbers.
     """
 
     time: str
@@ -143,103 +125,104 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class StateFolder:
-    """An institution's folder, opened and held against other processes: see :func:`open_folder`."""
+    """An institution's folder, open and locked: see :func:`open_folder`."""
 
     path: Path
     seed: int
 
     @property
     def secret(self) -> bytes:
-        """32 bytes that nobody else can work out, and that are no part of what a training draws by."""
+        """Secret of 32 bytes, independent of the draws of the training."""
         return hmac.digest(self.seed.to_bytes(SEED_BYTES, "big"), b"secret of a client of private lines", "sha256")
 
     @property
     def states(self) -> Path:
-        """Where a training's state is kept."""
+        """File of the training's state."""
         return self.path / "clients.sqlite"
 
     @property
     def progress(self) -> Progress:
-        """How far the institution has come."""
+        """The institution's progress."""
         return self._read("progress.json", Progress) or Progress()
 
     @property
     def waiting(self) -> Waiting | None:
-        """The ping that is to be posted, if there is one; one that was answered may still lie there after a kill."""
-        found = self._read("waiting.json", Waiting)
-        return found if found is not None and found.version > self.progress.version else None
+        """The pending ping, if any. After a crash the file may still have an accepted one, which is ignored."""
+        ping = self._read("waiting.json", Waiting)
+        return ping if ping is not None and ping.version > self.progress.version else None
 
     def keep(self, ping: Waiting) -> None:
-        """Have a ping on disk, which can then be posted."""
+        """Write a ping, which can then be posted."""
         self._write("waiting.json", ping)
 
     def advance(self, progress: Progress) -> None:
-        """Note how far the institution has come."""
+        """Write the progress."""
         self._write("progress.json", progress)
 
     @property
     def has_trained(self) -> bool:
-        """Whether anything that was learned from its rows was taken, is on its way, or is kept here."""
+        """Whether a ping of its rows was accepted or waits, or a state of the training is kept."""
         progress = self.progress
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
     def begin(self, sent: Sent) -> None:
-        """Note on disk that the waiting ping is about to be posted, unless the last line is about it."""
-        self._tell(sent)
+        """Log that the pending ping is about to be posted, unless the last line is about it."""
+        self._log(sent)
 
     def settle(self, progress: Progress, sent: Sent) -> None:
-        """Note that the waiting ping was answered, and how far the institution has come by that."""
-        self._tell(sent)
+        """Log the answer to the pending ping, write the progress, and remove the ping."""
+        self._log(sent)
         self.advance(progress)
         self.drop()
 
     def drop(self) -> None:
-        """Give the waiting ping up, as if it had never been made."""
+        """Remove the pending ping."""
         (self.path / "waiting.json").unlink(missing_ok=True)
         sync_folder(self.path)
 
     def belongs_to(self, joined: Joined) -> Joined:
-        """Have the folder be of a study, and return what it was before, or is now if it was of none.
+        """Assign the folder to a study, and return its terms of before, or of now if it is new.
 
         Raises:
-            InvalidSettings: it is of another study, line or model.
+            InvalidSettings: it belongs to another study, line or model.
         """
         before = self._read("joined.json", Joined)
         if before is None:
             self.agree(joined)
             return joined
         if before.place != joined.place or before.spec_digest != joined.spec_digest:
-            what = (
+            owner = (
                 f"study '{before.study}', line '{before.line}'"
                 if before.place != joined.place
                 else f"another model spec of study '{before.study}'"
             )
-            raise InvalidSettings(f"the folder {self.path} is of {what}; give another with --state")
+            raise InvalidSettings(f"the folder {self.path} is of {owner}; give another with --state")
         if before.asked is None:
             self.agree(joined)
             return joined
         return before
 
     def agree(self, joined: Joined) -> None:
-        """Note what is agreed to."""
+        """Write the terms that are agreed to."""
         self._write("joined.json", joined)
 
-    def _tell(self, sent: Sent) -> None:
+    def _log(self, sent: Sent) -> None:
         path = self.path / "sent.ndjson"
         line = msgspec.json.encode(sent) + b"\n"
-        told = path.read_bytes() if path.exists() else b""
-        if told and not told.endswith(b"\n"):  # of one that was killed while it wrote
-            told = told[: told.rfind(b"\n") + 1]
-            os.truncate(path, len(told))
-        if _tells(told[told[:-1].rfind(b"\n") + 1 :], sent):  # of one that was killed before the ping was dropped
+        log = path.read_bytes() if path.exists() else b""
+        if log and not log.endswith(b"\n"):  # of a process that was killed while it wrote
+            log = log[: log.rfind(b"\n") + 1]
+            os.truncate(path, len(log))
+        last_line = log[log[:-1].rfind(b"\n") + 1 :]
+        if _is_logged(last_line, sent):  # by a process that was killed before it removed the ping
             return
-        with _told(self.path):
+        with _usable(self.path):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(handle)
-            if not told:
+            if not log:
                 sync_folder(self.path)
 
     def _read(self, name: str, kind: type[_T]) -> _T | None:
@@ -255,9 +238,9 @@ class StateFolder:
             ) from error
 
     def _write(self, name: str, document: Struct) -> None:
-        """Write a document so that after a kill or a power cut it is there as it was, or as it is now."""
+        """Write a document so that after a kill or a power cut it has its old or its new content."""
         hidden = self.path / f".{name}.unfinished"
-        with _told(self.path):
+        with _usable(self.path):
             handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(with_format(msgspec.json.encode(document)))
@@ -267,7 +250,7 @@ class StateFolder:
             sync_folder(self.path)
 
 
-def _tells(line: bytes, sent: Sent) -> bool:
+def _is_logged(line: bytes, sent: Sent) -> bool:
     """Return whether a line of the log is of the same ping, with the same answer if that has one."""
     try:
         other = msgspec.json.decode(line, type=Sent)
@@ -278,43 +261,43 @@ def _tells(line: bytes, sent: Sent) -> bool:
 
 
 def any_seed() -> int:
-    """Return the seed of a new client, from the operating system."""
+    """Return a seed for a new client, from the operating system."""
     return secrets.randbits(8 * SEED_BYTES)
 
 
 @contextmanager
 def open_folder(path: Path, new_seed: Callable[[], int] = any_seed) -> Iterator[StateFolder]:
-    """Open an institution's folder, which is made if need be, and hold it against other processes.
+    """Open an institution's folder, created if necessary, and lock it against other processes.
 
     Args:
-        path: where it is.
-        new_seed: returns the seed of a client that is new.
+        path: the folder.
+        new_seed: returns the seed of a new client.
 
     Raises:
-        InvalidSettings: another process has it, others than its owner may read its key, or there is something else.
-        FedpingError: it cannot be written.
+        InvalidSettings: another process has locked it, others than its owner may read its key, or it has other files.
+        FedpingError: it can't be written.
     """
-    with _told(path):
+    with _usable(path):
         if path.exists() and not (path / "identity.key").exists() and any(_others(path)):
             raise InvalidSettings(f"the folder {path} has something else in it; give another with --state")
         make_folder(path)
         path.chmod(0o700)
-        held = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise InvalidSettings(
                 f"another 'fedping join' works with the folder {path}; end it, or give another with --state"
             ) from error
         yield StateFolder(path, _seed(path / "identity.key", new_seed))
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Tell in a sentence that a folder cannot be written; of a full disk every command tells alike."""
+def _usable(path: Path) -> Iterator[None]:
+    """Raise :class:`FedpingError` if a folder can't be written; every command reports a full disk itself."""
     try:
         yield
     except OSError as error:
@@ -328,14 +311,14 @@ def _others(path: Path) -> Iterator[str]:
 
 
 def _seed(path: Path, new_seed: Callable[[], int]) -> int:
-    """Return the seed in a key's file, which is made if it is not there."""
+    """Return the seed in a key's file, created if it doesn't exist."""
     if not path.exists():
         seed = new_seed()
-        with _told(path.parent):
-            made = path.with_name(".identity.key.unfinished")
-            made.unlink(missing_ok=True)
-            write_secret(made, seed.to_bytes(SEED_BYTES, "big"))
-            os.replace(made, path)
+        with _usable(path.parent):
+            unfinished = path.with_name(".identity.key.unfinished")
+            unfinished.unlink(missing_ok=True)
+            write_secret(unfinished, seed.to_bytes(SEED_BYTES, "big"))
+            os.replace(unfinished, path)
             sync_folder(path.parent)
     try:
         text, mode = path.read_text(encoding="ascii").strip(), path.stat().st_mode

@@ -31,7 +31,7 @@ from fedping.client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
 from fedping.client_sim.learning.models.page_ranking import own_page_ranking, page_ranking
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
-from fedping.client_sim.models.own import CODE
+from fedping.client_sim.models.ranking_model import CODE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import TO_LOAD, registered
 from fedping.protocol.spec import Constraint, Kind, ModelSpec, Step, Weight

@@ -10,16 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedping.client_sim.models.decay import decayed
-from fedping.client_sim.models.frecency.model import Frecency2018
-from fedping.client_sim.models.frecency.scores import FRECENCY_NAMES, FrecencyWeights, frecency_start
-from fedping.client_sim.models.linear.model import LINEAR_15_NAMES, LinearModel, linear_15_features, linear_15_truth
-from fedping.client_sim.models.own import CODE, OwnRanking, own_ranking
-from fedping.client_sim.models.page_table import ORIGIN_NOT_KNOWN, PageTable, page_table
-from fedping.client_sim.models.pages import MAX_SAMPLED, Onward, Page, Visit, VisitType
+from fedping.client_sim.models.frecency import FRECENCY_NAMES, Frecency2018, FrecencyWeights, decayed, frecency_start
+from fedping.client_sim.models.linear import LINEAR_15_NAMES, LinearModel, linear_15_features, linear_15_truth
+from fedping.client_sim.models.pages import (
+    MAX_SAMPLED,
+    NO_CANDIDATE,
+    NOTHING_CHOSEN,
+    ORIGIN_NOT_KNOWN,
+    Onward,
+    Page,
+    PageTable,
+    Searches,
+    Visit,
+    VisitType,
+    page_table,
+    searches_from,
+)
 from fedping.client_sim.models.ranking_loss import losses, selected_ranks
-from fedping.client_sim.models.ranking_model import RankingModel, scores_by_client, weighs_each_search
-from fedping.client_sim.models.searches import NO_CANDIDATE, NOTHING_CHOSEN, Searches, searches_from
+from fedping.client_sim.models.ranking_model import (
+    CODE,
+    OwnRanking,
+    RankingModel,
+    own_ranking,
+    scores_by_client,
+    weighs_each_search,
+)
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import all_of, registered
 

@@ -50,7 +50,7 @@ def whole_thresholds(cutoffs: FloatArray) -> NDArray[np.int32]:
 
 
 def intervals(ages: IntArray, thresholds: IntArray) -> NDArray[np.intp]:
-    """Return how many of the ascending thresholds are below each age; an age equal to a threshold is not beyond it.
+    """Return the number of ascending thresholds below each age; an age equal to a threshold is not beyond it.
 
     Equal to ``np.searchsorted(thresholds, ages)``, but several times as fast for a dozen thresholds.
     """

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.models.arrays import FloatArray, Rows
-from fedping.client_sim.models.searches import NOTHING_CHOSEN, Block, Searches, blocks
+from fedping.client_sim.models.pages import NOTHING_CHOSEN, Block, Searches, blocks
 
 _BLOCK = 4096
 

@@ -1,16 +1,19 @@
-"""The interface of a ranking model to everything else on a client."""
+"""The interface of a ranking model to the rest of a client, and a ranking model from a user's package."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.models.arrays import FloatArray
-from fedping.client_sim.models.page_table import PageTable
-from fedping.client_sim.models.searches import NO_CANDIDATE, Searches
+from fedping.client_sim.models.arrays import FloatArray, Rows
+from fedping.client_sim.models.pages import NO_CANDIDATE, PageTable, Searches
+from fedping.client_sim.models.ranking_loss import analytic_updates, black_box_updates, perturbed
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import Extension, ExtensionFailed, recorded
 
 
 class RankingModel(Protocol):
@@ -97,3 +100,124 @@ def check_weights(model: RankingModel, weights: FloatArray, searches: int | None
             f"the ranking model '{model.name}' has {model.m} weights, but {weights.size} were given; "
             f"check the weights of the model spec that names it"
         )
+
+
+CODE = "code"
+"""The setting of a model spec that holds the hash of the model's code; it is computed when a file is read."""
+
+_SEARCHES_AT_A_TIME = 128
+
+
+@dataclass(frozen=True)
+class OwnRanking:
+    """An extension's ``weight_names``, ``start``, and ``scores(weights, pages)``, shape (P,).
+
+    With ``gradients(weights, pages)``, shape (P, m), the gradients of those scores, it has the analytic update too.
+    With ``reference``, shape (m,), it has the weights that simulated users choose by.
+
+    Raises:
+        ExtensionFailed: it raises an error, or returns something else.
+    """
+
+    extension: Extension
+    given: Any
+
+    def __post_init__(self) -> None:
+        with self.extension.guarded():
+            names, start = self.weight_names, self.start
+        if start.shape != (len(names),) or not np.isfinite(start).all():
+            raise ExtensionFailed(
+                f"{self.extension}, an extension, starts at {start.shape} numbers for {len(names)} weight names; give "
+                "a finite number for each"
+            )
+        if (reference := self.reference) is not None and (
+            reference.shape != start.shape or not np.isfinite(reference).all()
+        ):
+            raise ExtensionFailed(
+                f"{self.extension}, an extension, has as its 'reference' {reference.shape} numbers for {len(names)} "
+                "weight names; give a finite number for each"
+            )
+
+    @property
+    def name(self) -> str:
+        """See :attr:`RankingModel.name`."""
+        return self.extension.name
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """See :attr:`RankingModel.weight_names`."""
+        return tuple(self.given.weight_names)
+
+    @property
+    def m(self) -> int:
+        """See :attr:`RankingModel.m`."""
+        return len(self.weight_names)
+
+    @property
+    def start(self) -> FloatArray:
+        """The initial weights, shape (m,)."""
+        return np.asarray(self.given.start, dtype=np.float64)
+
+    @property
+    def reference(self) -> FloatArray | None:
+        """The weights that simulated users choose by where none are set, shape (m,); None if it has none."""
+        with self.extension.guarded():
+            weights = getattr(self.given, "reference", None)
+            return None if weights is None else np.asarray(weights, dtype=np.float64)
+
+    def scores(self, weights: FloatArray, pages: PageTable) -> FloatArray:
+        """See :meth:`RankingModel.scores`."""
+        check_weights(self, weights)
+        with self.extension.guarded():
+            scores = np.asarray(self.given.scores(weights, pages), dtype=np.float64)
+        return self._checked("scores", scores, (len(pages),))
+
+    def finite_differences(
+        self, weights: FloatArray, pages: PageTable, searches: Searches, margin: float, epsilon: float = 1.0
+    ) -> FloatArray:
+        """See :meth:`RankingModel.finite_differences`."""
+        check_weights(self, weights)
+        nearby = perturbed(weights, epsilon)
+
+        def scores_under(rows: Rows) -> FloatArray:
+            some = pages.rows(rows)
+            return np.stack([self.scores(each, some) for each in nearby], axis=1)
+
+        return black_box_updates(scores_under, searches, self.m, margin, epsilon, _SEARCHES_AT_A_TIME)
+
+    def analytic_updates(self, weights: FloatArray, pages: PageTable, searches: Searches, margin: float) -> FloatArray:
+        """See :meth:`RankingModel.analytic_updates`."""
+        if not hasattr(self.given, "gradients"):
+            raise InvalidSettings(
+                f'{self.extension} has no gradients(weights, pages), which gradient = "analytic" needs; leave '
+                "'gradient' out"
+            )
+
+        def evaluate(rows: Rows) -> tuple[FloatArray, FloatArray]:
+            some = pages.rows(rows)
+            with self.extension.guarded():
+                gradients = np.asarray(self.given.gradients(weights, some), dtype=np.float64)
+            return self.scores(weights, some), self._checked("gradients", gradients, (len(some), self.m))
+
+        return analytic_updates(evaluate, searches, self.m, margin, _SEARCHES_AT_A_TIME)
+
+    def _checked(self, what: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+        if values.shape != shape:
+            raise ExtensionFailed(
+                f"{self.extension}, an extension, returned {what} of shape {values.shape} where {shape} is wanted"
+            )
+        if not np.isfinite(values).all():
+            raise ExtensionFailed(f"{self.extension}, an extension, returned {what} that are not finite")
+        return values
+
+
+def own_ranking(name: str, settings: Mapping[str, Any]) -> OwnRanking:
+    """Return the extension of this name as a ranking model; ``settings`` are its own, and its code's hash.
+
+    Raises:
+        InvalidSettings: there is no such extension, or it has other code.
+        ExtensionFailed: it raises an error, or returns something else.
+    """
+    extension = recorded("ranking_model", name, str(settings.get(CODE, "")))
+    own = {key: value for key, value in settings.items() if key not in (CODE, "gradient")}
+    return OwnRanking(extension, extension.made(own))

@@ -1,12 +1,14 @@
 """Synthetic users (thesis 7.3), each with new pages, visits and searches in every iteration.
 
-The numbers of searches and candidates and the choices are drawn as for a person's own history
+A population returns the activity of clients in an iteration: pages, searches over them, and the client of each search.
+The numbers of searches and candidates, and the choices, are drawn as for a person's own history
 (`fedping.client_sim.population.places`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +28,64 @@ from fedping.client_sim.models import (
     scores_by_client,
 )
 from fedping.client_sim.models.arrays import IntArray
-from fedping.client_sim.models.own import OwnRanking
-from fedping.client_sim.population.sample import Sample
+from fedping.client_sim.models.ranking_model import OwnRanking
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.protocol.draws import FloatArray, Keys, child_keys, normals, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Searches of several clients.
+
+    Attributes:
+        pages: P pages, of all the clients.
+        searches: S searches, with candidates in arbitrary order, not ranked yet.
+        client: the client of each search, shape (S,), as ascending positions in the requested clients.
+        number: the number of each search among its client's searches, from 0, shape (S,).
+    """
+
+    pages: PageTable
+    searches: Searches
+    client: NDArray[np.intp]
+    number: NDArray[np.intp]
+
+    def of_searches(self, which: NDArray[np.intp]) -> tuple[PageTable, Searches]:
+        """Return some of the searches, with only the pages they need."""
+        candidates = self.searches.candidates[which]
+        present = candidates != NO_CANDIDATE
+        rows, places = np.unique(candidates[present], return_inverse=True)
+        among = np.full(candidates.shape, NO_CANDIDATE, np.int64)
+        among[present] = places
+        return self.pages.rows(rows), Searches(among, self.searches.chosen[which])
+
+
+class Population(Protocol):
+    """A source of clients' activity. Clients are integers; the fleet gives them their ids."""
+
+    def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
+        """Return the searches of some clients in an iteration, always the same for the same client and iteration."""
+        ...
+
+
+def displayed(searches: Searches, scores: FloatArray) -> Searches:
+    """Return the searches with their candidates ranked, the highest score at the top and ties in the given order.
+
+    Args:
+        searches: S searches.
+        scores: the score of every page under the ranking model, shape (P,).
+    """
+    shown = np.where(searches.candidates >= 0, scores[searches.candidates], -np.inf)
+    order = np.argsort(-shown, axis=1, kind="stable")
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
+    at = np.where(
+        searches.chosen >= 0,
+        np.take_along_axis(rank, np.maximum(searches.chosen, 0)[:, None], axis=1)[:, 0],
+        NOTHING_CHOSEN,
+    )
+    return Searches(np.take_along_axis(searches.candidates, order, axis=1), at)
+
 
 _OTHER_TYPES = np.array(
     [
@@ -152,7 +207,7 @@ def searches_of(
 
 
 def candidate_counts(keys: Keys, settings: PopulationSettings) -> NDArray[np.int64]:
-    """Return how many candidates each search has, shape (S,)."""
+    """Return the number of candidates of each search, shape (S,)."""
     drawn = normals(child_keys(keys, _CANDIDATES), 1)[:, 0]
     wished = np.rint(settings.candidates_mean + np.sqrt(settings.candidates_variance) * drawn)
     counts: NDArray[np.int64] = np.clip(wished, 2, settings.most_candidates).astype(np.int64)
@@ -231,7 +286,7 @@ class Wishes:
     def wanted(
         self, clients: NDArray[np.int64], client: NDArray[np.intp], pages: PageTable, candidates: IntArray
     ) -> FloatArray:
-        """Return how much each candidate is wanted, shape (S, C); minus infinity in the padding.
+        """Return the preference for each candidate, shape (S, C); minus infinity in the padding.
 
         Args:
             clients: the users.
@@ -246,12 +301,12 @@ class Wishes:
 
 
 class SyntheticPopulation:
-    """See :class:`fedping.client_sim.population.sample.Population`.
+    """See :class:`fedping.client_sim.population.synthetic.Population`.
 
     A client's activity in an iteration depends only on the seed, its number and the iteration.
 
     Args:
-        model: the ranking model whose true weights users choose by.
+        model: ranking model with the true weights of choices.
         settings: the distributions.
         seed: at least 0.
 
@@ -266,7 +321,7 @@ class SyntheticPopulation:
         Wishes.under(model, settings, seed)
 
     def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
-        """See :meth:`fedping.client_sim.population.sample.Population.sample`."""
+        """See :meth:`fedping.client_sim.population.synthetic.Population.sample`."""
         settings = self._settings.at(iteration)
         keys, client, number = searches_of(self._seed, clients, iteration, settings)
         candidates = _shared_out(candidate_counts(keys, settings))

@@ -6,11 +6,9 @@ The settings are those that are published with the line (`fedping.protocol.priva
 (`browser/study/privacy/`), to the same numbers: docs/conformance has them.
 """
 
-from fedping.client_sim.privacy.contributions import NEVER, Contributed
+from fedping.client_sim.privacy.contributions import NEVER, Contributed, has_turn, rotating_id
 from fedping.client_sim.privacy.exact_random import SYSTEM, Chance
-from fedping.client_sim.privacy.ids import has_turn, rotating_id
-from fedping.client_sim.privacy.sharing import Sharer, system_seeds
-from fedping.client_sim.privacy.vectors import Contributor
+from fedping.client_sim.privacy.vectors import Contributor, Sharer, system_seeds
 
 __all__ = [
     "NEVER",

@@ -1,6 +1,6 @@
-"""Who takes part in a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round).
+"""The clients of a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round).
 
-To add one: its settings in `settings.py`, a class that satisfies :class:`Sampler`, and a line in ``_SAMPLERS``.
+To add one: its settings and a class that satisfies :class:`Sampler` in `samplers.py`, and a line in ``_SAMPLERS``.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.sampling.sampler import FullUpdate, Sampler, bias_of
 from fedping.client_sim.sampling.samplers import (
-    AllSampler,
-    BernoulliSampler,
-    BySizeSampler,
-    ClusterSampler,
-    OwnSampler,
-    StratifiedSampler,
-    UniformSampler,
-)
-from fedping.client_sim.sampling.settings import (
     All,
+    AllSampler,
     Bernoulli,
+    BernoulliSampler,
     BySize,
+    BySizeSampler,
     Cluster,
+    ClusterSampler,
+    FullUpdate,
+    OwnSampler,
     OwnSampling,
+    Sampler,
     Sampling,
     Stratified,
+    StratifiedSampler,
     Uniform,
+    UniformSampler,
+    bias_of,
 )
 from fedping.protocol.errors import InvalidSettings
 

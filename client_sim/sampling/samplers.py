@@ -1,21 +1,138 @@
-"""Samplers (thesis 3.1 and 3.2): evenly, by size, whole groups, within every stratum, or your own."""
+"""Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, by cluster, by stratum, or a user's.
+
+The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
+(the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
+takes their mean with the pipeline's weighting. Whether its expectation is one of the two full updates depends on the
+sampler and the weighting together: clients drawn with probability n_i/n must count once each, because otherwise their
+size would count twice.
+
+Weightings also differ for clients that are drawn repeatedly and so send several pings: such a client counts once with
+``client``, each time with ``ping``, and each time by its number of examples with ``examples``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning.batch import Clients
-from fedping.client_sim.sampling.sampler import BOTH, NEITHER, FullUpdate, full_update, same_size
-from fedping.client_sim.sampling.settings import OwnSampling
-from fedping.protocol.extensions import ExtensionFailed, extension_of
+from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
 from fedping.protocol.pipeline import Weighting
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
+    """Every client."""
+
+
+class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
+    """``clients`` different ones, all equally likely."""
+
+    clients: Count
+
+
+class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="bernoulli"):
+    """Each client independently with probability ``share``; their number is random and may be zero."""
+
+    digest_name: ClassVar[str] = "Bernoulli"
+
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+
+
+class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="by_size"):
+    """``clients`` drawn one by one, each time with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
+
+    A client may be drawn repeatedly; it then counts, and sends, that many times.
+    """
+
+    clients: Count
+
+
+class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="stratified"):
+    """From each stratum in proportion to its size, ``clients`` in all (thesis 3.2); strata group similar clients.
+
+    ``by`` defines the size. By ``clients`` each stratum is sampled as in :class:`Uniform`, by ``examples`` as in
+    :class:`BySize`. A stratum's share that is not an integer is rounded up or down at random such that it is right on
+    average, because any fixed rounding would favour some strata permanently.
+    """
+
+    digest_name: ClassVar[str] = "Stratified"
+
+    clients: Count
+    by: Literal["clients", "examples"] = "clients"
+
+
+class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="cluster"):
+    """``clusters`` different groups, all equally likely, and everyone in them (thesis 3.2)."""
+
+    digest_name: ClassVar[str] = "Cluster"
+
+    clusters: Count = 1
+
+
+class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
+    """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
+
+    kind = "sampling"
+
+
+Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | OwnSampling
+
+
+FullUpdate: TypeAlias = Literal["client", "examples"]
+
+NEITHER: frozenset[FullUpdate] = frozenset()
+BOTH: frozenset[FullUpdate] = frozenset({"client", "examples"})
+
+
+class Sampler(Protocol):
+    """Selects who takes part in each round, as a pure function of the round."""
+
+    @property
+    def name(self) -> str:
+        """The sampler's name in the settings."""
+        ...
+
+    def draw(self, round_number: int) -> Clients:
+        """Return the clients of a round, ascending; one that is drawn repeatedly occurs that many times."""
+        ...
+
+    def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
+        """Return the full updates that the mean of a sample, with this weighting, estimates without bias.
+
+        Clients' updates must be linear in their examples' updates (thesis 3.1), as gradients are.
+        """
+        ...
+
+
+def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
+    """Return a sentence that says how to avoid it if this sampler is biased with this weighting, else None."""
+    if sampler.estimates(weighting):
+        return None
+    better = [other for other in get_args(Weighting) if sampler.estimates(other)]
+    advice = f"weight by {' or '.join(better)} instead" if better else "choose another sampling"
+    return (
+        f"the mean of a '{sampler.name}' sample weighted by {weighting} is a biased estimate of the full update, as "
+        f"clients or groups differ in size; {advice}, or accept the bias, which falls as samples grow"
+    )
+
+
+def full_update(weighting: Weighting) -> FullUpdate:
+    """Return the full update that the mean of one ping of each client is, with this weighting."""
+    return "examples" if weighting == "examples" else "client"
+
+
+def same_size(sizes: NDArray[np.int64]) -> bool:
+    """Whether all clients have equally many examples, so that both full updates are one."""
+    return bool((sizes == sizes[0]).all())
 
 
 @dataclass(frozen=True)
@@ -76,7 +193,7 @@ class ClusterSampler:
         return np.sort(np.concatenate([self._members[group] for group in drawn]))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """If groups differ in what is counted, the mean is a ratio of two random sums."""
+        """If groups differ in their counts, the mean is a ratio of two random sums."""
         counted = self.sizes if weighting == "examples" else np.ones_like(self.sizes)
         totals = np.array([counted[some].sum() for some in self._members])
         if self.clusters < len(totals) and not same_size(totals):
@@ -92,7 +209,7 @@ class AllSampler:
     name: str = "all"
 
     def draw(self, round_number: int) -> Clients:
-        """Return everybody."""
+        """Return all clients."""
         return np.arange(len(self.sizes))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
@@ -116,7 +233,7 @@ class UniformSampler:
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
         """Every client is equally likely to be drawn."""
-        return evenly(self.sizes, weighting, everybody=self.clients == len(self.sizes))
+        return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -129,17 +246,17 @@ class BernoulliSampler:
     name: str = "bernoulli"
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients whose coin says yes, perhaps nobody: then the round takes no step."""
+        """Return the clients that are drawn, each by itself; without any, the round takes no step."""
         random = generator(self.seed, "sample", round_number)
         count = random.binomial(len(self.sizes), self.share)
         return np.sort(random.choice(len(self.sizes), count, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
         """Given their number, all sets of clients are equally likely, so every round that has clients is unbiased."""
-        return evenly(self.sizes, weighting, everybody=self.share == 1)
+        return evenly(self.sizes, weighting, everyone=self.share == 1)
 
 
-def evenly(sizes: NDArray[np.int64], weighting: Weighting, everybody: bool) -> frozenset[FullUpdate]:
+def evenly(sizes: NDArray[np.int64], weighting: Weighting, everyone: bool) -> frozenset[FullUpdate]:
     """Return the full updates that a sample of different, equally likely clients estimates without bias.
 
     Weighted by examples it is a ratio of two random sums, unless all sizes are equal or all clients take part.
@@ -147,7 +264,7 @@ def evenly(sizes: NDArray[np.int64], weighting: Weighting, everybody: bool) -> f
     if same_size(sizes):
         return BOTH
     if weighting == "examples":
-        return frozenset({"examples"}) if everybody else NEITHER
+        return frozenset({"examples"}) if everyone else NEITHER
     return frozenset({"client"})
 
 
@@ -189,7 +306,7 @@ class StratifiedSampler:
         The exception is weighting that counts repeats once, such as ``client``: small strata repeat clients more often.
         """
         if self.by == "clients":
-            return evenly(self.sizes, weighting, everybody=self.clients == len(self.sizes))
+            return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
         return NEITHER if weighting == "client" else by_size(self.sizes, weighting)
 
 

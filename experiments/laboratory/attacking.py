@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Known, Plot, hostile_among, in_drawn_order
-from fedping.client_sim.attacks.examples import Fooled, fooled_by_flip, fooled_by_trigger, of_examples
+from fedping.client_sim.attacks.plot import Fooled, fooled_by_flip, fooled_by_trigger, of_examples, targeted
 from fedping.client_sim.attacks.settings import Attack, Backdoor, LabelFlip, Reconstruction, TargetWeights
-from fedping.client_sim.attacks.updates import targeted
 from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.batch import ClientData, Clients, FloatArray, Floats
 from fedping.experiments.laboratory.evaluation import blocks

@@ -17,7 +17,7 @@ from fedping.client_sim.data import DATASETS, load
 from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS
-from fedping.client_sim.models.own import CODE
+from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.learning import FROM_DATA, of_spec_and_own
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import all_of, registered

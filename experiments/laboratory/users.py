@@ -23,9 +23,8 @@ from fedping.client_sim.models import (
     ranking_models,
 )
 from fedping.client_sim.models.arrays import IntArray
-from fedping.client_sim.population.sample import Sample
 from fedping.client_sim.population.settings import PopulationSettings
-from fedping.client_sim.population.synthetic import SyntheticPopulation, Wishes, searches_of
+from fedping.client_sim.population.synthetic import Sample, SyntheticPopulation, Wishes, searches_of
 from fedping.experiments.laboratory.learning import of_spec_and_own
 from fedping.experiments.laboratory.settings.data import UserGroup
 from fedping.protocol.draws import child_keys, uniforms

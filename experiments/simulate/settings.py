@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from fedping.client_sim.attacks import Attack
-from fedping.client_sim.fleet.attackers import check_attack
 from fedping.client_sim.fleet.interactions import Gradient
+from fedping.client_sim.fleet.members import check_attack
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.population.behaviour import ActivitySettings, UserSettings
 from fedping.protocol.errors import InvalidSettings

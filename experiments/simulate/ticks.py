@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Plot
-from fedping.client_sim.fleet.attackers import corrupt_updates, last_known
-from fedping.client_sim.fleet.interactions import Browsers, as_sent, by_arm_and_version
+from fedping.client_sim.fleet.interactions import Browsers, Conditions, as_sent, by_arm_and_version
+from fedping.client_sim.fleet.members import corrupt_updates, last_known
 from fedping.client_sim.fleet.pings import ADDON_VERSION
 from fedping.client_sim.population.behaviour import Behaved, Seekers, behave
 from fedping.client_sim.upload import projections
@@ -255,10 +255,12 @@ class Searchers:
         plot = None
         if attack and attack.is_on(iteration + 1):
             plot = Plot(attack, self._people.hostile, self._experiment.seed, tick)
-        lies = corrupt_updates(plot, searches.users)
         links = None if settings.line is None else self.links[settings.line]
-        within = projections(links, searches.keys, _UPLOAD) if links else None
-        behaved = behave(self._people.users(ranking.spec.model), ranking, seekers, iteration, lies, within)
+        conditions = Conditions(
+            corrupt=corrupt_updates(plot, searches.users),
+            projections=projections(links, searches.keys, _UPLOAD) if links else None,
+        )
+        behaved = behave(self._people.users(ranking.spec.model), ranking, seekers, iteration, conditions)
         if plot and settings.line is not None and isinstance(behaved.seen.update, np.ndarray):
             before = models[settings.line].weights.get(version - 1)
             known = last_known(ranking.spec.names, ranking.spec.start_array if held is None else held, before)

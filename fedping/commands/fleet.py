@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
-from fedping.options import AnyPlace, LocalPath, json_option
+from fedping.options import AnyPlace, LocalPath, json_option, seconds_in
 from fedping.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
     from fedping.client_sim.attacks import Attack
     from fedping.client_sim.fleet.fleet import Fleet
+    from fedping.client_sim.fleet.members import FleetSettings
+    from fedping.client_sim.fleet.replay import Replay, ReplaySummary
     from fedping.client_sim.fleet.search_round import PopulationOf
-    from fedping.client_sim.fleet.settings import FleetSettings
-    from fedping.client_sim.fleet.summary import IterationSummary
+    from fedping.client_sim.fleet.summary import Counts, IterationSummary
     from fedping.client_sim.learning.states import StateFile
 
 SHARE = click.FloatRange(0, 1)
@@ -34,17 +36,28 @@ SHARE = click.FloatRange(0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to go on: so many iterations or seconds, one every ``every`` seconds."""
+    """The number or the time of iterations, and the seconds from one to the next."""
 
     iterations: int | None
     duration: float | None
     every: float
 
-    def goes_on(self, done: int, began: float) -> bool:
-        """Return whether another iteration begins after ``done`` of them; ``began`` is a monotonic time."""
-        if self.iterations is not None and done >= self.iterations:
-            return False
+    def has_time(self, began: float) -> bool:
+        """Return whether the time is not over; ``began`` is a monotonic time."""
         return self.duration is None or time.monotonic() - began < self.duration
+
+    def repeat(self, runner: asyncio.Runner, run_once: Callable[[float], None]) -> None:
+        """Call a function once an iteration, with the monotonic time at which the first one began."""
+        began, done = time.monotonic(), 0
+        while self._continues(done, began):
+            run_once(began)
+            done += 1
+            wait = began + done * self.every - time.monotonic()
+            if wait > 0 and self._continues(done, began):
+                runner.run(asyncio.sleep(wait))
+
+    def _continues(self, done: int, began: float) -> bool:
+        return (self.iterations is None or done < self.iterations) and self.has_time(began)
 
 
 @click.command()
@@ -59,7 +72,9 @@ class Pace:
     type=click.IntRange(0),
     help="Part of the document ids: if you use one again, pings are duplicates.  [default: new]",
 )
-@click.option("--iterations", type=click.IntRange(1), help="How many.  [default: 1, or what --duration allows]")
+@click.option(
+    "--iterations", type=click.IntRange(1), help="Number of iterations.  [default: 1, or those of --duration]"
+)
 @click.option("--duration", help="How long to keep starting new iterations: 45s, 10m, 6h.")
 @click.option("--every", default="0s", show_default=True, help="Time from the start of one iteration to the next.")
 @click.option(
@@ -74,7 +89,7 @@ class Pace:
     type=click.FloatRange(0, 5),
     default=0.0,
     show_default=True,
-    help="For models that rank pages: how far what clients want is apart, as a deviation of logarithms of weights.",
+    help="For models that rank pages: spread of clients' preferences, as a deviation of logarithms of weights.",
 )
 @click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
 @click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Requests under way at a time.")
@@ -143,31 +158,29 @@ def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **opti
     Ctrl-C ends the fleet cleanly: pings that were not taken by then are counted as undelivered. Exits with 1 if there
     are undelivered pings and none was accepted.
     """
-    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    _refuse_idle(given)
+    named = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    _refuse_idle(named)
     if options["replay"] is not None:
-        from fedping.replaying import replay
-
-        return replay(url, study, as_json, _pace(options), options)
-    return _simulate(url, study, as_json, given, options)
+        return _replay(url, study, as_json, _pace(options), options)
+    return _simulate(url, study, as_json, named, options)
 
 
 OF_REPLAY = {"rate", "same_ids", "to_current_version", "from_study"}
 OF_BOTH = {"compressed", "replay", "seed", "run", "iterations", "duration", "every", "at_once"}
 
 
-def _refuse_idle(given: set[str]) -> None:
-    """Refuse options that would change nothing: those of a replay without one, and those of clients with one."""
-    idle = given - OF_REPLAY - OF_BOTH if "replay" in given else given & OF_REPLAY
+def _refuse_idle(named: set[str]) -> None:
+    """Raise :class:`InvalidSettings` for idle options: those of a replay without one, and of clients with one."""
+    idle = named - OF_REPLAY - OF_BOTH if "replay" in named else named & OF_REPLAY
     if idle:
         option = f"--{min(idle).replace('_', '-')}"
-        if "replay" in given:
+        if "replay" in named:
             raise InvalidSettings(f"{option} is for simulated clients, and --replay has none; remove it")
         raise InvalidSettings(f"{option} is for recorded pings; give --replay with it")
 
 
-def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
-    """Refuse options of browsers where clients learn from examples, and the other way round."""
+def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
+    """Raise :class:`InvalidSettings` for options of browsers where clients train on examples, and vice versa."""
     ranks, study = joined.ranks_pages, joined.study
     for name, of_browsers in (
         ("searches", True),
@@ -176,27 +189,27 @@ def _refuse_idle_in(joined: Fleet, given: set[str]) -> None:
         ("examples", False),
         ("data", False),
     ):
-        if name in given and ranks is not of_browsers:
+        if name in named and ranks is not of_browsers:
             raise InvalidSettings(
                 f"--{name} changes nothing: the clients of study '{study.name}' learn from "
                 f"{'searches over pages' if ranks else 'examples'}; leave it out"
             )
-    if "client_state" in given and not joined.keeps_state:
+    if "client_state" in named and not joined.keeps_state:
         raise InvalidSettings(
             f"--client-state changes nothing: no training of study '{study.name}' leaves anything with its clients; "
             "leave it out"
         )
-    if "gradient" in given and study.pings != "frecency-update":
+    if "gradient" in named and study.pings != "frecency-update":
         raise InvalidSettings(
             f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models say themselves "
             "how gradients are computed; leave it out"
         )
 
 
-def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dict[str, Any]) -> int:
+def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
+    from fedping.client_sim.http import HttpSettings, HttpTransport
     from fedping.client_sim.learning.states import in_memory, open_states
     from fedping.terminal import AS_IT_IS
 
@@ -216,10 +229,10 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
             states_of = files.enter_context(opened).of
         joined = runner.run(join_study(transport, study, settings, users, states_of=states_of))
         try:
-            _refuse_idle_in(joined, given)
-            _tell_of_what_is_lost(joined, path, aside)
+            _refuse_idle_in(joined, named)
+            _report_damage(joined, path, aside)
             if opened is not None:
-                _tell_of_other_settings(joined, path, opened)
+                _report_other_settings(joined, path, opened)
         except InvalidSettings:
             runner.run(joined.close())
             raise
@@ -239,8 +252,8 @@ def _simulate(url: str, study: str, as_json: bool, given: set[str], options: dic
     return int(bool(joined.undelivered) and not joined.counts.accepted)
 
 
-def _tell_of_what_is_lost(joined: Fleet, path: Path | None, aside: Path | None) -> None:
-    """Say that a state file was damaged; refuse to go on where clients have forgotten what they contributed."""
+def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None:
+    """Report a damaged state file; raise :class:`InvalidSettings` where clients have lost their contributions."""
     if aside is None:
         return
     if joined.is_private:
@@ -251,8 +264,8 @@ def _tell_of_what_is_lost(joined: Fleet, path: Path | None, aside: Path | None) 
     click.echo(f"{path} was damaged; it is kept as {aside}, and clients begin afresh", err=True)
 
 
-def _tell_of_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
-    """Say which clients leave behind what they kept, for it is of another training or model of the same line."""
+def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
+    """Report clients whose stored state is of another training or model of the same line."""
     from fedping.client_sim.fleet.fleet import owners_of
 
     for line in joined.study.lines:
@@ -267,21 +280,25 @@ def _tell_of_other_settings(joined: Fleet, path: Path, opened: StateFile) -> Non
 def _run(
     runner: asyncio.Runner, fleet: Fleet, pace: Pace, report: Callable[[IterationSummary], str], console: Console
 ) -> None:
-    began, done = time.monotonic(), 0
-    while pace.goes_on(done, began):
-        with _showing(console, fleet):
+    def activity() -> str:
+        counts = fleet.counts
+        return (
+            f"iteration {fleet.live.iteration}: {fleet.live.stage}; {counts.accepted:,} of {counts.generated:,} pings "
+            f"accepted, {counts.rejected.total():,} rejected, {counts.retries.total():,} retried"
+        )
+
+    def run_once(began: float) -> None:
+        with _showing(console, activity):
             click.echo(report(runner.run(fleet.run_iteration())))
-        done += 1
-        wait = began + done * pace.every - time.monotonic()
-        if wait > 0 and pace.goes_on(done, began):
-            runner.run(asyncio.sleep(wait))
+
+    pace.repeat(runner, run_once)
     if fleet.undelivered:
-        with _showing(console, fleet):
+        with _showing(console, activity):
             runner.run(fleet.deliver_what_is_left())
 
 
-def _showing(console: Console, fleet: Fleet) -> AbstractContextManager[Any]:
-    """Return a context that shows on a terminal what the fleet is doing, and elsewhere nothing."""
+def _showing(console: Console, activity: Callable[[], str]) -> AbstractContextManager[Any]:
+    """Return a context that shows the present activity on a terminal, and nothing elsewhere."""
     if not console.is_terminal:
         return nullcontext()
     from rich.live import Live
@@ -290,11 +307,7 @@ def _showing(console: Console, fleet: Fleet) -> AbstractContextManager[Any]:
     spinner = Spinner("dots")
 
     def view() -> Spinner:
-        counts = fleet.counts
-        spinner.update(
-            text=f"iteration {fleet.live.iteration}: {fleet.live.stage}; {counts.accepted:,} of {counts.generated:,} "
-            f"pings accepted, {counts.rejected.total():,} rejected, {counts.retries.total():,} retried"
-        )
+        spinner.update(text=activity())
         return spinner
 
     return Live(get_renderable=view, console=console, refresh_per_second=8, transient=True)
@@ -302,11 +315,11 @@ def _showing(console: Console, fleet: Fleet) -> AbstractContextManager[Any]:
 
 def _settings(study: str, options: dict[str, Any]) -> FleetSettings:
     from fedping.client_sim.fleet.examples import ExampleSettings
+    from fedping.client_sim.fleet.members import FleetSettings
     from fedping.client_sim.fleet.roster import Behaviour
-    from fedping.client_sim.fleet.settings import FleetSettings
 
     behaviour = Behaviour(**{field.name: options[field.name] for field in fields(Behaviour)})
-    within = _seconds("--jitter", options["jitter"])
+    within = seconds_in("--jitter", options["jitter"])
     return FleetSettings(
         clients=options["clients"],
         seed=options["seed"],
@@ -331,15 +344,15 @@ def _attack(path: Path) -> Attack:
     raw = read_toml(path, "attack file")
     table = raw["attack"] if isinstance(raw.get("attack"), dict) else raw
     kind: Any = Attack
-    found: Attack = converted(table, kind, f"the attack file {path}: ")
-    return found
+    attack: Attack = converted(table, kind, f"the attack file {path}: ")
+    return attack
 
 
 TICKET_SECONDS = 365 * 86_400
 
 
 def _tickets_of(keys: Path, study: str) -> Callable[[UUID], str]:
-    """Return what makes the clients' tickets; raises :class:`FedpingError` if the file holds no keys."""
+    """Return the maker of clients' tickets; raise :class:`FedpingError` if the file has no keys."""
     from fedping.protocol.tickets import read_keys, ticket
 
     key, *_ = read_keys(keys)
@@ -348,11 +361,11 @@ def _tickets_of(keys: Path, study: str) -> Callable[[UUID], str]:
 
 
 def _pace(options: dict[str, Any]) -> Pace:
-    duration = None if options["duration"] is None else _seconds("--duration", options["duration"])
+    duration = None if options["duration"] is None else seconds_in("--duration", options["duration"])
     iterations = options["iterations"]
     if iterations is None and duration is None:
         iterations = 1
-    return Pace(iterations=iterations, duration=duration, every=_seconds("--every", options["every"]))
+    return Pace(iterations=iterations, duration=duration, every=seconds_in("--every", options["every"]))
 
 
 def _users(options: dict[str, Any]) -> PopulationOf:
@@ -369,19 +382,7 @@ def _users(options: dict[str, Any]) -> PopulationOf:
     return lambda model: OwnHistory(history, model, population, options["seed"], lambda: time.time_ns() // 1000)
 
 
-def _seconds(option: str, text: str) -> float:
-    units = {"s": 1, "m": 60, "h": 3600}
-    number, unit = text[:-1], text[-1:]
-    try:
-        seconds = float(number) * units[unit]
-    except (KeyError, ValueError):
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise InvalidSettings(f"{option} {text} is not a time; give seconds, minutes or hours, such as 45s, 10m or 6h")
-    return seconds
-
-
-def _json_line(summary: IterationSummary) -> str:
+def _json_line(summary: IterationSummary | ReplaySummary) -> str:
     import msgspec
 
     return msgspec.json.encode(summary).decode()
@@ -389,30 +390,117 @@ def _json_line(summary: IterationSummary) -> str:
 
 def _text_line(summary: IterationSummary) -> str:
     pings = summary.pings
-    held = ", ".join(f"{line} {version}" for line, version in summary.versions.items())
+    versions = ", ".join(f"{line} {version}" for line, version in summary.versions.items())
     losses = "  ".join(f"{arm.arm} {arm.loss:.1f}" for arm in summary.arms if arm.loss is not None)
-    troubles = [f"{n:,} {what}" for what, n in (("rejected", pings.rejected), ("undelivered", pings.undelivered)) if n]
-    told = {
-        "without a model": summary.fetches.unavailable_by_reason,
-        "rejected": pings.rejected_by_reason,
-        "retried": pings.retried_by_reason,
-    }
-    reasons = [f"{n:,} {what}: {reason}" for what, by_reason in told.items() for reason, n in by_reason.items()]
-    said = f"iteration {summary.iteration:>3}  version {held}  {pings.accepted:,} pings accepted"
-    said += f", {summary.hostile:,} made by hostile clients" if summary.hostile else ""
-    said += "".join(f", {trouble}" for trouble in troubles) + f"  loss: {losses}"
-    learning = [arm for arm in summary.arms if arm.update_bytes]
-    if learning:
-        sizes = ", ".join(f"{arm.arm} {arm.update_bytes / arm.clients:,.0f}" for arm in learning)
-        said += f"  updates: {sum(arm.update_bytes for arm in learning):,} bytes; a client's: {sizes}"
-    said += f"  posted: {pings.posted_bytes:,} bytes, fetched: {summary.fetches.fetched_bytes:,}"
-    reasons[5:] = [f"nothing is sent: {why}" for why in summary.waits.values()]
-    return said + "".join(f"\n    {reason}" for reason in reasons)
+    problems = [(pings.rejected, "rejected"), (pings.undelivered, "undelivered")]
+    line = f"iteration {summary.iteration:>3}  version {versions}  {pings.accepted:,} pings accepted"
+    line += f", {summary.hostile:,} made by hostile clients" if summary.hostile else ""
+    line += "".join(f", {number:,} {outcome}" for number, outcome in problems if number) + f"  loss: {losses}"
+    training = [arm for arm in summary.arms if arm.update_bytes]
+    if training:
+        sizes = ", ".join(f"{arm.arm} {arm.update_bytes / arm.clients:,.0f}" for arm in training)
+        line += f"  updates: {sum(arm.update_bytes for arm in training):,} bytes; a client's: {sizes}"
+    line += f"  posted: {pings.posted_bytes:,} bytes, fetched: {summary.fetches.fetched_bytes:,}"
+    reasons = _reasons(
+        {
+            "without a model": summary.fetches.unavailable_by_reason,
+            "rejected": pings.rejected_by_reason,
+            "retried": pings.retried_by_reason,
+        }
+    )
+    reasons += [f"nothing is sent: {reason}" for reason in summary.waits.values()]
+    return line + "".join(f"\n    {reason}" for reason in reasons)
+
+
+def _reasons(by_outcome: dict[str, dict[str, int]]) -> list[str]:
+    """Return the first five reasons of outcomes, with their numbers."""
+    reasons = ((n, outcome, reason) for outcome, counts in by_outcome.items() for reason, n in counts.items())
+    return [f"{n:,} {outcome}: {reason}" for n, outcome, reason in islice(reasons, 5)]
 
 
 def _total(fleet: Fleet) -> str:
-    counts = fleet.counts
+    return _balance(fleet.counts, fleet.undelivered)
+
+
+def _balance(counts: Counts, undelivered: int) -> str:
     return (
         f"{counts.generated:,} pings: {counts.accepted:,} accepted, {counts.rejected.total():,} rejected, "
-        f"{fleet.undelivered:,} undelivered"
+        f"{undelivered:,} undelivered"
     )
+
+
+def _replay(url: str, study: str, as_json: bool, pace: Pace, options: dict[str, Any]) -> int:
+    """Post a recording as often as ``pace`` allows; return 1 if a ping was not accepted, else 0.
+
+    Raises:
+        FedpingError: there is no recording, it is damaged, or the server has no such study.
+    """
+    from rich.console import Console
+
+    from fedping.client_sim.fleet.replay import Recording, Replay, ReplaySettings
+    from fedping.client_sim.http import HttpSettings, HttpTransport
+    from fedping.terminal import AS_IT_IS
+
+    settings = ReplaySettings(
+        rate=options["rate"],
+        at_once=options["at_once"],
+        run=secrets.randbits(63) if options["run"] is None else options["run"],
+        same_ids=options["same_ids"],
+        to_current_version=options["to_current_version"],
+        seed=options["seed"],
+    )
+    compress: Any = "all" if options["compressed"] else "batches"
+    transport = HttpTransport(url, HttpSettings(connections=settings.at_once, compress=compress))
+    console, report = Console(stderr=True, **AS_IT_IS), _json_line if as_json else _replay_line
+    with asyncio.Runner() as runner:
+        try:
+            public = runner.run(transport.fetch_study(study))
+            recording = Recording(options["replay"], public, options["from_study"])
+            return _run_replay(runner, Replay(transport, public, recording, settings), pace, report, console)
+        finally:
+            runner.run(transport.close())
+
+
+def _run_replay(
+    runner: asyncio.Runner, replay: Replay, pace: Pace, report: Callable[[ReplaySummary], str], console: Console
+) -> int:
+    undelivered = 0
+
+    def activity() -> str:
+        return _balance(replay.outbox.counts, replay.outbox.undelivered)
+
+    def run_once(began: float) -> None:
+        nonlocal undelivered
+        try:
+            with _showing(console, activity):
+                summary = runner.run(replay.run(lambda: pace.has_time(began)))
+        except BaseException:
+            click.echo(activity(), err=True)
+            raise
+        click.echo(report(summary))
+        undelivered += summary.pings.undelivered
+
+    pace.repeat(runner, run_once)
+    return 1 if undelivered else 0
+
+
+def _replay_line(summary: ReplaySummary) -> str:
+    pings, latency = summary.pings, summary.latency_ms
+    skipped = sum(summary.skipped_by_reason.values())
+    problems = [(pings.rejected, "rejected"), (pings.undelivered, "undelivered"), (skipped, "skipped")]
+    line = f"replay {summary.iteration:>3}  run {summary.run}  {pings.accepted:,} pings accepted"
+    line += "".join(f", {number:,} {outcome}" for number, outcome in problems if number)
+    line += f" in {summary.seconds:.1f} s ({pings.accepted / max(summary.seconds, 1e-9):,.0f} a second)"
+    if latency:
+        line += (
+            f"; half were answered within {latency['half']:g} ms, 99 of 100 within {latency['99_of_100']:g} ms, all "
+            f"within {latency['longest']:g} ms"
+        )
+    reasons = _reasons(
+        {
+            "rejected": pings.rejected_by_reason,
+            "retried": pings.retried_by_reason,
+            "skipped": summary.skipped_by_reason,
+        }
+    )
+    return line + "".join(f"\n    {reason}" for reason in reasons)

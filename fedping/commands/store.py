@@ -88,8 +88,7 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
     """Print the file COLUMNS with the means, deviations and class weights that a study of scales has found."""
     import numpy as np
 
-    from fedping.client_sim.joining.columns import read_columns
-    from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
+    from fedping.client_sim.joining.columns import as_toml, check_spec, read_columns, scaled
     from fedping.model_store.store import open_store
     from fedping.protocol.errors import FedpingError
 

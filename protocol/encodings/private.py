@@ -54,7 +54,7 @@ def shared_ends(link: SharedVector) -> Ends:
 
     The server reads no numbers: what it decodes are the bytes of the payloads, shape (k, size), which nothing but the
     sums of shares takes (`fedping.server_jobs.round.shared_sums`). A client seals with what belongs to its ping, which
-    no function of an update alone knows (`fedping.client_sim.privacy.sharing`).
+    no function of an update alone knows (`fedping.client_sim.privacy.vectors`).
     """
 
     def lengths(m: int) -> tuple[int, int]:

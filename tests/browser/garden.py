@@ -9,8 +9,7 @@ import numpy as np
 
 from fedping.client_sim.models import FRECENCY_NAMES, Page, Visit, VisitType, frecency_start
 from fedping.client_sim.models.arrays import FloatArray
-from fedping.client_sim.models.frecency.reference import frecency
-from fedping.client_sim.models.ranking_loss_reference import descent_by_finite_differences
+from fedping.client_sim.models.reference import descent_by_finite_differences, frecency
 from fedping.model_store import open_store
 from fedping.model_store.store import ModelStore
 from fedping.protocol.personalization import Personalization

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.client_sim.attacks import Attack, Hostile, Known, Plot, hostile_among, hostile_updates
-from fedping.client_sim.attacks.examples import Spoilt, fooled_by_trigger, spoilt, triggered
+from fedping.client_sim.attacks.plot import Honest, Spoilt, fooled_by_trigger, hidden_z, spoilt, triggered
 from fedping.client_sim.attacks.settings import Backdoor, LabelFlip, Poison
-from fedping.client_sim.attacks.updates import Honest, hidden_z
 from fedping.client_sim.learning.batch import Examples
 from fedping.client_sim.learning.choices import Choices
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression

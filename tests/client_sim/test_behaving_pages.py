@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fedping.client_sim.models import MAX_SAMPLED, VisitType
 from fedping.client_sim.population.behaviour import UserSettings
-from fedping.client_sim.population.behaviour.pages import VisitTables, pages_at
-from fedping.client_sim.population.behaviour.users import below, made_vocabulary
+from fedping.client_sim.population.behaviour.users import VisitTables, below, made_vocabulary, pages_at
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import InvalidSettings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedping.client_sim.fleet.interactions import Ranking
 from fedping.client_sim.models import frecency_start, model_for
-from fedping.client_sim.models.ranking_loss_reference import loss as reference_loss
+from fedping.client_sim.models.reference import loss as reference_loss
 from fedping.client_sim.population.behaviour import Behaved, Seekers, Users, UserSettings, behave
 from fedping.client_sim.population.behaviour.searches import _WISH
 from fedping.client_sim.population.behaviour.users import LONGEST

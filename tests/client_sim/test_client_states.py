@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.fleet import FleetSettings, join_study
-from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import (
     ALGORITHMS,
     ClientStates,

@@ -19,7 +19,7 @@ from fedping.client_sim.fleet import (
     Unavailable,
     join_study,
 )
-from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings

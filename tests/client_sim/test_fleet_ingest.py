@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.client_sim.fleet import Behaviour, FleetSettings, IterationSummary, TransportError, join_study, made_users
-from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.model_store.store import open_store
 from fedping.protocol.encodings.dense import dense_updates

@@ -15,7 +15,7 @@ import pytest
 from fedping.client_sim.fleet import FleetSettings, IterationSummary, join_study
 from fedping.client_sim.fleet import learning_round as rounds
 from fedping.client_sim.fleet.examples import ExampleSettings, examples_for
-from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import LEARNERS, cohort_updates, learner_for, model_spec
 from fedping.client_sim.learning.checking import check_study
 from fedping.client_sim.learning.models.matrix_factorization import USER as OF_USER

@@ -21,12 +21,12 @@ from fedping.client_sim.fleet import (
     join_study,
     made_users,
 )
-from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.interactions import product_spec
-from fedping.client_sim.fleet.transport import ACCEPTED
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.models import decayed, losses, model_for, selected_ranks
-from fedping.client_sim.population.sample import displayed
 from fedping.client_sim.population.settings import PopulationSettings
+from fedping.client_sim.population.synthetic import displayed
+from fedping.client_sim.transport import ACCEPTED
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.spec import published

@@ -21,7 +21,7 @@ from fedping.client_sim.models import (
     model_for,
     page_table,
 )
-from fedping.client_sim.models.frecency.reference import frecency
+from fedping.client_sim.models.reference import frecency
 from fedping.protocol.errors import FedpingError
 from tests.client_sim.strategies import DAY, FRECENCY_WEIGHTS, NOW, PAGES
 

@@ -23,11 +23,16 @@ from fedping.client_sim.models import (
     page_table,
     searches_from,
 )
-from fedping.client_sim.models.frecency.reference import bonus_of, bucket_weight, frecency
-from fedping.client_sim.models.linear.model import linear_analytic_updates, linear_finite_differences, linear_scores
-from fedping.client_sim.models.linear.reference import linear_15
+from fedping.client_sim.models.linear import linear_analytic_updates, linear_finite_differences, linear_scores
 from fedping.client_sim.models.pages import age_in_days, newest
-from fedping.client_sim.models.ranking_loss_reference import descent_by_finite_differences, loss
+from fedping.client_sim.models.reference import (
+    bonus_of,
+    bucket_weight,
+    descent_by_finite_differences,
+    frecency,
+    linear_15,
+    loss,
+)
 from tests.client_sim.strategies import DAY, FRECENCY_WEIGHTS, NOW, PAGES, plain, searches_over
 
 FRECENCY, LINEAR = model_for("frecency-2018"), model_for("linear-15")

@@ -11,9 +11,8 @@ from hypothesis.extra.numpy import arrays
 from msgspec.structs import replace
 from pyarrow import parquet
 
-from fedping.client_sim.joining.columns import AgreedColumns, Feature, read_columns
+from fedping.client_sim.joining.columns import AgreedColumns, Feature, as_toml, check_spec, read_columns, scaled
 from fedping.client_sim.joining.examples import OwnTable, Wanted, read_examples, wanted_by
-from fedping.client_sim.joining.scaling import as_toml, check_spec, scaled
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.protocol.errors import FedpingError, InvalidSettings

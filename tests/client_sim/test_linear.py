@@ -16,8 +16,8 @@ from fedping.client_sim.models import (
     model_for,
     page_table,
 )
-from fedping.client_sim.models.linear.model import linear_scores
-from fedping.client_sim.models.linear.reference import linear, linear_15
+from fedping.client_sim.models.linear import linear_scores
+from fedping.client_sim.models.reference import linear, linear_15
 from tests.client_sim.strategies import DAY, NOW, PAGES
 
 MODEL = model_for("linear-15")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.client_sim.models import Searches, losses, searches_from, selected_ranks
-from fedping.client_sim.models.ranking_loss_reference import loss, selected_rank
+from fedping.client_sim.models.reference import loss, selected_rank
 from tests.client_sim.strategies import plain, searches_over
 
 SCORES = st.lists(st.integers(-1, 30) | st.floats(-100, 3000), min_size=8, max_size=8)

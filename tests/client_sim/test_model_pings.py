@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedping.client_sim.fleet import BatchOutcome, Delivery, Outcome, join_study
-from fedping.client_sim.fleet import model_pings as writer
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.model_pings import ENCODED_LINES, batches, encoded_lines, encoded_pings
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet import pings as writer
+from fedping.client_sim.fleet.members import FleetSettings
+from fedping.client_sim.fleet.pings import ENCODED_LINES, batches, encoded_lines, encoded_pings
+from fedping.client_sim.http import HttpTransport
 from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_table import ModelPings, landed_model_updates

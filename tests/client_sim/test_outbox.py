@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedping.client_sim.client import OutgoingPing
 from fedping.client_sim.fleet import Backoff, Delivery, Outcome, Transport
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.outbox import Letter, Outbox
-from fedping.client_sim.fleet.transport import ACCEPTED
-from fedping.client_sim.fleet.waiting import Sleep
+from fedping.client_sim.fleet.exchange import Connection, Outbox, Sleep
+from fedping.client_sim.http import HttpTransport
+from fedping.client_sim.transport import ACCEPTED
 from fedping.protocol.errors import InvalidSettings
 from tests.support.faulty_server import ANSWER_LOST, CUT_SHORT, DROPPED, LANDED, Answer, faulty_server, refusal
 from tests.support.fleets import REJECTED, RETRY, STUDY, PlannedTransport, fleet_study
@@ -25,14 +25,15 @@ from tests.support.virtual_time import in_virtual_time
 PATIENT = Backoff(first=1, factor=2, longest=1000, attempts=8)
 
 
-def letters(count: int, *, twice: bool = False) -> list[Letter]:
-    return [Letter(UUID(int=i), f'{{"ping":{i}}}'.encode(), twice) for i in range(count)]
+def pings(count: int, *, twice: bool = False) -> list[OutgoingPing]:
+    return [OutgoingPing(UUID(int=i), f'{{"ping":{i}}}'.encode(), twice) for i in range(count)]
 
 
 def outbox_to(
     transport: Transport, *, backoff: Backoff = PATIENT, at_once: int = 8, sleep: Sleep = asyncio.sleep, seed: int = 1
 ) -> Outbox:
-    return Outbox(transport, STUDY, backoff=backoff, at_once=at_once, sleep=sleep, random=Random(seed))
+    connection = Connection(transport=transport, study=STUDY, random=Random(seed), at_once=at_once, sleep=sleep)
+    return Outbox(connection, backoff)
 
 
 class Slept:
@@ -93,7 +94,7 @@ def test_waits_grow(first: float, factor: float, uniforms: list[float]) -> None:
     ],
 )
 def test_a_back_off_that_cannot_be_meant_is_told(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidSettings, match="cannot be meant; wait 0 <= first <= longest"):
+    with pytest.raises(InvalidSettings, match="0 <= first <= longest"):
         Backoff(**wrong)  # type: ignore[arg-type]
 
 
@@ -111,7 +112,7 @@ def sent_to_faulty_server(
         async def go() -> Outbox:
             transport = HttpTransport(server.url)
             outbox = outbox_to(transport, sleep=slept, at_once=at_once)
-            outbox.add(letters(count, twice=twice))
+            outbox.add(pings(count, twice=twice))
             await outbox.deliver()
             await transport.close()
             return outbox
@@ -127,7 +128,7 @@ def sent_to_faulty_server(
 @pytest.mark.parametrize("fault", [refusal(503), refusal(429), refusal(500, "oh"), DROPPED], ids=str)
 def test_a_retry_carries_the_same_document_and_the_same_bytes(fault: Answer) -> None:
     outbox, _, bodies, landings = sent_to_faulty_server([fault, fault, fault, LANDED])
-    assert {letter.document_id: [letter.body] * 4 for letter in letters(12)} == bodies
+    assert {ping.document_id: [ping.body] * 4 for ping in pings(12)} == bodies
     assert landings == Counter(list(bodies))
     assert outbox.counts.accepted == 12
     assert outbox.counts.retries.total() == 36
@@ -136,7 +137,7 @@ def test_a_retry_carries_the_same_document_and_the_same_bytes(fault: Answer) -> 
 @pytest.mark.parametrize("fault", [ANSWER_LOST, CUT_SHORT], ids=str)
 def test_a_lost_answer_is_asked_for_again_under_the_id_by_which_the_server_knows_it(fault: Answer) -> None:
     outbox, _, _, landings = sent_to_faulty_server([fault, LANDED])
-    assert landings == Counter({letter.document_id: 2 for letter in letters(12)})
+    assert landings == Counter({ping.document_id: 2 for ping in pings(12)})
     assert (outbox.counts.accepted, outbox.undelivered) == (12, 0)
 
 
@@ -163,7 +164,7 @@ def test_what_is_refused_for_good_is_counted_by_reason_and_never_sent_again() ->
         async def go() -> Outbox:
             transport = HttpTransport(server.url)
             outbox = outbox_to(transport, sleep=Slept())
-            outbox.add(letters(12, twice=True))
+            outbox.add(pings(12, twice=True))
             await outbox.deliver()
             await outbox.deliver()
             await transport.close()
@@ -184,7 +185,7 @@ def test_no_more_requests_than_allowed_are_under_way_and_as_many_as_allowed(at_o
         async def go() -> None:
             transport = HttpTransport(server.url)
             outbox = outbox_to(transport, at_once=at_once, sleep=Slept())
-            outbox.add(letters(80, twice=True))
+            outbox.add(pings(80, twice=True))
             await outbox.deliver()
             await transport.close()
 
@@ -196,7 +197,7 @@ def test_no_more_requests_than_allowed_are_under_way_and_as_many_as_allowed(at_o
 def test_a_ping_that_is_sent_twice_counts_once() -> None:
     outbox, _, bodies, landings = sent_to_faulty_server([LANDED], twice=True)
     assert (outbox.counts.accepted, outbox.counts.duplicates) == (12, 12)
-    assert bodies == {letter.document_id: [letter.body] * 2 for letter in letters(12)}
+    assert bodies == {ping.document_id: [ping.body] * 2 for ping in pings(12)}
     assert set(landings.values()) == {2}  # ingest lands it once, which is shown with the real one
 
 
@@ -206,13 +207,13 @@ def test_a_ping_that_is_sent_twice_counts_once() -> None:
 def test_who_is_put_aside_is_sent_again_in_the_next_delivery_with_the_same_id() -> None:
     transport = PlannedTransport(plan=lambda document, attempt: RETRY if attempt < 11 else ACCEPTED)
     outbox = outbox_to(transport)
-    outbox.add(letters(3))
+    outbox.add(pings(3))
     in_virtual_time(outbox.deliver())
     assert (outbox.undelivered, len(transport.sent)) == (3, 3 * PATIENT.attempts)
     assert outbox.counts.retries == {"HTTP 503": 3 * (PATIENT.attempts - 1)}
     in_virtual_time(outbox.deliver())
     assert (outbox.undelivered, outbox.counts.accepted) == (0, 3)
-    assert Counter(sent.document_id for sent in transport.sent) == {letter.document_id: 12 for letter in letters(3)}
+    assert Counter(sent.document_id for sent in transport.sent) == {ping.document_id: 12 for ping in pings(3)}
 
 
 def test_who_was_asked_to_stay_away_for_long_is_not_sent_before() -> None:
@@ -227,7 +228,7 @@ def test_who_was_asked_to_stay_away_for_long_is_not_sent_before() -> None:
 
     async def go() -> Outbox:
         outbox = outbox_to(transport)
-        outbox.add(letters(4))
+        outbox.add(pings(4))
         for _ in range(5):
             await outbox.deliver()
             assert outbox.undelivered == 4
@@ -241,10 +242,10 @@ def test_who_was_asked_to_stay_away_for_long_is_not_sent_before() -> None:
     assert [sent.at for sent in transport.sent] == [0.0] * 4 + [closed_until] * 4
 
 
-def test_letters_begin_over_the_whole_time_given_and_wait_only_for_a_place() -> None:
+def test_pings_begin_over_the_whole_time_given_and_wait_only_for_a_place() -> None:
     transport = PlannedTransport()
     outbox = outbox_to(transport, at_once=50)
-    outbox.add(letters(400))
+    outbox.add(pings(400))
     in_virtual_time(outbox.deliver(within=100))
     moments = [sent.at for sent in transport.sent]
     assert all(70 < n < 130 for n in Counter(int(at // 25) for at in moments).values())
@@ -258,7 +259,7 @@ def test_a_slow_server_does_not_stretch_the_time_between_those_who_wait() -> Non
     slow.takes = 7
     for transport in (quick, slow):
         outbox = outbox_to(transport, at_once=1)
-        outbox.add(letters(30))
+        outbox.add(pings(30))
         in_virtual_time(outbox.deliver(within=150))
     free = 0.0
     for planned, begun in zip((sent.at for sent in quick.sent), (sent.at for sent in slow.sent), strict=True):
@@ -302,7 +303,7 @@ def test_accepted_rejected_and_undelivered_are_all_at_any_moment(
     outbox = outbox_to(transport, backoff=Backoff(attempts=3, longest=50), at_once=at_once, sleep=sleep, seed=seed)
 
     async def go() -> None:
-        for batch in (letters(count, twice=twice), [Letter(UUID(int=100 + i), b"") for i in range(count)]):
+        for batch in (pings(count, twice=twice), [OutgoingPing(UUID(int=100 + i), b"") for i in range(count)]):
             outbox.add(batch)
             check_balance(outbox)
             with contextlib.suppress(TimeoutError):

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.examples import ranks_pages
-from fedping.client_sim.fleet.interactions import Ranking, interact
+from fedping.client_sim.fleet.interactions import Conditions, Ranking, interact
 from fedping.client_sim.learning import (
     Examples,
     Kept,
@@ -182,7 +182,7 @@ def test_the_scores_in_a_ping_are_not_those_by_a_clients_own_weights() -> None:
         first = states.load(np.arange(6))
         mine = {"own_weights": np.repeat(own[None], 6, axis=0), "own_trained": np.ones(6, np.int64)}
         states.save(np.arange(6), {**first, **mine})
-        found.append(interact(ranking, sample.pages, sample.searches, keys, Kept(states, who)))
+        found.append(interact(ranking, sample.pages, sample.searches, keys, Conditions(Kept(states, who))))
     assert (found[0].rank != found[1].rank).any()
     for each in found:
         np.testing.assert_array_equal(np.sort(each.scores), np.sort(found[0].scores))

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.client_sim.fleet import Fleet, FleetSettings, join_study
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.transport import Transport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import StateFile, model_spec
 from fedping.client_sim.learning.batch import Examples
 from fedping.client_sim.learning.states import MemoryStates, StatesOf, in_memory
+from fedping.client_sim.transport import Transport
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.draws import child_keys, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
@@ -227,10 +227,10 @@ def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() 
         study = study_of(CLIENTS, rate=0.01, steps=steps)
         study = replace(study, lines=(replace(study.lines[0], spec=spec),))
         fleet = Fleet(transport, public_study(study), SETTINGS, states_of=lambda _, first: Counted(first))
-        fleet._round._shelf._held["main", 0] = (spec.start_array, None)
+        fleet._round._cache._versions["main", 0] = (spec.start_array, None)
         fleet.roster.version[:] = 0
         for iteration in (0, 1):
-            assert len([*fleet._round.letters(np.arange(90), iteration)]) == 1
+            assert len([*fleet._round.pings(np.arange(90), iteration)]) == 1
             losses[steps, iteration] = {arm.arm: arm.loss or 0.0 for arm in fleet._round.summaries()}
     assert 1 < max(asked) < 20
     assert losses[5, 0] == losses[0, 0], "a loss is of what the client had before it trained"

@@ -21,11 +21,12 @@ from fedping.client_sim.models import (
     model_for,
     selected_ranks,
 )
-from fedping.client_sim.population.sample import Sample, displayed
 from fedping.client_sim.population.settings import Drift, DriftsTo, PopulationSettings
 from fedping.client_sim.population.synthetic import (
+    Sample,
     SyntheticPopulation,
     Wishes,
+    displayed,
     frecency_pages,
     newest_ages,
     number_of_visits,

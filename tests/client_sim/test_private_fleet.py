@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from fedping.client_sim.fleet import Fleet, FleetSettings, join_study
 from fedping.client_sim.fleet.examples import ExampleSettings
-from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.interactions import product_spec
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import model_spec
 from fedping.client_sim.learning.states import StateFile, StatesOf, in_memory
 from fedping.model_store.store import open_store

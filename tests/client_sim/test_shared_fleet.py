@@ -18,13 +18,13 @@ from fedping.client_sim.attacks import Attack
 from fedping.client_sim.attacks.settings import LabelFlip, Scale
 from fedping.client_sim.fleet import Fleet, FleetSettings, IterationSummary, join_study
 from fedping.client_sim.fleet.examples import ExampleSettings
-from fedping.client_sim.fleet.http import HttpTransport
 from fedping.client_sim.fleet.interactions import product_spec
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Behaviour
-from fedping.client_sim.fleet.transport import Delivery, Outcome, TransportError
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import model_spec
 from fedping.client_sim.learning.states import in_memory
+from fedping.client_sim.transport import Delivery, Outcome, TransportError
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import PRIVATE_UPDATE

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from fedping.client_sim.privacy import Sharer, system_seeds
-from fedping.client_sim.privacy.sharing import FARTHEST, unbounded
+from fedping.client_sim.privacy.vectors import FARTHEST, unbounded
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import LARGEST, ClippedFlat, Privacy, frame_of
 from fedping.protocol.sharing.keys import Seal, opener
@@ -111,7 +111,7 @@ def test_many_shares_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) 
     documents, versions = [uuid4() for _ in vectors], list(range(7))
     found = []
     for at_a_time in (2**24, 3 * 8 * D, 1):
-        monkeypatch.setattr("fedping.client_sim.privacy.sharing._BYTES_AT_A_TIME", at_a_time)
+        monkeypatch.setattr("fedping.client_sim.privacy.vectors._BYTES_AT_A_TIME", at_a_time)
         sent = sharer.payloads(vectors, documents, versions, "treatment", lambda _: seeds).column.to_pylist()
         found.append([parts(payload)[1] for payload in sent])
     assert found[0] == found[1] == found[2]

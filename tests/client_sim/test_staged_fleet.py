@@ -14,7 +14,7 @@ import pytest
 
 from fedping.client_sim.attacks.settings import InnerProduct
 from fedping.client_sim.fleet import Fetched, Fleet, FleetSettings, Unavailable, join_study
-from fedping.client_sim.fleet.http import HttpTransport
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning import model_spec
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.enrolment import staged_for

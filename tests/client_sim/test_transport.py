@@ -26,8 +26,8 @@ from fedping.client_sim.fleet import (
     Unavailable,
     join_study,
 )
-from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.members import FleetSettings
+from fedping.client_sim.http import HttpSettings, HttpTransport
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Declared, public_study
 from tests.support.faulty_server import ANSWER_LOST, CUT_SHORT, DROPPED, Answer, FaultyServer, faulty_server, refusal

@@ -22,10 +22,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from fedping.client_sim.fleet.outbox import MOST_REASONS, OTHER_REASONS
+from fedping.client_sim.client import Backoff
 from fedping.client_sim.fleet.replay import Recorded, Recording, Replay, ReplaySettings
-from fedping.client_sim.fleet.transport import ACCEPTED, Outcome
-from fedping.client_sim.fleet.waiting import Backoff
+from fedping.client_sim.fleet.summary import MOST_REASONS, OTHER_REASONS
+from fedping.client_sim.transport import ACCEPTED, Outcome
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.landed_table import ModelPings, landed_model_updates

@@ -16,10 +16,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fedping.client_sim.fleet import http
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.joining.folder import Progress, open_folder
-from fedping.client_sim.joining.institution import check_work
+from fedping.client_sim import http
+from fedping.client_sim.client import Progress
+from fedping.client_sim.http import HttpTransport
+from fedping.client_sim.joining.folder import open_folder
+from fedping.client_sim.joining.terms import check_work
 from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.main import main
 from fedping.model_store.store import open_store
@@ -334,7 +335,7 @@ def test_time_is_kept_while_an_answer_is_slow(
 ) -> None:
     """The answer comes a byte at a time, or not at all, until the test is over; so the command ends before it."""
     over = threading.Event()
-    got, read = HttpTransport._got, http._body
+    got, read = HttpTransport._get, http._body
 
     @asynccontextmanager
     async def slow(self: HttpTransport, url: str, headers: Any = None) -> AsyncIterator[Any]:
@@ -348,7 +349,7 @@ def test_time_is_kept_while_an_answer_is_slow(
             await asyncio.sleep(0.01)
         return await read(response, most)
 
-    monkeypatch.setattr(HttpTransport, "_got", slow)
+    monkeypatch.setattr(HttpTransport, "_get", slow)
     monkeypatch.setattr(http, "_body", trickling)
     fallback = threading.Timer(60, over.set)
     fallback.start()
@@ -717,7 +718,7 @@ def test_what_a_study_asks_for_between_two_runs_has_to_be_agreed_to(server: Faul
     server.publish(2)
     join.once(server.url)
     assert len(server.attempts) == 3
-    assert "--show is for looking" in join(server.url, "--show", "--agree", code=2)[1]
+    assert "--show or --agree" in join(server.url, "--show", "--agree", code=2)[1]
 
 
 def test_what_may_change_for_those_who_take_part_ends_nothing(server: FaultyServer, join: Typed) -> None:
@@ -808,7 +809,7 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
     for options, code, says in (
         (["--every", "0s"], 2, "--every 0s is not a time; give seconds, minutes or hours"),
         (["--for", "soon"], 2, "--for soon is not a time"),
-        (["--show", "--yes"], 2, "give one of them"),
+        (["--show", "--yes"], 2, "--show or --yes"),
         (["--columns", "nowhere.toml"], 2, "cannot read the file of columns"),
         (["--ticket", "nowhere"], 2, "cannot read the ticket"),
         (["--data", "nowhere.csv"], 1, "there is no file"),

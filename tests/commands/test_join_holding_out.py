@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fedping.client_sim.data import load
 from fedping.client_sim.joining import folder
-from fedping.client_sim.joining.evaluating import in_arm
+from fedping.client_sim.joining.holding_out import in_arm
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.limits import Limits

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.joining.folder import Progress, open_folder
-from fedping.client_sim.joining.private import promises
+from fedping.client_sim.client import Progress
+from fedping.client_sim.http import HttpTransport
+from fedping.client_sim.joining.folder import open_folder
+from fedping.client_sim.joining.terms import promises
 from fedping.helper.enrol import join as helper_join
 from fedping.helper.folder import make_helper
 from fedping.main import main

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.transport import Delivery, Outcome
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.models import model_for, page_table, searches_from
-from fedping.client_sim.models.ranking_loss_reference import loss
+from fedping.client_sim.models.reference import loss
+from fedping.client_sim.transport import Delivery, Outcome
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import Shared

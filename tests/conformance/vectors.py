@@ -26,9 +26,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from fedping.client_sim.client import Backoff
 from fedping.client_sim.fleet.interactions import Keystrokes, Ranking, interact, stored_scores
-from fedping.client_sim.fleet.pings import encoded_pings
-from fedping.client_sim.fleet.waiting import Backoff
+from fedping.client_sim.fleet.pings import interaction_pings
 from fedping.client_sim.learning import Examples, algorithm_for
 from fedping.client_sim.learning.algorithm import MaySendNothing, Personalizes
 from fedping.client_sim.learning.bounds import bounded
@@ -46,11 +46,9 @@ from fedping.client_sim.models import (
     page_table,
     searches_from,
 )
-from fedping.client_sim.models.frecency.reference import frecency
-from fedping.client_sim.models.linear.reference import linear_15
-from fedping.client_sim.models.ranking_loss_reference import descent_by_finite_differences
+from fedping.client_sim.models.reference import descent_by_finite_differences, frecency, linear_15
 from fedping.client_sim.privacy import Chance, Contributor, has_turn, rotating_id
-from fedping.client_sim.privacy.ids import SECRET_BYTES
+from fedping.client_sim.privacy.contributions import SECRET_BYTES
 from fedping.client_sim.upload import sent_updates
 from fedping.protocol.draws import bits, child_keys, uniforms
 from fedping.protocol.encodings.blocks import padded_size
@@ -427,7 +425,7 @@ def _pings_of(
     typed = _typed(seen.rank)
     client = UUID(int=arm.share.as_integer_ratio()[0], version=4)
     version = -1 if arm.line is None else 3
-    bodies = encoded_pings([client] * len(seen), arm.name, [version] * len(seen), seen, typed)
+    bodies = interaction_pings([client] * len(seen), arm.name, [version] * len(seen), seen, typed)
     observed = _observed(typed, seen.bookmarked)
     for (rows, chosen), what, body in zip(searches, observed, bodies, strict=True):
         yield {

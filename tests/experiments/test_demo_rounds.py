@@ -14,8 +14,8 @@ import requests
 from msgspec.structs import replace
 
 from fedping.client_sim.fleet.fleet import join_study
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.settings import FleetSettings
+from fedping.client_sim.fleet.members import FleetSettings
+from fedping.client_sim.http import HttpTransport
 from fedping.experiments.demo import (
     MIN_CLIENTS,
     PERSONALIZED,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedping.client_sim.fleet.model_pings import encoded_pings
+from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.experiments.laboratory.comparing import chosen, compared
 from fedping.experiments.laboratory.report_curves import Curve, over_bytes
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome

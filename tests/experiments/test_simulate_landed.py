@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from werkzeug.test import Client
 
 from fedping.client_sim.fleet.interactions import Ranking, product_spec
-from fedping.client_sim.fleet.pings import encoded_pings
+from fedping.client_sim.fleet.pings import interaction_pings
 from fedping.client_sim.population.behaviour import Seekers, behave
 from fedping.experiments.simulate import experiment_from_toml
 from fedping.experiments.simulate.people import People
@@ -72,7 +72,7 @@ def test_ingest_lands_the_same_rows(tmp_path: Path) -> None:
             0,
         )
         ids = [UUID(bytes=bytes(people.ids[user])) for user in users]
-        bodies = encoded_pings(ids, arm.name, held.tolist(), done.seen, done.typed)
+        bodies = interaction_pings(ids, arm.name, held.tolist(), done.seen, done.typed)
         for document, body in zip(uuid_bytes(child_keys(keys, _DOCUMENT)), bodies, strict=True):
             path = f"/submit/small/frecency-update/1/{UUID(bytes=bytes(document))}"
             answer = client.post(path, data=body, environ_overrides={"CONTENT_LENGTH": str(len(body))})

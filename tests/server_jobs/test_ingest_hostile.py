@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from benchmarks import hostile
-from fedping.client_sim.fleet.http import _outcome
+from fedping.client_sim.http import _outcome
 from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
 from fedping.server_jobs.ingest.admission.budget import Budget
 from fedping.server_jobs.ingest.admission.decoding import DECODINGS

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from fedping.client_sim.fleet.model_pings import encoded_lines, encoded_pings
+from fedping.client_sim.fleet.pings import encoded_lines, encoded_pings
 from fedping.model_store.version import Aggregate, Version
 from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.model import ModelDocument

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from fedping.client_sim.fleet.http import HttpSettings, HttpTransport
-from fedping.client_sim.fleet.transport import TransportError
+from fedping.client_sim.http import HttpSettings, HttpTransport
+from fedping.client_sim.transport import TransportError
 from fedping.offer import read_offer
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.monitor import make_poster

@@ -22,9 +22,9 @@ from fedping.client_sim.fleet import (
     made_users,
 )
 from fedping.client_sim.fleet.interactions import product_spec
-from fedping.client_sim.fleet.transport import ACCEPTED
 from fedping.client_sim.models import LINEAR_15_NAMES, linear_15_truth
 from fedping.client_sim.population.settings import PopulationSettings
+from fedping.client_sim.transport import ACCEPTED
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.spec import ModelSpec, Step, Weight

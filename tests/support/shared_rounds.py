@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.privacy.sharing import Sharer
+from fedping.client_sim.privacy.vectors import Sharer
 from fedping.helper.enrol import join
 from fedping.helper.folder import HelperFolder, make_helper
 from fedping.helper.requests import reply

@@ -4,9 +4,8 @@ Characters typed and selected rank follow from the ranking weights. Nothing is s
 drawn again from its key when needed, so that a million users take no more memory than those who are searching now.
 """
 
-from fedping.client_sim.population.behaviour.activity import Activity
 from fedping.client_sim.population.behaviour.searches import Behaved, Seekers, behave
-from fedping.client_sim.population.behaviour.settings import ActivitySettings, UserSettings
-from fedping.client_sim.population.behaviour.users import Users
+from fedping.client_sim.population.behaviour.users import Activity, Users
+from fedping.client_sim.population.settings import ActivitySettings, UserSettings
 
 __all__ = ["Activity", "ActivitySettings", "Behaved", "Seekers", "UserSettings", "Users", "behave"]

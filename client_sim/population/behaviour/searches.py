@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.interactions import Interactions, Keystrokes, Lies, Ranking, finished
-from fedping.client_sim.learning.model import Projections
+from fedping.client_sim.fleet.interactions import PLAIN, Conditions, Interactions, Keystrokes, Ranking, finished
 from fedping.client_sim.models import NO_CANDIDATE, NOTHING_CHOSEN, PageTable, Searches
-from fedping.client_sim.population.behaviour.settings import UserSettings
 from fedping.client_sim.population.behaviour.users import LONGEST, Users, Wish, below
+from fedping.client_sim.population.settings import UserSettings
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
 
 _FIRST, _TAKES, _LEAVES = range(3)
@@ -19,7 +18,7 @@ _FIRST, _TAKES, _LEAVES = range(3)
 
 @dataclass(frozen=True)
 class Looks:
-    """How S users are going to look.
+    """The looks of S users.
 
     Attributes:
         first: number of characters at the first look, at least 1, shape (S,).
@@ -64,9 +63,9 @@ class Looks:
 def look(keys: Keys, length: NDArray[np.int8], settings: UserSettings) -> Looks:
     """Draw how users look, from the keys of their searches; the first look is at the end of the word at the latest."""
     whole = length.astype(np.intp)
-    drawn = uniforms(child_keys(keys, _FIRST), 1)[:, 0]
+    uniform = uniforms(child_keys(keys, _FIRST), 1)[:, 0]
     more = settings.first_look - 1
-    later = np.floor(np.log1p(-drawn) / np.log(more / (1 + more))) if more > 0 else np.zeros(len(keys))
+    later = np.floor(np.log1p(-uniform) / np.log(more / (1 + more))) if more > 0 else np.zeros(len(keys))
     return Looks(
         first=np.minimum(1 + later, whole).astype(np.intp),
         length=whole,
@@ -129,14 +128,9 @@ def behave(
     ranking: Ranking,
     seekers: Seekers,
     iteration: int,
-    lies: Lies | None = None,
-    within: Projections | None = None,
+    conditions: Conditions = PLAIN,
 ) -> Behaved:
-    """Let users search with what ``ranking`` ranks, and return what came of it.
-
-    ``lies`` are what hostile ones make of their searches before they learn from them; ``within`` is for structured
-    training (:func:`fedping.client_sim.upload.projections`).
-    """
+    """Have users search with a ranking, and train under the conditions; return the finished searches."""
     settings = users.settings
     words = users.words(seekers.users)
     wish = users.wishes(seekers.users, child_keys(seekers.keys, _WISH), seekers.day, iteration, words)
@@ -147,7 +141,7 @@ def behave(
     shown = _shown(matches, typed, rank, settings.rows)
     first = looks.first_entry(ranks)
     return Behaved(
-        _seen(ranking, matches, shown, child_keys(seekers.keys, _TRAINING), lies, within),
+        _seen(ranking, matches, shown, child_keys(seekers.keys, _TRAINING), conditions),
         _typed(seekers.keys, typed, rank, first, users),
     )
 
@@ -212,16 +206,15 @@ def _seen(
     matches: _Matches,
     shown: Searches,
     keys: Keys,
-    lies: Lies | None,
-    within: Projections | None,
+    conditions: Conditions,
 ) -> Interactions:
-    """Return what the searches say about the ranking, with no more pages than are shown."""
+    """Return the interactions of the searches, with the shown pages alone."""
     present = shown.candidates != NO_CANDIDATE
     rows = shown.candidates[present]
     local = np.full(shown.candidates.shape, NO_CANDIDATE, np.int64)
     local[present] = np.arange(len(rows))
     searches = Searches(local, shown.chosen)
-    return finished(ranking, matches.pages.rows(rows), matches.scores[rows], searches, keys, lies=lies, within=within)
+    return finished(ranking, matches.pages.rows(rows), matches.scores[rows], searches, keys, conditions)
 
 
 def _typed(

@@ -1,8 +1,19 @@
-"""Users: their keys, their pages' keys and words, and the pages that they want.
+"""Users of a simulated study: the words and pages that they want, the pages' visits at a moment, and their activity.
 
-Words are encoded so that matching a prefix is a comparison of two numbers. A word is packed into 60 bits, five per
-letter, the first letter highest. Two words share their first k letters exactly if the exclusive or of their packed
-forms is below 2^(60 - 5k).
+Every draw depends only on the user, and on the tick, the day or the page, so that any moment of a study can be computed
+without the moments before it.
+
+**Words** are encoded so that a prefix match compares two numbers. A word is packed into 60 bits, five per letter, the
+first letter highest. Two words share their first k letters exactly if the exclusive or of their packed forms is below
+2^(60 - 5k).
+
+**Pages** live for a fixed time and are then found again, without their past. A page is visited at the beginning of its
+life and then once in each gap of a constant length, at a random moment of the gap. So the time of visit number j
+follows from the page's key, its life and j alone, and the newest ten visits at any moment are known without stored
+state. The number of visits in a life is gamma distributed with shape 2. At a uniformly random moment of the life, the
+number of visits so far is then exponential, as the thesis states (7.3), at any time of a study.
+
+**Activity**, who searches when and with which model version, advances in ticks of equal length.
 """
 
 from __future__ import annotations
@@ -12,11 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.models import PageTable, RankingModel
-from fedping.client_sim.population.behaviour.pages import VisitTables, pages_at
-from fedping.client_sim.population.behaviour.settings import UserSettings
+from fedping.client_sim.models import MAX_SAMPLED, ORIGIN_NOT_KNOWN, Onward, PageTable, RankingModel, VisitType
+from fedping.client_sim.population.settings import ActivitySettings, UserSettings
 from fedping.client_sim.population.synthetic import true_weights
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys, root_key, uniforms
+from fedping.protocol.ping import NO_VERSION
 
 LONGEST = 12
 SHORTEST = 3
@@ -110,7 +121,7 @@ _CONSIDERED, _GUMBEL, _WORD = range(3)
 
 @dataclass(frozen=True)
 class Wish:
-    """What S users want, each of shape (S,): the number of the page among the user's, and its word to be typed."""
+    """The wishes of S users, each of shape (S,): the number of the page among the user's, and its word to type."""
 
     page: NDArray[np.intp]
     word: NDArray[np.uint16]
@@ -120,7 +131,7 @@ class Users:
     """All the users of a seed; a user is an integer of at least 0.
 
     Args:
-        model: the model whose true weights users want pages by.
+        model: model with the true weights of wishes.
         settings: how users live and behave.
         seed: the seed of all draws.
 
@@ -159,7 +170,7 @@ class Users:
     def wishes(
         self, users: NDArray[np.int64], keys: Keys, day: FloatArray, iteration: int, words: NDArray[np.uint16]
     ) -> Wish:
-        """Return what each search is for.
+        """Return the wish of each search.
 
         Args:
             users: the user of each search, shape (S,).
@@ -183,3 +194,293 @@ class Users:
 
 def _sixteen(drawn: NDArray[np.uint64], start: int) -> NDArray[np.intp]:
     return ((drawn >> np.uint64(start)) & np.uint64(0xFFFF)).astype(np.intp)
+
+
+_PAGE, _VISITS = range(2)
+_FEWEST = 1e-3
+"""The least number of visits in a page's life, so that a gap is finite."""
+_KINDS = np.array([VisitType.LINK, VisitType.TYPED, VisitType.BOOKMARK], np.uint8)
+_OTHERS = np.array(
+    [
+        VisitType.EMBED,
+        VisitType.PERM_REDIRECT,
+        VisitType.TEMP_REDIRECT,
+        VisitType.DOWNLOAD,
+        VisitType.FRAMED_LINK,
+        VisitType.RELOAD,
+    ],
+    np.uint8,
+)
+_NOT_COUNTED = np.isin(np.arange(len(VisitType)), [VisitType.EMBED, *_OTHERS[3:].tolist()])
+_NOT_COUNTED_OF_OTHERS = 4 / 6
+_IS_TARGET = np.isin(np.arange(len(VisitType)), [VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT])
+
+# A visit takes a single number of 64 random bits, which is cut into five parts:
+_MOMENT_BITS, _TYPE_BITS, _HABIT_BITS, _ONWARD_BITS, _ORIGIN_BITS = 20, 16, 12, 10, 6
+
+
+@dataclass(frozen=True)
+class VisitTables:
+    """Tables from the parts of a visit's random bits to their meanings, made once from the settings."""
+
+    type: NDArray[np.uint8]
+    onward: NDArray[np.uint8]
+    origin: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, settings: UserSettings) -> VisitTables:
+        """Return the tables; in ``type``, 0 stands for one of the common kinds, where the page's habit may decide."""
+        at, redirects = _levels(_TYPE_BITS), settings.redirect_sources
+        other = _OTHERS[(at / max(settings.other_visits, 1e-300) * len(_OTHERS)).clip(0, len(_OTHERS) - 1).astype(int)]
+        common = _kinds((at - settings.other_visits) / max(1 - settings.other_visits, 1e-300), settings)
+        onward = _levels(_ONWARD_BITS)
+        return cls(
+            type=np.where(at < settings.other_visits, other, common),
+            onward=np.select(
+                [onward < redirects / 2, onward < redirects], [Onward.PERMANENTLY, Onward.TEMPORARILY], Onward.NO
+            ).astype(np.uint8),
+            origin=_kinds(_levels(_ORIGIN_BITS), settings).astype(np.int8),
+        )
+
+
+def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitTables) -> PageTable:
+    """Return one page for each key.
+
+    Args:
+        keys: keys of the pages, shape (P,).
+        day: the moment of each page, in days since the study began, shape (P,).
+        settings: the distributions.
+        tables: the tables of the settings.
+    """
+    rate, other_rate, phase, never, bookmark, kind = uniforms(child_keys(keys, _PAGE), 6).T
+    unvisited = never < settings.unvisited
+    in_life = settings.mean_visits * -(np.log1p(-rate) + np.log1p(-other_rate))
+    gap = settings.days / np.maximum(in_life, _FEWEST)
+    lives = phase + day / settings.days
+    life = np.floor(lives)
+    clock = (lives - life) * settings.days / gap
+    visits, newest = _newest_visits(child_keys(child_keys(keys, _VISITS), life.astype(np.int64)), clock)
+    count = np.where(unvisited, 0, newest.astype(np.int64) + 1)
+    sampled = np.minimum(count, MAX_SAMPLED)
+    present = np.arange(MAX_SAMPLED) < sampled[:, None]
+    types = np.where(present, _types(visits, _kinds(kind, settings), settings, tables), VisitType.UNKNOWN)
+    number = newest[:, None] - np.arange(MAX_SAMPLED, dtype=np.float64)
+    ages = (clock[:, None] - _places(visits, number)) * gap[:, None]
+    return PageTable(
+        age_days=np.where(present, np.maximum(ages, 0.0), 0).astype(np.int32),
+        visit_type=types,
+        origin_type=_origins(visits, types, tables),
+        onward=np.where(present, tables.onward[_part(visits, 48, _ONWARD_BITS)], Onward.NO).astype(np.uint8),
+        sampled=sampled.astype(np.int8),
+        visit_count=_counter(types, count, settings),
+        typed=np.where(unvisited, kind < settings.kinds[1], (types == VisitType.TYPED).any(axis=1)),
+        bookmarked=unvisited | (bookmark < settings.bookmarked),
+        is_query=np.zeros(len(keys), np.bool_),
+    )
+
+
+def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], FloatArray]:
+    """Return the random bits of the 10 newest visits, newest first, and the newest one's number.
+
+    The clock counts gaps. If the visit of the present gap is still to come, the one before is the newest.
+    """
+    gap_now: FloatArray = np.floor(clock)
+    numbers: FloatArray = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
+    drawn = child_keys(keys[:, None], numbers.astype(np.int64))
+    to_come = _places(drawn[:, :1], numbers[:, :1])[:, 0] > clock
+    visits = np.where(to_come[:, None], drawn[:, 1:], drawn[:, :-1])
+    return visits, gap_now - to_come
+
+
+def _places(visits: NDArray[np.uint64], numbers: FloatArray) -> FloatArray:
+    """Return the times of visits by the page's clock: at random in their gaps, the very first at the start."""
+    return numbers + np.where(numbers > 0, _moment(visits), 0.0)
+
+
+def _types(
+    visits: NDArray[np.uint64], own: NDArray[np.uint8], settings: UserSettings, tables: VisitTables
+) -> NDArray[np.uint8]:
+    drawn = tables.type[_part(visits, 20, _TYPE_BITS)]
+    habitual = _part(visits, 36, _HABIT_BITS) < settings.habit * 2**_HABIT_BITS
+    return np.where(habitual & (drawn <= VisitType.BOOKMARK), own[:, None], drawn)
+
+
+def _origins(visits: NDArray[np.uint64], types: NDArray[np.uint8], tables: VisitTables) -> NDArray[np.int8]:
+    origin = tables.origin[_part(visits, 58, _ORIGIN_BITS)]
+    return np.where(_IS_TARGET[types], origin, np.int8(ORIGIN_NOT_KNOWN))
+
+
+def _counter(types: NDArray[np.uint8], count: NDArray[np.int64], settings: UserSettings) -> NDArray[np.int64]:
+    """Return the stored counter, which omits some types: exactly in the sample, by their share beyond it."""
+    beyond = np.maximum(count - MAX_SAMPLED, 0) * settings.other_visits * _NOT_COUNTED_OF_OTHERS
+    counted = count - _NOT_COUNTED[types].sum(axis=1) - np.rint(beyond).astype(np.int64)
+    return np.where(count > 0, np.maximum(counted, 1), 0)
+
+
+def _kinds(uniform: FloatArray, settings: UserSettings) -> NDArray[np.uint8]:
+    link, typed, _ = settings.kinds
+    return _KINDS[(uniform >= link).astype(np.intp) + (uniform >= link + typed)]
+
+
+def _levels(width: int) -> FloatArray:
+    levels: FloatArray = (np.arange(2**width) + 0.5) / 2**width
+    return levels
+
+
+def _part(drawn: NDArray[np.uint64], start: int, width: int) -> NDArray[np.intp]:
+    return ((drawn >> np.uint64(start)) & np.uint64(2**width - 1)).astype(np.intp)
+
+
+def _moment(drawn: NDArray[np.uint64]) -> FloatArray:
+    """Return the position of a visit in its gap, in [0, 1)."""
+    return _part(drawn, 0, _MOMENT_BITS).astype(np.float64) * 2.0**-_MOMENT_BITS
+
+
+_ACTIVITY, _SEARCHES, _AWAY, _ENROLS, _FETCHES = range(5)
+_AT_A_TIME = 2**16
+"""Number of users in a batch, so that it fits into the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The searches of one tick: the user of each, ascending, and its number among that user's, from 0; shape (S,)."""
+
+    users: NDArray[np.int64]
+    number: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+class Activity:
+    """The activity of ``users`` users over time.
+
+    Args:
+        users: the number of users, who are numbered from 0.
+        settings: how they come and go.
+        seed: the seed of all draws.
+        tick_days: length of a tick, in days.
+        start_hour: the time of day (UTC) at which tick 0 begins.
+    """
+
+    def __init__(self, users: int, settings: ActivitySettings, seed: int, tick_days: float, start_hour: float) -> None:
+        self._users = users
+        self._settings = settings
+        self._root = child_keys(root_key(seed), 0x0AC7)
+        self._tick_days = tick_days
+        self._start_hour = start_hour
+
+    def means(self, searches_per_day: float, shape: float, users: range | None = None) -> NDArray[np.float32]:
+        """Return each user's mean number of searches on a day it is present, without the day's swing, shape (N,).
+
+        It is gamma distributed with this shape, such that an average user makes ``searches_per_day``, including days
+        away. A user keeps its rank among all users whatever the shape.
+
+        Args:
+            searches_per_day: the average user's.
+            shape: the lower, the more unequal.
+            users: of whom, N of them; all if None.
+        """
+        from scipy.special import gammaincinv
+
+        users = range(self._users) if users is None else users
+        means = np.empty(len(users), np.float32)
+        for part in _parts(len(users)):
+            place = uniforms(self._keys_of(np.arange(part.start, part.stop) + users.start, _ACTIVITY), 1)[:, 0]
+            means[part] = gammaincinv(shape, place) / shape * (searches_per_day / (1 - self._settings.away))
+        return means
+
+    def swing(self, tick: int) -> float:
+        """Return the activity at this tick, 1 on average over a day: a sine, highest at the peak hour."""
+        height = (self._settings.swing - 1) / (self._settings.swing + 1)
+        hour = self._start_hour + 24 * self._tick_days * (tick + 0.5)
+        return float(1 + height * np.cos(2 * np.pi * (hour - self._settings.peak_hour) / 24))
+
+    def searching(self, tick: int, means: NDArray[np.float32], first: int = 0) -> Searching:
+        """Return the searches of a tick: a Poisson number for each user that is enrolled and present.
+
+        Args:
+            tick: its number.
+            means: those of some users that follow each other (:meth:`means`).
+            first: the first of these.
+        """
+        groups = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
+        users = np.concatenate([users for users, _ in groups])
+        counts = np.concatenate([counts for _, counts in groups])
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return Searching(np.repeat(users, counts), number)
+
+    def held_versions(self, users: NDArray[np.int64], tick: int, newest: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the version that each of these users, who are present, holds in a tick, shape (S,).
+
+        Args:
+            users: the users, shape (S,).
+            tick: the tick.
+            newest: the newest version at the beginning of every tick up to this one, shape (tick + 1,) or more.
+
+        Returns:
+            The version of the latest fetch, -1 before the first.
+        """
+        held = np.full(len(users), NO_VERSION, np.int64)
+        open_ = np.arange(len(users))
+        for past in range(tick, -1, -1):
+            fetched = self._fetches(users[open_], past)
+            held[open_[fetched]] = newest[past]
+            open_ = open_[~fetched]
+            if len(open_) == 0:
+                break
+        return held
+
+    def search_keys(self, searching: Searching, tick: int) -> Keys:
+        """Return the key of each search of a tick, shape (S,)."""
+        in_tick = child_keys(child_keys(self._keys_of(searching.users, _SEARCHES), tick), 1)
+        return child_keys(in_tick, searching.number)
+
+    def _searching(
+        self, tick: int, means: NDArray[np.float32], first: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        expected = means * (self._tick_days * self.swing(tick))
+        drawn = uniforms(child_keys(self._keys_of(first + np.arange(len(means)), _SEARCHES), tick), 1)[:, 0]
+        some = np.flatnonzero(drawn >= np.exp(-expected))
+        users = first + some
+        counts = _poisson(drawn[some], expected[some].astype(np.float64))
+        there = self._enrolled(users, tick) & self._present(users, tick)
+        return users[there], counts[there]
+
+    def _fetches(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        drawn = uniforms(child_keys(self._keys_of(users, _FETCHES), tick), 1)[:, 0]
+        there = self._present(users, tick) & self._enrolled(users, tick)
+        return (drawn >= self._settings.fetch_late) & there
+
+    def _present(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        day = int((self._start_hour / 24) + tick * self._tick_days)
+        drawn = uniforms(child_keys(self._keys_of(users, _AWAY), day), 1)[:, 0]
+        return drawn >= self._settings.away
+
+    def _enrolled(self, users: NDArray[np.int64], tick: int) -> NDArray[np.bool_]:
+        if self._settings.rollout_days == 0:
+            return np.ones(len(users), np.bool_)
+        since = uniforms(self._keys_of(users, _ENROLS), 1)[:, 0] * self._settings.rollout_days
+        return since <= tick * self._tick_days
+
+    def _keys_of(self, users: NDArray[np.int64], what: int) -> Keys:
+        return child_keys(child_keys(self._root, what), users)
+
+
+def _parts(users: int) -> list[slice]:
+    return [slice(at, min(at + _AT_A_TIME, users)) for at in range(0, users, _AT_A_TIME)]
+
+
+def _poisson(uniform: FloatArray, mean: FloatArray) -> NDArray[np.int64]:
+    """Return Poisson numbers from uniform ones by inversion."""
+    counts = np.zeros(len(mean), np.int64)
+    term = np.exp(-mean)
+    reached = term.copy()
+    open_ = np.flatnonzero(uniform >= reached)
+    while len(open_):
+        counts[open_] += 1
+        term[open_] *= mean[open_] / counts[open_]
+        reached[open_] += term[open_]
+        still = (uniform[open_] >= reached[open_]) & (term[open_] > 0)
+        open_ = open_[still]
+    return counts

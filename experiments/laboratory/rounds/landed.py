@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.http import HttpTransport
-from fedping.client_sim.fleet.model_pings import batches
-from fedping.client_sim.fleet.transport import Delivery, Fetched
+from fedping.client_sim.client import ONE_ATTEMPT, Sending, Settled, after_attempt, version_after
+from fedping.client_sim.fleet.pings import batches
+from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.transport import Fetched
 from fedping.experiments.laboratory.resuming import Part
 from fedping.experiments.laboratory.rounds.server import Delivered, diverged
 from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
@@ -32,6 +33,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, partition, write_landed
 from fedping.protocol.model import UnfitModel
+from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
@@ -198,7 +200,8 @@ class HttpChannel(FileChannel):
         posted = 0
         for body in batches(pings, LARGEST_BATCH):
             answer = self._runner.run(self._transport.submit_batch(STUDY, body))
-            if answer.outcome.delivery is not Delivery.ACCEPTED or answer.rejected:
+            state = after_attempt(Sending(), answer.outcome, ONE_ATTEMPT)
+            if not (isinstance(state, Settled) and state.accepted) or answer.rejected:
                 reason = answer.rejected[0][1] if answer.rejected else answer.outcome.reason
                 raise FedpingError(f"ingest rejected pings of the laboratory: {reason}. See {self._ingest.log}")
             posted += answer.outcome.posted_bytes
@@ -215,7 +218,7 @@ class HttpChannel(FileChannel):
         """
         answer = self._runner.run(self._transport.fetch_model(STUDY, LINE, None, None))
         newest = self._head.iteration
-        if not isinstance(answer, Fetched) or answer.document.iteration != newest:
+        if not isinstance(answer, Fetched) or version_after(NO_VERSION, answer) != newest:
             raise FedpingError(f"ingest does not serve version {newest} of the model. See {self._ingest.log}")
         self._fetched_bytes = answer.fetched_bytes
         return np.array(answer.document.model)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.model_pings import encoded_pings
+from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.client_sim.learning.batch import Clients, FloatArray
 from fedping.experiments.laboratory.rounds.study import ARM, LINE, STUDY
 from fedping.protocol.landed_table import ModelPings

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedping.client_sim.data import DATASETS
 from fedping.client_sim.learning.registry import LEARNERS
-from fedping.client_sim.models.own import CODE
+from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.learning import OfSpec
 from fedping.experiments.laboratory.settings.merging import Raw
 from fedping.protocol.errors import InvalidSettings

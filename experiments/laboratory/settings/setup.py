@@ -13,7 +13,7 @@ from fedping.client_sim.data import Iid, Partition
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.checking import adds_mean, check_server
 from fedping.client_sim.sampling import All, Sampling, Uniform
-from fedping.client_sim.sampling.settings import OwnSampling
+from fedping.client_sim.sampling.samplers import OwnSampling
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.gossip import Gossip, check_gossip
 from fedping.experiments.laboratory.settings.personal import check_personal

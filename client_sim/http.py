@@ -1,4 +1,4 @@
-"""The transport over HTTP: static files are fetched, pings posted, connections kept and bounded."""
+"""The transport over HTTP: fetches static files, posts pings, and keeps a bounded number of connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 from msgspec import UNSET
 
-from fedping.client_sim.fleet.transport import (
+from fedping.client_sim.transport import (
     ACCEPTED,
     BatchOutcome,
     Delivery,
@@ -50,17 +50,20 @@ _NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # th
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """``connections`` at most at one time; times in seconds. ``user_agent`` is the same for every simulated client.
+    """Settings of the transport over HTTP; times in seconds.
 
-    ``proxies`` has requests go by the proxies that the environment names (``HTTPS_PROXY``). ``most_bytes`` is how long
-    an answer may be, unpacked; a model's may be no longer than its study's spec gives reason to. ``whole_timeout`` is
-    for all of a request, the wait for a free connection with it.
-    ``compress`` says which bodies are posted with ``Content-Encoding: gzip``: batches, as browsers cannot set it on a
-    ping without asking the server before; every body, of a ping too, where it has over :data:`WORTH_COMPRESSING` bytes;
-    or none.
-    ``redirects`` says where a server may send whoever fetches: anywhere, as to the caches of a CDN; or, if ``secure``,
-    to addresses of https alone, and to others at its own host. Pings are never taken to another address.
-    ``away`` says to whoever runs this what to do if nobody answers.
+    Attributes:
+        connections: maximum number of connections.
+        connect_timeout, request_timeout: maximum wait for a connection, and for the next bytes of an answer.
+        user_agent: the same for every simulated client.
+        compress: bodies that are posted with ``Content-Encoding: gzip``: batches, because browsers can't set it on a
+            ping without asking the server first; all bodies of over :data:`WORTH_COMPRESSING` bytes; or none.
+        proxies: whether requests use the proxies that the environment names (``HTTPS_PROXY``).
+        most_bytes: maximum length of an answer, unpacked; a model's is also limited by its study's spec.
+        whole_timeout: maximum time of a request, with the wait for a free connection.
+        redirects: addresses that a fetch may be redirected to: any, such as the caches of a CDN; or, if ``secure``,
+            those of https, and others at the server's host. Pings are never redirected.
+        away: advice to the user if no server answers.
     """
 
     connections: int = 64
@@ -76,13 +79,13 @@ class HttpSettings:
 
 
 MOST_REDIRECTS = 5
-"""That are followed one after the other."""
+"""Maximum number of redirects of a fetch."""
 
 WORTH_COMPRESSING = 1024
-"""Bytes of a body. Smaller ones, such as a ping of 22 weights, would shrink by less than their head has."""
+"""Minimum bytes of a compressed body. A smaller one, such as a ping of 22 weights, saves less than its head has."""
 
 LEVEL = 1
-"""Of gzip: level 6 makes bodies a seventh smaller, and takes three to four times as long."""
+"""Level of gzip: level 6 makes bodies a seventh smaller, and takes three to four times as long."""
 
 
 class _RefusedLine(msgspec.Struct):
@@ -98,10 +101,10 @@ class _BatchAnswer(msgspec.Struct):
 class HttpTransport:
     """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
 
-    It posts pings of the type that a study takes, which it learns by fetching the study; else of type ``document``.
-    The session is opened at the first request, in the event loop that makes it, and serves that loop alone. It keeps no
-    cookies. Models of private lines are asked for without an entity tag, because a server that gives each client
-    another tag could link the ids that the client sends under.
+    It posts pings of the study's type, once it has fetched the study; else of type ``document``. The session is opened
+    at the first request, in the event loop that makes it, and serves that loop alone. It keeps no cookies. Models of
+    private lines are fetched without an entity tag: a server that sends each client another tag could link the ids that
+    the client sends under.
 
     Raises:
         InvalidSettings: the address is not an http or https URL.
@@ -121,45 +124,45 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch_study(self, study: str) -> PublicStudy:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_study`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_study`."""
         url = f"{self.address}/models/{study}/study.json"
         try:
-            async with self._got(url) as response:
+            async with self._get(url) as response:
                 body = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
             raise TransportError(f"cannot reach {self.address}: {_in_words(error)}; {self._settings.away}") from error
         if response.status != 200:
             raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
         try:
-            found = msgspec.json.decode(without_format(body, url), type=PublicStudy)
+            public = msgspec.json.decode(without_format(body, url), type=PublicStudy)
         except _NOT_WHAT_WAS_ASKED as error:
             raise TransportError(
                 f"{url} is not a study ({error}); give the address of a fedping ingest of this version"
             ) from error
-        if found.ended is not UNSET:
+        if public.ended is not UNSET:
             raise StudyEnded(f"the study '{study}' has ended, and {self.address} takes no more pings of it")
-        self._documents[study] = DOCUMENT_TYPES[found.pings]
-        self._largest.update(((study, line.name), _largest(line.spec)) for line in found.lines)
-        self._private.update((study, line.name) for line in found.lines if line.privacy is not None)
-        return found
+        self._documents[study] = DOCUMENT_TYPES[public.pings]
+        self._largest.update(((study, line.name), _largest(line.spec)) for line in public.lines)
+        self._private.update((study, line.name) for line in public.lines if line.privacy is not None)
+        return public
 
     async def fetch_model(
         self, study: str, line: str, iteration: int | None, etag: str | None
     ) -> Fetched | NotModified | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_model`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_model`."""
         return await self._fetch(study, line, "latest" if iteration is None else str(iteration), etag)
 
     async def fetch_staged(self, study: str, line: str, iteration: int) -> Fetched | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_staged`."""
-        found = await self._fetch(study, line, f"staged-{iteration}", None)
-        return Unavailable("not modified") if isinstance(found, NotModified) else found
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_staged`."""
+        answer = await self._fetch(study, line, f"staged-{iteration}", None)
+        return Unavailable("not modified") if isinstance(answer, NotModified) else answer
 
     async def _fetch(self, study: str, line: str, name: str, etag: str | None) -> Fetched | NotModified | Unavailable:
         url = f"{self.address}/models/{study}/{line}/{name}.json"
         most = min(self._settings.most_bytes, self._largest.get((study, line), self._settings.most_bytes))
         untagged = (study, line) in self._private
         try:
-            async with self._got(url, {"If-None-Match": etag} if etag and not untagged else None) as response:
+            async with self._get(url, {"If-None-Match": etag} if etag and not untagged else None) as response:
                 body = await _body(response, most)
         except _NETWORK_FAULTS as error:
             return Unavailable(_in_words(error))
@@ -176,38 +179,38 @@ class HttpTransport:
             return Unavailable(f"not a model document: {error}")
 
     @asynccontextmanager
-    async def _got(self, url: str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Fetch an address, or what it is redirected to as far as that may be followed."""
+    async def _get(self, url: str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Fetch an address, and follow the redirects that are allowed."""
         if self._settings.redirects == "anywhere":
             async with self._open().get(url, headers=headers, proxy=self._proxy(url)) as response:
                 yield response
             return
-        asked = url
+        address = url
         for _ in range(MOST_REDIRECTS + 1):
-            proxy = self._proxy(asked)
-            async with self._open().get(asked, headers=headers, allow_redirects=False, proxy=proxy) as response:
+            proxy = self._proxy(address)
+            async with self._open().get(address, headers=headers, allow_redirects=False, proxy=proxy) as response:
                 if response.status not in _REDIRECTS or "Location" not in response.headers:
                     yield response
                     return
-                asked = _redirected(asked, response.headers["Location"], self.address)
+                address = _redirected(address, response.headers["Location"], self.address)
         raise _Astray(f"it redirects more than {MOST_REDIRECTS} times")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         compress = self._settings.compress == "all"
         return (await self._post(f"{self._path(study)}/{document_id}", body, _JSON, compress))[0]
 
     async def submit_batch(self, study: str, lines: bytes) -> BatchOutcome:
-        """Make one attempt to hand over a batch: a ping a line, each with its document id, the same at every attempt.
+        """Make one attempt to submit a batch: a ping a line, each with its document id, the same in every attempt.
 
-        A batch of which any line was taken is accepted; the lines that were refused are not to be sent again.
+        A batch with any accepted line is accepted; rejected lines must not be sent again.
         """
         outcome, answer = await self._post(self._path(study), lines, _LINES, self._settings.compress != "none")
         try:
-            told = msgspec.json.decode(answer, type=_BatchAnswer)
+            counts = msgspec.json.decode(answer, type=_BatchAnswer)
         except _NOT_WHAT_WAS_ASKED:
             return BatchOutcome(outcome)
-        return BatchOutcome(outcome, told.accepted, tuple((line.line, line.reason) for line in told.rejected))
+        return BatchOutcome(outcome, counts.accepted, tuple((line.line, line.reason) for line in counts.rejected))
 
     def _path(self, study: str) -> str:
         document = self._documents.get(study, self._document)
@@ -230,16 +233,16 @@ class HttpTransport:
         return replace(outcome, posted_bytes=len(body)), answer
 
     async def close(self) -> None:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.close`."""
+        """See :meth:`fedping.client_sim.transport.Transport.close`."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _proxy(self, url: str) -> str | None:
-        """Return the proxy that the environment names for an address, if it is to be used and is one of http.
+        """Return the environment's proxy for an address, if proxies are used and it is one of http.
 
-        aiohttp's own ``trust_env`` sends the login that ``~/.netrc`` has for the server too, which links the pings of
-        a client as a cookie does.
+        aiohttp's ``trust_env`` would also send the login for the server in ``~/.netrc``, which links the pings of a
+        client as a cookie does.
         """
         parts = urlsplit(url)
         if not self._settings.proxies or proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -251,7 +254,7 @@ class HttpTransport:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._settings.connections),
-                # As a rule no total: it would count the time in which a request waits here for a free connection.
+                # No total by default: it would include the wait for a free connection.
                 timeout=aiohttp.ClientTimeout(
                     total=self._settings.whole_timeout,
                     sock_connect=self._settings.connect_timeout,
@@ -264,10 +267,10 @@ class HttpTransport:
 
 
 def _is_address(address: str) -> bool:
-    """Return whether requests can be made to paths below this URL, as far as can be told without a network."""
+    """Return whether a URL is valid as the start of request paths."""
     try:
         parts = urlsplit(address)
-        host, _ = parts.hostname or "", parts.port  # a port that is none raises
+        host, _ = parts.hostname or "", parts.port  # an invalid port raises
         host.encode("idna")
     except ValueError:
         return False
@@ -276,26 +279,26 @@ def _is_address(address: str) -> bool:
 
 
 class _Astray(aiohttp.ClientError):
-    """A server sends whoever asks to where it is not followed."""
+    """A server redirects to an address that is not followed."""
 
 
-def _redirected(asked: str, location: str, server: str) -> str:
-    """Return where a redirect leads; raise :class:`_Astray` unless that is https, or the server's own host."""
-    to = urljoin(asked, location)
-    if not _is_address(to.partition("?")[0]):
+def _redirected(source: str, location: str, server: str) -> str:
+    """Return the target of a redirect; raise :class:`_Astray` unless it is https, or at the server's host."""
+    target = urljoin(source, location)
+    if not _is_address(target.partition("?")[0]):
         raise _Astray("it redirects to what is no address")
-    secure, from_secure = (urlsplit(each).scheme == "https" for each in (to, asked))
-    if not secure and (from_secure or urlsplit(to).netloc != urlsplit(server).netloc):
+    secure, from_secure = (urlsplit(each).scheme == "https" for each in (target, source))
+    if not secure and (from_secure or urlsplit(target).netloc != urlsplit(server).netloc):
         raise _Astray("it redirects to another host without https, which is not followed")
-    return to
+    return target
 
 
 class _TooLong(aiohttp.ClientPayloadError):
-    """An answer is longer than whoever asked has reason to read."""
+    """An answer is longer than its limit."""
 
 
 async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return the body of an answer, unpacked; raise :class:`_TooLong` as soon as there is more of it than so much."""
+    """Return the body of an answer, unpacked; raise :class:`_TooLong` as soon as it exceeds the limit."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)
@@ -306,12 +309,12 @@ async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def _largest(spec: ModelSpec) -> int:
-    """Return about how long a model document of a spec can be, which has numbers and perhaps names."""
+    """Return the approximate maximum length of a model document of a spec."""
     return 2**16 + 32 * spec.m + sum(6 * len(name) + 4 for name in spec.document_names)
 
 
 def _size(response: aiohttp.ClientResponse, body: bytes) -> int:
-    """Return the bytes of a body as it travelled: what it unpacked to is known too, if it was compressed."""
+    """Return the bytes of a body as it travelled, which may be compressed."""
     length = response.content_length
     return len(body) if length is None else length
 
@@ -325,13 +328,13 @@ def _document(body: bytes) -> ModelDocument:
 def _outcome(status: int, retry_after: str | None, answer: bytes) -> Outcome:
     if 200 <= status < 300:
         return ACCEPTED
-    if status >= 500 or status in _TRY_AGAIN or 300 <= status < 400:  # ingest sends nobody elsewhere; others do
+    if status >= 500 or status in _TRY_AGAIN or 300 <= status < 400:  # ingest doesn't redirect; other servers do
         return Outcome(Delivery.RETRY, f"HTTP {status}", _seconds(retry_after))
     return Outcome(Delivery.REJECTED, _why(status, answer))
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which is a number or a date; None for what is neither."""
+    """Return the seconds of a Retry-After header, a number or a date; None if it is neither."""
     if retry_after is None:
         return None
     if retry_after.isascii() and retry_after.isdigit():
@@ -344,12 +347,12 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _why(status: int, body: bytes) -> str:
-    """Return the server's own sentence if it sent one, else the status."""
+    """Return the server's sentence if it sent one, else the status."""
     try:
-        said: Any = msgspec.json.decode(body)["error"]
+        sentence: Any = msgspec.json.decode(body)["error"]
     except (*_NOT_WHAT_WAS_ASKED, KeyError, TypeError):
-        said = None
-    return f"{status} {shown(said[:_LONGEST_REASON], kept='')}" if isinstance(said, str) else f"HTTP {status}"
+        sentence = None
+    return f"{status} {shown(sentence[:_LONGEST_REASON], kept='')}" if isinstance(sentence, str) else f"HTTP {status}"
 
 
 def _in_words(error: BaseException) -> str:

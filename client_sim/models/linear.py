@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.models.arrays import FloatArray, Rows, intervals, sum_rows
-from fedping.client_sim.models.page_table import PageTable
-from fedping.client_sim.models.pages import VisitType
+from fedping.client_sim.models.pages import Block, PageTable, Searches, VisitType, blocks
 from fedping.client_sim.models.ranking_loss import pulls_of, shown_violations
 from fedping.client_sim.models.ranking_model import check_weights
-from fedping.client_sim.models.searches import Block, Searches, blocks
 
 _CUTOFFS: NDArray[np.int32] = np.array([4, 14, 31, 90], dtype=np.int32)
 _RECENCIES = ("FirstBucket", "SecondBucket", "ThirdBucket", "FourthBucket", "DefaultBucket")

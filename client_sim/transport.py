@@ -1,7 +1,7 @@
-"""What a client needs of the network: fetch the study, fetch a model, submit a ping; and the same without one.
+"""A client's network: fetch the study, fetch a model, submit a ping; and the same in one process.
 
-Answers are values, not exceptions, because each of them is an ordinary event in a client's life: a server that is down,
-a model that has not changed, a ping that is refused. Only what ends a fleet before it starts is raised.
+Answers are values, not exceptions, because each is an ordinary event for a client: a server that is down, an unchanged
+model, a rejected ping. Exceptions are raised only where a client can't start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class TransportError(FedpingError):
 
 
 class StudyEnded(TransportError):
-    """The study has ended: its clients leave."""
+    """The study has ended."""
 
 
 class Delivery(Enum):
-    """What became of one attempt to submit."""
+    """The outcome of one attempt to submit."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -35,7 +35,7 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to one attempt. ``reason`` says why not; ``retry_after`` is in seconds, if the server named a time.
+    """The answer to one attempt: ``reason`` if it failed; ``retry_after`` in seconds, if the server named a time.
 
     ``posted_bytes`` are those of the attempt's body as it travelled.
     """
@@ -53,7 +53,7 @@ ACCEPTED = Outcome(Delivery.ACCEPTED)
 class BatchOutcome:
     """The answer to one attempt at a batch: that of the request as a whole, and of its lines.
 
-    ``accepted`` is how many lines were taken, ``rejected`` those that were refused: their numbers from 1, and why.
+    ``accepted`` is the number of accepted lines, ``rejected`` has the line numbers of the others, from 1, and reasons.
     """
 
     outcome: Outcome
@@ -63,7 +63,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model document, the entity tag to ask with the next time, and the bytes of the body in which it came."""
+    """A model document, the entity tag for the next fetch, and the bytes of the body in which it came."""
 
     document: ModelDocument
     etag: str | None
@@ -72,12 +72,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class NotModified:
-    """The model that the client holds is still the one asked for."""
+    """The client already holds the requested model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """No model came, and why; the client goes on with what it has."""
+    """No model is available, and why; the client keeps its version."""
 
     reason: str
 
@@ -101,11 +101,11 @@ class Transport(Protocol):
         ...
 
     async def fetch_staged(self, study: str, line: str, iteration: int) -> Fetched | Unavailable:
-        """Ask for the version of a line that some clients are to take instead of the newest."""
+        """Ask for the staged version of a line, which some clients get instead of the newest."""
         ...
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """Make one attempt to hand over a ping, encoded as JSON. The document id is the same at every attempt."""
+        """Make one attempt to submit a ping, encoded as JSON. The document id is the same in every attempt."""
         ...
 
     async def close(self) -> None:
@@ -114,16 +114,16 @@ class Transport(Protocol):
 
 
 ModelSource: TypeAlias = Callable[[str, int | None], ModelDocument | None]
-"""Returns a version of the line of this name (None: the newest), or None if there is no such version."""
+"""Returns a version of the line of this name (None: the newest), or None if it doesn't exist."""
 
 Sink: TypeAlias = Callable[[UUID, bytes], str | None]
-"""Takes a document id and the JSON of a ping; returns None if it is accepted, else the reason of its rejection."""
+"""Takes a document id and the JSON of a ping; returns None if it is accepted, else the rejection reason."""
 
 
 class InProcessTransport:
-    """Hands pings to ``sink`` and asks ``models`` for versions; nothing is waited for.
+    """Passes pings to ``sink`` and asks ``models`` for versions, without waits.
 
-    What the sink raises is not caught: within one process that is a defect, not a fault of a network.
+    Exceptions of the sink are not caught: within one process they are defects, not faults of a network.
     """
 
     def __init__(self, study: Study, models: ModelSource, sink: Sink) -> None:
@@ -132,7 +132,7 @@ class InProcessTransport:
         self._sink = sink
 
     async def fetch_study(self, study: str) -> PublicStudy:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_study`."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_study`."""
         if study != self._study.name:
             raise TransportError(f"there is no study '{study}' in this process; it has '{self._study.name}'")
         return self._study
@@ -148,13 +148,13 @@ class InProcessTransport:
         return NotModified() if tag == etag else Fetched(document, tag)
 
     async def fetch_staged(self, study: str, line: str, iteration: int) -> Fetched | Unavailable:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.fetch_staged`; nothing is staged in one process."""
+        """See :meth:`fedping.client_sim.transport.Transport.fetch_staged`; nothing is staged in one process."""
         return Unavailable(f"line '{line}' has no version {iteration} that is staged")
 
     async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.submit`."""
+        """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         reason = self._sink(document_id, body)
         return ACCEPTED if reason is None else Outcome(Delivery.REJECTED, reason)
 
     async def close(self) -> None:
-        """See :meth:`fedping.client_sim.fleet.transport.Transport.close`; there is nothing to release."""
+        """See :meth:`fedping.client_sim.transport.Transport.close`; there is nothing to release."""

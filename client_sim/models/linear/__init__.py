@@ -1,1 +1,0 @@
-"""Linear ranking models: on any matrix of features, and with the features of the thesis' simulation."""
