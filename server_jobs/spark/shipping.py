@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fedping
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.arguments import is_local
 from fedping.server_jobs.spark.cache import cache_folder, keep_newest, put
@@ -85,7 +84,7 @@ def _put_code(folder: Path, suffix: str, more: Sequence[str]) -> Path:
 
 def package_roots() -> list[str]:
     """Return the folder (or the zip) from which this process imports our packages."""
-    return [str(Path(next(iter(fedping.__path__))).parent)]
+    return [str(folder.parent) for _, folder in _folders(["fedping"])]
 
 
 def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
