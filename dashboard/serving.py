@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedping.dashboard.settings import DashboardSettings
-from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from fedping.server_jobs.listener import CannotStart, check_port
+from fedping.server_jobs.processes import exit_with_parent
 
 if TYPE_CHECKING:
     from flask import Flask

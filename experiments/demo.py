@@ -23,10 +23,10 @@ from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import is_landing
 from fedping.protocol.location import Bucket, Place, child
+from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key

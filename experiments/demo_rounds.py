@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from fedping.experiments.ingest_process import RunningIngest
 from fedping.model_store.store import ModelStore
 from fedping.protocol import __version__
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.location import Place
+from fedping.protocol.notation import utc_now
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient

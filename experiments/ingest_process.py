@@ -13,7 +13,7 @@ import requests
 from fedping.experiments.server_process import free_ports, server_process
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import Place
-from fedping.server_jobs.ingest.flushing import flush
+from fedping.server_jobs.ingest.backlog import flush
 
 FLUSH_SECONDS = SERVED_SECONDS = 60.0
 LOOK_EVERY = 0.05

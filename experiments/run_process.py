@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.experiments.run_folder import write_document
-from fedping.server_jobs.ingest.processes.process_lock import child_command
+from fedping.server_jobs.processes import child_command
 
 LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
 STDOUT, STDERR = "stdout", "stderr"

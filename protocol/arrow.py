@@ -15,9 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedping.protocol.documents import FRECENCY_UPDATE, DocumentType
 from fedping.protocol.landed_file import FORMAT_KEY
-from fedping.protocol.ping import LandedPing, UpdatePayload
+from fedping.protocol.ping import FRECENCY_UPDATE, DocumentType, LandedPing, UpdatePayload
 
 UPDATE_ENCODING = "update_encoding"
 UPDATE = "update"

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Study
 

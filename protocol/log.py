@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from fedping.protocol.clock import utc_now
+from fedping.protocol.notation import utc_now
 
 Level = Literal["info", "warning", "error"]
 

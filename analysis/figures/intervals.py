@@ -24,7 +24,7 @@ from fedping.analysis.statistics import Estimate
 from fedping.analysis.verdict import Comparison
 from fedping.analysis.verdict.parts import PartEffects
 from fedping.analysis.verdict.words import finding_sign, percent_text
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

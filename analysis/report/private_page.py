@@ -10,7 +10,7 @@ from fedping.analysis.figures import PAGE, draw_private_rounds, to_svg
 from fedping.analysis.private import ArmResult, Difference, Estimated, LineResult, LineRounds, PrivateResult
 from fedping.analysis.report.page import rendered, write_report
 from fedping.analysis.tables import Table, to_html
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from markupsafe import Markup

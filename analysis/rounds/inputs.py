@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
-from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import id_bytes
 from fedping.protocol.location import Place, child
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from fedping.analysis.statistics import Estimate, MannWhitney, SampleRatio
 from fedping.analysis.study.metrics import Metric
 from fedping.analysis.study.tally import HOUR_MS, WEEKS, ArmTally, StudyTally
 from fedping.analysis.verdict.plan import Plan
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:  # a circular import otherwise
     from fedping.analysis.verdict.parts import PartEffects

@@ -13,8 +13,8 @@ from fedping.client_sim.attacks.updates import targeted
 from fedping.client_sim.fleet.interactions import Lies
 from fedping.client_sim.fleet.roster import NOT_ENROLLED, Roster
 from fedping.client_sim.learning.batch import FloatArray, Floats
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.protocol.study import PublicStudy, Study
 
 

@@ -40,9 +40,8 @@ from fedping.client_sim.population.sample import Population
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import SyntheticPopulation
 from fedping.protocol.digest import digest_of
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.ping import FRECENCY_UPDATE, NO_VERSION
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.landed_table import ModelPings
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.update import EncodedUpdate, Payloads
 
 NUMBERS_AT_A_TIME = 2**22

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from fedping.client_sim.fleet.interactions import Interactions, Keystrokes
-from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.protocol.ping import FrecencyPayload, Ping
+from fedping.protocol.ping import FRECENCY_UPDATE, FrecencyPayload, Ping
 from fedping.protocol.update import EncodedUpdate, Payloads, Update
 
 ADDON_VERSION = "fedping-sim-1"

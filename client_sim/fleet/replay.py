@@ -31,11 +31,11 @@ from fedping.client_sim.fleet.outbox import Letter, Outbox, count_reason
 from fedping.client_sim.fleet.summary import PingSummary, ping_summary
 from fedping.client_sim.fleet.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.client_sim.fleet.waiting import Backoff
-from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
 from fedping.protocol.location import Bucket, Place, base_name, key_in
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:

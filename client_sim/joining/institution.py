@@ -52,12 +52,11 @@ from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import learner_for
 from fedping.client_sim.learning.states import ClientStates, StatesOf
-from fedping.protocol.clock import utc_now
-from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.enrolment import is_selected
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import utc_now
 from fedping.protocol.personalization import Reconstruct
-from fedping.protocol.ping import Ping
+from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, Ping
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.study_changes import Change, differences
 from fedping.protocol.training import LocalSteps, Training

@@ -27,7 +27,7 @@ from fedping.experiments.laboratory.results import Outcome, Row
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import packed, unpack
-from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
+from fedping.server_jobs.processes import exit_with_parent
 
 _CONTEXT = multiprocessing.get_context("spawn")
 

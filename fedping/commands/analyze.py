@@ -150,7 +150,7 @@ def analyze(
 
 def _tell_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
     """Warn if arms had other shares in the window: then their sizes cannot be what the shares of now say."""
-    from fedping.protocol.clock import milliseconds_of
+    from fedping.protocol.notation import milliseconds_of
 
     for entry in reversed(store.history(study)):
         dealt = any(told.startswith("arms.") for told in entry.told) and entry.kind == "changed"

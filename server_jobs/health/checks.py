@@ -20,15 +20,22 @@ from msgspec.structs import replace
 from fedping.model_store.dates import date_trouble
 from fedping.model_store.held_versions import describe_missing, describe_staged
 from fedping.model_store.version import Outcome, StageState
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.landed import Landed
 from fedping.server_jobs.health.private import PrivateFacts
-from fedping.server_jobs.ingest.counters import OfStudy
-from fedping.server_jobs.ingest.recent import OURS, POSTPONED, WINDOW_MINUTES, Came, Recently, failing_requests
+from fedping.server_jobs.ingest.counters import (
+    OURS,
+    POSTPONED,
+    WINDOW_MINUTES,
+    Came,
+    OfStudy,
+    Recently,
+    failing_requests,
+)
 from fedping.server_jobs.round_status import Failing
 
 FindingName: TypeAlias = Literal[

@@ -33,14 +33,11 @@ from fedping.server_jobs.health.checks import (
 from fedping.server_jobs.health.landed import LandedBeside, LandedPings
 from fedping.server_jobs.health.private import PrivateFacts, private_facts
 from fedping.server_jobs.health.round_metrics import LineRounds, line_rounds
-from fedping.server_jobs.ingest.compaction.newcomers import newcomers
-from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
-from fedping.server_jobs.ingest.compaction.uploads import uploaded
-from fedping.server_jobs.ingest.counters import of_studies, totals
-from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlanded, waiting_since
-from fedping.server_jobs.ingest.recent import recently, requests_of
-from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.ingest.start import INGEST_LOCK
+from fedping.server_jobs.ingest.backlog import backlog, period_of, unlanded, waiting_since
+from fedping.server_jobs.ingest.compactor_counts import newcomers, uploaded
+from fedping.server_jobs.ingest.counters import of_studies, recently, requests_of, totals
+from fedping.server_jobs.ingest.quarantine import failing_in_words
+from fedping.server_jobs.ingest.settings import INGEST_LOCK, IngestSettings
 from fedping.server_jobs.round_status import Failing, last_attempt
 
 LANDS_AFTER_MS = 60_000

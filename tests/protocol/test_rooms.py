@@ -68,7 +68,7 @@ def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
     assert rooms_imported_by("from fedping import experiments, main") == {"experiments", "fedping"}
 
 
-OF_THE_HELPER = ("privacy", "listener", "forking_server", "ingest.processes.process_lock")
+OF_THE_HELPER = ("privacy", "listener", "forking_server", "processes")
 """Modules of `server_jobs` that the helper may import: noise and its accounting, and how a server runs."""
 
 

@@ -22,8 +22,7 @@ from fedping.server_jobs.health.checks import (
     unreadable_study,
 )
 from fedping.server_jobs.health.landed import Landed
-from fedping.server_jobs.ingest.counters import OfStudy
-from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
+from fedping.server_jobs.ingest.counters import FIELDS, Came, OfStudy, Recently
 
 ARMS = (
     Arm(name="treatment", share=0.6, line="main", applies=True, submits=True),

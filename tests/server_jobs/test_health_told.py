@@ -26,9 +26,9 @@ from fedping.server_jobs.health.landed import LandedBeside
 from fedping.server_jobs.health.monitor import watch_studies
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.health.webhook import Webhook, make_poster
+from fedping.server_jobs.ingest import submit
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
-from fedping.server_jobs.ingest.edge import submit
-from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
+from fedping.server_jobs.ingest.journal import Journal, NotStored
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest

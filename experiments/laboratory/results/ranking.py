@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedping.experiments.laboratory.results.paired import Band
 from fedping.experiments.laboratory.results.summary import Summary, best_of
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 SHOWN, LEADS, LEVEL = "★", "☆", "≈"
 """Shown to be the best; has the best mean without being shown to be the best; cannot be told apart from that one."""

@@ -18,8 +18,8 @@ from fedping.experiments.laboratory.rounds.landed import pings_of
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY
 from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.model_store.version import Version
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.ping import MODEL_UPDATE
 
 LARGEST_BATCH = 4 * 2**20
 """Bytes in the body of one request, unless a single ping is larger."""

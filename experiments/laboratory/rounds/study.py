@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.limits import Limits
 from fedping.protocol.links import Upload
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec
