@@ -519,6 +519,11 @@ def telemetry_of(document: str) -> str:
     return f"{TELEMETRY}/{document}"  # not a valid name of a study
 
 
+def _about(error: FedpingError, what: str) -> str:
+    """Return the sentence of an error; that of invalid settings begins with ``what``."""
+    return f"{what}: {error}" if isinstance(error, InvalidSettings) else str(error)
+
+
 class Catalogue:
     """The rules of every study of a store, its declared state, and the helpers' offers for its two-server lines.
 
@@ -685,10 +690,8 @@ class Catalogue:
                 entry = self._store.settings_entry(name)
                 if entry != self._entries.get(name, entry):
                     self._rules = {**self._rules, name: self._load(name, rules.heads)}
-            except InvalidSettings as error:
-                unclear.append(f"study '{name}' takes pings by the settings of before: {error}")
             except FedpingError as error:
-                unclear.append(str(error))
+                unclear.append(_about(error, f"study '{name}' still has its earlier settings"))
         return unclear
 
     def _read_declared(self) -> list[str]:
@@ -706,16 +709,14 @@ class Catalogue:
 
     def _load_all(self, names: Iterable[str]) -> tuple[dict[str, StudyRules], dict[str, str]]:
         """Return the rules of studies, and a sentence for each study that can't be served."""
-        found: dict[str, StudyRules] = {}
+        rules: dict[str, StudyRules] = {}
         unusable: dict[str, str] = {}
         for name in names:
             try:
-                found[name] = self._load(name)
-            except InvalidSettings as error:
-                unusable[name] = f"study '{name}' cannot take pings: {error}"
+                rules[name] = self._load(name)
             except FedpingError as error:
-                unusable[name] = str(error)
-        return found, unusable
+                unusable[name] = _about(error, f"study '{name}' cannot take pings")
+        return rules, unusable
 
     def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:
         """Return the rules of a study, with the known ``heads`` of its lines; a change of settings adds no line."""

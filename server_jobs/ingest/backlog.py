@@ -208,9 +208,7 @@ def ending(settings: IngestSettings, emptied: bool) -> str:
     if sentences:
         return f"Stopped; not everything that was accepted is in Parquet: {'. '.join(sentences)}."
     torn = totals(settings.counters)["torn"]
-    unfinished = (
-        f" {torn} unfinished writes, of which nobody was told that they are stored, are in {settings.quarantine}."
-    )
+    unfinished = f" {torn} unfinished writes, whose pings were never accepted, are in {settings.quarantine}."
     return "Stopped; everything that was accepted is in Parquet." + (unfinished if torn else "")
 
 

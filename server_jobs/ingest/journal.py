@@ -100,7 +100,7 @@ class Journal:
                 self._roll()
 
     def keep(self) -> None:
-        """Write the segment again if somebody removed it since the last commit; a failure is logged and retried."""
+        """Write the segment again if it was removed since the last commit; a failure is logged and retried."""
         with self._disk:
             try:
                 self._put_in_place()
@@ -206,7 +206,7 @@ class Journals:
         return self._journals[document.name]
 
     def keep(self) -> None:
-        """Write again every segment that somebody removed."""
+        """Write every removed segment again."""
         for journal in self._journals.values():
             journal.keep()
 
@@ -261,7 +261,7 @@ class Commits:
             self._journal.append(b"".join(parts), rows)
         except NotStored as error:
             failure = str(error), error.full
-        except Exception as error:  # a defect of ours: the waiting callers must be told
+        except Exception as error:  # a defect of ours: the waiting callers get it as a failure
             failure = type(error).__name__, False
         loop.call_soon_threadsafe(self._tell, loop, waiting, failure)
 

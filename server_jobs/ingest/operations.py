@@ -54,20 +54,20 @@ T = TypeVar("T")
 
 COUNTERS = {
     "accepted": ("pings_accepted", "Pings that were answered 200, duplicates included."),
-    "posted_bytes": ("posted_bytes", "Bytes of bodies that came below /submit, as they travelled; refused ones too."),
-    "fetched_bytes": ("fetched_bytes", "Bytes of bodies that went out below /models."),
+    "posted_bytes": ("posted_bytes", "Bytes of bodies received below /submit, as sent; rejected ones too."),
+    "fetched_bytes": ("fetched_bytes", "Bytes of bodies sent below /models."),
     "landed": ("pings_landed", "Pings written to Parquet."),
     "duplicates": ("pings_duplicate", "Pings dropped by the compactor because their document had landed with them."),
-    "quarantined": ("journal_quarantined", "Pieces of the journal that could not be read and were set aside."),
-    "quarantined_pings": ("pings_quarantined", "Pings in those pieces, as far as that can be told; they do not land."),
-    "torn": ("journal_torn", "Writes that a killed process did not finish; nobody was told that they are stored."),
+    "quarantined": ("journal_quarantined", "Pieces of the journal that could not be read and are in quarantine."),
+    "quarantined_pings": ("pings_quarantined", "Pings in those pieces, as far as known; they do not land."),
+    "torn": ("journal_torn", "Writes that a killed process did not finish; their pings were never accepted."),
     "rescued": ("journal_rescued", "Segments that were removed while being written, and written again."),
-    "batches": ("batches", "Batches taken."),
+    "batches": ("batches", "Batches accepted."),
     "commits": ("journal_commits", "Flushes of the journal to disk; each makes many pings durable."),
     "journal_bytes": ("journal_bytes", "Bytes written to the journal."),
     "files": ("files_landed", "Parquet files written."),
     "passes": ("compactions", "Passes of the compactor."),
-    "failed_passes": ("compactions_failed", "Passes of the compactor that failed and are tried again."),
+    "failed_passes": ("compactions_failed", "Passes of the compactor that failed and are retried."),
 }
 COARSE = dict.fromkeys(("accepted", "landed", "duplicates", "batches", "commits", "pings"), 1000) | {
     "journal_bytes": 1_000_000,

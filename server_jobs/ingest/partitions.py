@@ -46,7 +46,7 @@ from fedping.server_jobs.ingest.segments import (
 
 STUDY, LINE, SEGMENT = "study", "line", "segment"
 ENCODED = "encoded"
-"""The record's field for an update that is not dense: its tag, and its payload, in base64 until it has been read."""
+"""The record's field of an encoded update: its tag, and its payload, in base64 until it is read."""
 
 ENVELOPE = ("document_id", "client_id", "received_at")
 _BLOCK = 256 * 1024
@@ -130,15 +130,15 @@ def _block_bytes(lines: bytes) -> int:
 def landed_columns(records: pa.Table, document: DocumentType) -> pa.Table:
     """Return records of one partition with :func:`fedping.protocol.arrow.landed_schema`."""
     update, encoding = _updates(_one(records.column(UPDATE)), _one(records.column(ENCODED)))
-    made = {
+    columns = {
         "document_id": uuid_column(records.column("document_id")),
         "client_id": uuid_column(records.column("client_id")),
         UPDATE: update,
         UPDATE_ENCODING: encoding,
     }
     schema = landed_schema(document)
-    columns = [made[f.name] if f.name in made else _cast(records.column(f.name), f) for f in schema]
-    return pa.table(columns, schema=schema)
+    arrays = [columns[f.name] if f.name in columns else _cast(records.column(f.name), f) for f in schema]
+    return pa.table(arrays, schema=schema)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -184,7 +184,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 def from_base64(texts: pa.StringArray) -> pa.BinaryArray:
     """Return the bytes of base64 texts with padding, null for null.
 
-    One by one: the standard library takes a pass over each, and NumPy several over all of them.
+    They are decoded one by one: the standard library needs one pass over each, NumPy several over all of them.
 
     Raises:
         ValueError: a text is not in base64.
@@ -193,7 +193,7 @@ def from_base64(texts: pa.StringArray) -> pa.BinaryArray:
     _, offsets, data = texts.buffers()
     letters, starts = memoryview(data or b""), np.frombuffer(offsets, np.int32, count=k + 1, offset=4 * texts.offset)
     try:
-        if (np.diff(starts) % 4).any():  # more padding than there should be is no error to the library
+        if (np.diff(starts) % 4).any():  # the library accepts too much padding
             raise ValueError
         parts = [a2b_base64(letters[low:high], strict_mode=True) for low, high in pairwise(starts.tolist())]
     except ValueError as error:
@@ -246,9 +246,9 @@ class Part:
 class Newest:
     """The newest version of each line among the pings so far; never newer than the published one.
 
-    It comes from admitted pings and not from the store, so that pings land whether or not the store can be read, nor
-    from the landing folder, where anything may lie. The window is counted from here, so it reaches further back than
-    from the published version: what a round may still ask for always has its own folder.
+    It is read from admitted pings, so that pings land while the store can't be read, and not from the landing folder,
+    which may have foreign files. It is at most the published version, so every version that a round may still need has
+    a folder of its own.
     """
 
     def __init__(self) -> None:
@@ -337,8 +337,8 @@ class Source:
 def close_abandoned(journal: Path, set_aside: Callable[[Iterable[Piece]], None]) -> int:
     """Close the segments whose writers died, and return how many there were.
 
-    An unfinished write, whose pings nobody was told are stored, is given to ``set_aside`` and cut off. Any other damage
-    stays where it is, for whoever reads the closed segment.
+    An unfinished write, whose pings were never accepted, is passed to ``set_aside`` and cut off. Other damage stays for
+    the reader of the closed segment.
     """
     abandoned = [path for path in segments(journal, OPEN) if is_abandoned(path)]
     for path in abandoned:
@@ -369,7 +369,7 @@ def read_source(segment: Path, index: int) -> Source:
 
 
 def _tables(data: bytes, frames: tuple[Frame, ...], document: DocumentType) -> tuple[list[pa.Table], list[Damage]]:
-    """Parse all frames at once, or, if that fails, one by one, so that a bad frame costs nothing but itself."""
+    """Parse all frames at once, or, if that fails, one by one, so that a bad frame loses only itself."""
     if not frames:
         return [], []
     try:
@@ -391,7 +391,7 @@ def _frame_by_frame(
 
 
 def _checked(lines: bytes, rows: int, document: DocumentType) -> pa.Table:
-    """Return the records in lines, exactly ``rows`` of them; raises ValueError if there are more or fewer."""
+    """Return the records in lines; raises ValueError unless there are exactly ``rows`` of them."""
     records = read_records(lines, document)
     if records.num_rows != rows:
         raise ValueError(f"there are {records.num_rows} records, and {rows} were written")
@@ -399,13 +399,14 @@ def _checked(lines: bytes, rows: int, document: DocumentType) -> pa.Table:
 
 
 LOOK_EVERY = 30.0
-"""Seconds between two looks at the store."""
+"""Seconds between two reads of the store."""
 
 
 class Layouts:
-    """The shards of each study; those of a study that is not known yet are :data:`SHARDS`.
+    """The number of shards of each study, by which its files have row groups; :data:`SHARDS` for an unknown study.
 
-    A store in a bucket is read beside the compaction, which does not wait for it.
+    Files of any layout are correct; only the speed of a round depends on it. So pings land while the store can't be
+    read, and a store in a bucket is read in a thread.
     """
 
     def __init__(self, store: Place) -> None:
@@ -415,7 +416,7 @@ class Layouts:
         self._looking = threading.Lock()
 
     def shards(self, study: str) -> int:
-        """Return into how many shards the clients of a study are divided."""
+        """Return the number of shards of a study."""
         if time.monotonic() - self._looked >= LOOK_EVERY and self._looking.acquire(blocking=False):
             self._looked = time.monotonic()
             if isinstance(self._store, Path):
@@ -425,7 +426,7 @@ class Layouts:
         return self._known.get(study, (0, SHARDS))[1]
 
     def _look(self) -> None:
-        """Read what has changed; what cannot be read stays as it is known."""
+        """Read changed settings; unreadable studies keep their known layout."""
         try:
             store = open_store(self._store)
             for name in store.studies():

@@ -89,7 +89,7 @@ def count(counters: Counters, pieces: Iterable[Piece]) -> None:
 def _sentence(piece: Piece, kept: Path) -> str:
     where = f"at byte {piece.damage.start} of journal segment {piece.segment.name}"
     if piece.damage.cause == "torn":
-        return f"an unfinished write {where}, of which nobody was told that it is stored, was moved to {kept}"
+        return f"an unfinished write {where}, whose pings were never accepted, was moved to {kept}"
     return (
         f"about {piece.damage.rows} pings {where} cannot be read ({_WHY[piece.damage.cause]}); they were answered 200 "
         f"and have not landed, and are kept in {kept}"

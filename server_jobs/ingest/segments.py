@@ -104,8 +104,7 @@ class Frame:
 class Damage:
     """A piece of a segment that cannot be read, and its number of pings as far as known.
 
-    A ``torn`` piece is left over from a write that did not finish, so nobody was told that its pings are stored: it
-    counts none.
+    A ``torn`` piece is the rest of an unfinished write. Its pings were never accepted, so it counts none.
     """
 
     start: int
@@ -246,8 +245,8 @@ _COPIED_AT_ONCE = 1 << 20
 class SegmentWriter:
     """The only writer of one segment.
 
-    The file is created under a hidden name, locked, and only then named, so nobody finds it unlocked while its writer
-    lives.
+    The file is created under a hidden name, locked, and only then renamed, so that it is never found unlocked while its
+    writer lives.
 
     Raises:
         OSError: it cannot be created.
@@ -262,7 +261,7 @@ class SegmentWriter:
         self.size = 0
         self._looked = self.began
         hidden = folder / f".{stem}.new"
-        # Readable as well, so that its contents can be saved if somebody removes it.
+        # Readable as well, so that its contents can be saved if the file is removed.
         self._file = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o640)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -346,7 +345,7 @@ class SegmentWriter:
         return True
 
     def leave(self) -> None:
-        """Close the segment as it is: whoever finds it ``.open`` and unlocked cuts off what is unfinished."""
+        """Close the segment as it is: a reader of an unlocked ``.open`` segment cuts off its unfinished end."""
         os.close(self._file)
 
     def roll(self) -> bool:
@@ -403,7 +402,7 @@ def segments(folder: Path, suffix: str) -> list[Path]:
 
 
 def no_segments(folder: Path) -> list[Path]:
-    """Return entries named like segments that are none, which nobody opens: opening a pipe might block forever."""
+    """Return other entries with names of segments. They are never opened, because a pipe might block forever."""
     return sorted(Path(entry.path) for entry in _named(folder, (OPEN, CLOSED)) if not _can_be_segment(entry))
 
 
@@ -434,12 +433,12 @@ def document_in(segment: Path) -> str:
 
     If the format is unknown here, its number is a part of the name.
     """
-    told = segment.stem.partition(".")[2] or FRECENCY_UPDATE.name
-    name, _, number = told.partition(".")
+    type_and_format = segment.stem.partition(".")[2] or FRECENCY_UPDATE.name
+    name, _, number = type_and_format.partition(".")
     known = DOCUMENT_TYPES.get(name)
     if known is not None and number in {str(each) for each in range(2, known.format + 1)}:
         return name
-    return told
+    return type_and_format
 
 
 def _named_type(document: str) -> str:
