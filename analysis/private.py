@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 from fedping.protocol.privacy import METRICS, Privacy, frame_of
 from fedping.protocol.study import Line, Study
 

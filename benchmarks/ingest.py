@@ -70,11 +70,10 @@ def free_port() -> int:
 def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operations: int) -> int:
     """Run ingest over a store with one study; ``kind`` is 'hot' for the product, 'flask' for a plain Flask route."""
     from benchmarks.plain_flask import plain_front
-    from fedping.server_jobs.ingest.processes.operations import OperatorsListener
-    from fedping.server_jobs.ingest.processes.supervisor import supervise
-    from fedping.server_jobs.ingest.processes.worker import front
+    from fedping.server_jobs.ingest.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
-    from fedping.server_jobs.ingest.start import prepare
+    from fedping.server_jobs.ingest.supervisor import prepare, supervise
+    from fedping.server_jobs.ingest.worker import front
 
     make_store(folder / "store")
     settings = IngestSettings(

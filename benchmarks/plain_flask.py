@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
 
-from fedping.server_jobs.ingest.edge.answers import ACCEPTED_ONE
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.asgi import Front
-from fedping.server_jobs.ingest.edge.services import Services
-from fedping.server_jobs.ingest.edge.submit import document_id_in, record_of
-from fedping.server_jobs.ingest.journal.frames import encode_records
+from fedping.server_jobs.ingest.answers import ACCEPTED_ONE
+from fedping.server_jobs.ingest.application import Edge, Front
+from fedping.server_jobs.ingest.segments import encode_records
+from fedping.server_jobs.ingest.services import Services
+from fedping.server_jobs.ingest.submit import document_id_in, record_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse

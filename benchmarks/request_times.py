@@ -29,14 +29,13 @@ from granian.rsgi import ProtocolClosed
 
 from benchmarks.ingest import CONNECTIONS, make_store
 from benchmarks.ingest_pings import single_requests
-from fedping.server_jobs.ingest.edge import asgi as edge
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.asgi import Front, environ_of
-from fedping.server_jobs.ingest.edge.services import Services
-from fedping.server_jobs.ingest.edge.submit import run_steps
+from fedping.server_jobs.ingest import application as edge
+from fedping.server_jobs.ingest.application import Edge, Front, environ_of
 from fedping.server_jobs.ingest.latencies import Stopwatch
-from fedping.server_jobs.ingest.processes.worker import calm_collector, services_for
+from fedping.server_jobs.ingest.services import Services
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.submit import run_steps
+from fedping.server_jobs.ingest.worker import calm_collector, services_for
 
 if TYPE_CHECKING:
     from granian.rsgi import HTTPProtocol, Scope

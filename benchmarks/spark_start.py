@@ -37,8 +37,7 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.spark.archive import make_archive
-from fedping.server_jobs.spark.java import find_java
-from fedping.server_jobs.spark.spark_home import spark_home
+from fedping.server_jobs.spark.installation import find_java, spark_home
 
 ROOT = Path(__file__).parents[1]
 M = 22

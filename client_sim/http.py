@@ -30,11 +30,11 @@ from fedping.client_sim.transport import (
     TransportError,
     Unavailable,
 )
-from fedping.protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import NewerFormat, without_format
 from fedping.protocol.log import shown
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
 

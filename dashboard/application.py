@@ -32,10 +32,10 @@ from fedping.model_store import StoreError, open_store
 from fedping.model_store.store import VersionConflict
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 from fedping.protocol.object_store import StorageAway
-from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
 from fedping.server_jobs.listener import CannotStart, check_port, stay_here
+from fedping.server_jobs.processes import exit_with_parent
 
 if TYPE_CHECKING:
     from flask import Flask

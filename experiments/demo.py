@@ -26,11 +26,11 @@ from fedping.helper.folder import make_helper
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import is_landing
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.location import Bucket, Place, child
+from fedping.protocol.notation import utc_now
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.protocol.training import OneGradient

@@ -35,7 +35,7 @@ import msgspec
 
 from fedping.experiments.run_folder import write_document
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ingest.processes.process_lock import child_command
+from fedping.server_jobs.processes import child_command
 
 LOCK, PROCESS, STOP, ENDED = "alive.lock", "process.json", "stop", "ended.json"
 STDOUT, STDERR = "stdout", "stderr"

@@ -17,11 +17,11 @@ from fedping.experiments.server_process import helper_process
 from fedping.helper.enrol import join, keys_of, pinned_line
 from fedping.helper.folder import HelperFolder
 from fedping.model_store.store import ModelStore
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.payloads import rows_of
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import RProp
 from fedping.protocol.privacy import METRICS, SIGN, Central, Privacy, Shared
 from fedping.protocol.sharing.keys import opener

@@ -20,8 +20,8 @@ import requests
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import Place
 from fedping.protocol.log import VARIABLE
-from fedping.server_jobs.ingest.flushing import flush
-from fedping.server_jobs.ingest.processes.process_lock import child_command
+from fedping.server_jobs.ingest.backlog import flush
+from fedping.server_jobs.processes import child_command
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0

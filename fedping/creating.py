@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from fedping.error_text import python_names
 from fedping.protocol import __version__
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import check_new_limits
 from fedping.protocol.location import Place, place_of
+from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
 
 if TYPE_CHECKING:

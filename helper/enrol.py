@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from fedping.helper.folder import HelperFolder, read_secret
 from fedping.helper.records import Offered, Pinned, Records
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import without_format
+from fedping.protocol.notation import utc_now
 from fedping.protocol.secret_file import write_secret
 from fedping.protocol.sharing.keys import Identity, Seal, new_private_key, public_key
 from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of

@@ -405,28 +405,29 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
     Raises:
         FedpingError: the folder is none of a helper, or not in order; the address is taken.
     """
-    from fedping.server_jobs.forking_server import http_server
+    from fedping.server_jobs.forking_server import ServerSettings, http_server
     from fedping.server_jobs.listener import check_port
 
     with open_folder(settings.folder).records():
         pass
     check_port(settings.host, settings.port)
-    server = http_server(
-        "fedping.helper",
-        settings.host,
-        settings.port,
+    listener = ServerSettings(
+        host=settings.host,
+        port=settings.port,
         workers=1,
         connections=CONNECTIONS,
         connection_bytes=CONNECTION_BYTES,
         kill_after=KILL_AFTER,
-        died=lambda how: tell(f"the worker died ({how}) and is started again", before=LOGGED),
+    )
+    server = http_server(
+        "fedping.helper", listener, lambda how: tell(f"the worker died ({how}) and is started again", before=LOGGED)
     )
     on_ready()
     server.serve(target_loader=partial(_started, settings, os.getpid()), wrap_loader=False)
 
 
 def _started(settings: ServeSettings, parent: int) -> Service:
-    from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
+    from fedping.server_jobs.processes import exit_with_parent
 
     exit_with_parent(parent)
     return Service(settings)

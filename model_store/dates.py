@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedping.protocol.clock import milliseconds_of
+from fedping.protocol.notation import milliseconds_of
 
 CLOCKS_APART_MS = 60_000
 """How far two clocks may be apart without a word, in milliseconds; those that follow NTP are within a few of them."""

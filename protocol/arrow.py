@@ -1,8 +1,7 @@
 """The Arrow schema of a landed ping: :class:`protocol.ping.LandedPing` with the payload of its type, field by field.
 
-A field that a client may leave out is null where it did. An UUID is 16 bytes, an update its tag and its payload
-(`fedping.protocol.update`), a repeated text a dictionary. The type of a number follows from the bounds that its
-annotation declares.
+An absent optional field is null. A UUID is 16 bytes, an update its tag and its payload (`fedping.protocol.update`), a
+repeated text a dictionary. The type of a number follows from the bounds of its annotation.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedping.protocol.documents import FRECENCY_UPDATE, DocumentType
 from fedping.protocol.landed_file import FORMAT_KEY
-from fedping.protocol.ping import LandedPing, UpdatePayload
+from fedping.protocol.ping import FRECENCY_UPDATE, DocumentType, LandedPing, UpdatePayload
 
 UPDATE_ENCODING = "update_encoding"
 UPDATE = "update"
@@ -25,7 +23,7 @@ UPDATE = "update"
 
 @functools.cache
 def landed_schema(document: DocumentType = FRECENCY_UPDATE) -> pa.Schema:
-    """Return the schema of every Parquet file of a study that takes pings of this type."""
+    """Return the schema of the landed files of a study with this type of pings."""
     return pa.schema(list(_fields(LandedPing, document.payload)), metadata={FORMAT_KEY: b"%d" % document.format})
 
 
@@ -46,7 +44,7 @@ def _fields(struct: type[msgspec.Struct], payload: type[UpdatePayload]) -> Itera
 
 
 def counted(pings: pa.Table | pa.RecordBatch, document: DocumentType) -> pa.Array:
-    """Return of each landed ping the number that tells from how many examples it was computed, shape (k,)."""
+    """Return the value of each landed ping from which its number of examples follows, shape (k,)."""
     if not document.counted_by:
         return pa.array([1], pa.int32()).take(pa.nulls(len(pings), pa.int32()).fill_null(0))
     first, *others = (pings.column(name) for name in document.counted_by if name in pings.schema.names)
@@ -72,4 +70,4 @@ def _arrow_type(kind: Any) -> pa.DataType:
             return pa.int8()
         case msgspec.inspect.VarTupleType(item_type=item):
             return pa.list_(pa.field("element", _arrow_type(item), nullable=False))
-    raise TypeError(f"no Arrow type is defined for {kind!r}; add it beside the others")
+    raise TypeError(f"no Arrow type is defined for {kind!r}; add it to this function")

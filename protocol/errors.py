@@ -1,7 +1,7 @@
-"""The one family of errors that a person can cause and a person can mend.
+"""The errors that a person can cause and correct.
 
-Whatever is raised from here is shown as its sentence alone, without a traceback, so the sentence has to say what is
-wrong, where, and what to do. Everything else that is raised is a defect of ours and keeps its traceback.
+They are shown as their sentence, without a traceback, so the sentence says what is wrong, where, and what to do. All
+other exceptions are defects of ours and keep their traceback.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from traceback import extract_tb
 
 
 class FedpingError(Exception):
-    """A mistake in what a person gave us, told in one sentence; the command ends with :attr:`exit_code`."""
+    """A mistake in the input of a person, in one sentence; the command ends with :attr:`exit_code`."""
 
     exit_code = 1
 
 
 class InvalidSettings(FedpingError):
-    """A study, model spec or option that cannot be meant; nothing was started. Exit code 2, as for a wrong option."""
+    """An invalid study, model spec or option; nothing was started. Exit code 2, as for a wrong option."""
 
     exit_code = 2
 
 
 class VersionHeld(FedpingError):
-    """A version is held back until somebody decides, and what was asked for cannot go on without it. Exit code 4."""
+    """A version is held until the operator decides, and the command needs it. Exit code 4."""
 
     exit_code = 4
 
@@ -38,13 +38,13 @@ class TemporaryFailure(FedpingError):
 
 
 class UnfitTable(InvalidSettings, ValueError):
-    """Settings of one table that do not go together. As a ``ValueError`` it keeps, when decoded, where the table is."""
+    """Settings of one table that exclude each other. As a ``ValueError`` it gets the table's path when decoded."""
 
 
 def as_sentence(text: str) -> str:
-    """Return words with a capital letter in front and a stop at the end; errors have neither.
+    """Return the text of an error as a sentence, with a capital letter and a full stop.
 
-    A path, file or setting in front stays as it is, for with a capital letter it is another.
+    A path, file or setting at the start stays unchanged, because case matters there.
     """
     first = text.partition(" ")[0].rstrip(".,:;!?")
     begun = text if any(mark in first for mark in "/._") else text[:1].upper() + text[1:]
@@ -52,6 +52,6 @@ def as_sentence(text: str) -> str:
 
 
 def as_raised(error: BaseException) -> str:
-    """Return what somebody's code has raised and where, on one line: "ValueError: no such thing (mine.py, line 4)"."""
-    at, said = extract_tb(error.__traceback__)[-1], " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if said else ''}{said} ({Path(at.filename).name}, line {at.lineno})"
+    """Return an error of a user's code and its place on one line: "ValueError: unknown name (mine.py, line 4)"."""
+    at, message = extract_tb(error.__traceback__)[-1], " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if message else ''}{message} ({Path(at.filename).name}, line {at.lineno})"

@@ -1,8 +1,8 @@
-"""The JSON Schemas that are published in `docs/schema/`, derived from the same classes that validate.
+"""The schemas published in `docs/schema/`, derived from the validating classes.
 
     python -m fedping.protocol.json_schema docs/schema
 
-writes them all; a test holds that what is published is what the code says.
+writes all of them; a test compares the published files with the code.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Study
 
@@ -40,7 +40,7 @@ LANDED: dict[str, DocumentType] = {
 """The types of pings, by the name under which the Arrow schema of their files is published."""
 
 END_OF_PATTERN = r'\\Z"'
-"""How our patterns end in Python, as JSON. A schema's patterns are ECMAScript's, where $ is nothing but the end."""
+"""The end of our patterns in Python, as JSON. Patterns of schemas are ECMAScript's, where $ matches only the end."""
 
 
 def json_schema(document: str) -> str:
@@ -52,16 +52,16 @@ def json_schema(document: str) -> str:
 
 
 def _without_indentation(schema: Any) -> Any:
-    """Return a schema whose descriptions, which are docstrings, do not show how the source is indented.
+    """Return a schema whose descriptions, which are docstrings, have no indentation of the source.
 
-    Python's compiler strips that indentation from 3.13 on, and keeps it before: what is published is the same by each.
+    Python's compiler strips it from 3.13 on, and keeps it before; the published schemas are the same for all versions.
     """
     if isinstance(schema, list):
         return [_without_indentation(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        # A property may be called `description` too; its value is a schema, and no text.
+        # A property may be named `description`, too; its value is a schema, not a text.
         name: inspect.cleandoc(value)
         if name == "description" and isinstance(value, str)
         else _without_indentation(value)
@@ -70,12 +70,12 @@ def _without_indentation(schema: Any) -> Any:
 
 
 def schema_text(name: str) -> str:
-    """Return what is published under a name of :data:`DOCUMENTS` or :data:`LANDED`."""
+    """Return the schema published under a name of :data:`DOCUMENTS` or :data:`LANDED`."""
     return arrow_schema_text(LANDED[name]) if name in LANDED else json_schema(name)
 
 
 def arrow_schema_text(document: DocumentType) -> str:
-    """Return the Arrow schema of a landed file, one column a line: name, type, and whether it may be null."""
+    """Return the Arrow schema of a landed file, one column per line: name, type, and whether it may be null."""
     from fedping.protocol.arrow import landed_schema
 
     schema = landed_schema(document)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, first_line, open_landed
 from fedping.protocol.location import Place
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
 
 if TYPE_CHECKING:
     import pyarrow as pa

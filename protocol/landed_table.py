@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
-from fedping.protocol.documents import MODEL_UPDATE, DocumentType
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.ping import MODEL_UPDATE, DocumentType
 from fedping.protocol.update import DENSE, Payloads
 from fedping.protocol.weights import LARGEST
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedping.protocol.documents import DocumentType
+    from fedping.protocol.ping import DocumentType
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""What a command tells whoever runs it while it works: a line of text on stderr, or a JSON object for a machine.
+"""The log of commands: lines of text on stderr for people, or JSON objects for machines.
 
-All that is told goes through :func:`tell` and :func:`say`. With ``--log-format json`` whatever else is written to
-``sys.stderr``, by Python or a library, becomes objects too, a traceback a single one; so every line is one. Processes
-that are forked go on in the format of their parent.
+All logging uses :func:`tell` and :func:`say`. With ``--log-format json`` all other output to ``sys.stderr``, by Python
+or a library, becomes JSON objects too, a traceback a single one, so that every line is an object. Forked processes
+continue in the format of their parent.
 
-Whoever tells something leaves out secrets, tickets, and what clients sent or are called.
+Messages never contain secrets, tickets, client ids, or what clients sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from fedping.protocol.clock import utc_now
+from fedping.protocol.notation import utc_now
 
 Level = Literal["info", "warning", "error"]
 
@@ -28,7 +28,7 @@ OPTION = "--log-format"
 VARIABLE = "FEDPING_LOG_FORMAT"
 
 LONGEST = 4096
-"""Bytes of a line of JSON: as many as processes that share a pipe can write without tearing one another's lines."""
+"""Maximum bytes of a line of JSON, which processes that share a pipe can write atomically."""
 
 _STDERR = 2
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|FATAL|INFO)\b")
@@ -38,19 +38,19 @@ _lines: _Lines | None = None
 
 
 def choose(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Have this process and its forks log as its command line or environment asks, to be called first thing.
+    """Set the log format of this process and its forks from the command line or the environment; call it first.
 
-    What another program shows while it waits stays text. A format that there is none of is refused by the command.
+    Progress for another program stays text. The command itself rejects unknown formats.
     """
-    asked = [environment.get(VARIABLE, "")]
+    formats = [environment.get(VARIABLE, "")]
     for word, following in zip(words, [*words, ""][1:], strict=True):
         if word == "--":
             break
         if word == OPTION:
-            asked.append(following)
+            formats.append(following)
         elif word.startswith(f"{OPTION}="):
-            asked.append(word.partition("=")[2])
-    if asked[-1] == "json" and environment.get("FEDPING_PROGRESS") != "lines":
+            formats.append(word.partition("=")[2])
+    if formats[-1] == "json" and environment.get("FEDPING_PROGRESS") != "lines":
         use_json()
 
 
@@ -68,14 +68,14 @@ def is_json() -> bool:
 
 
 def tell(message: str, level: Level = "error", *, before: str = "fedping: ", trace: str = "", **about: Any) -> None:
-    """Log something.
+    """Log a message.
 
     Args:
         message: a sentence.
-        level: how bad it is.
-        before: what stands before it in text.
-        trace: where it happened, lines that are not for people.
-        about: what it is about, where that is known: study, line, version, outcome. Only in JSON: a sentence says it.
+        level: severity.
+        before: prefix in text.
+        trace: traceback.
+        about: study, line, version or outcome, if known; only in JSON, because the sentence contains them.
     """
     if _lines is None:
         print(f"{before}{shown(message)}", *([trace] if trace else []), sep="\n", file=sys.stderr, flush=True)
@@ -84,7 +84,7 @@ def tell(message: str, level: Level = "error", *, before: str = "fedping: ", tra
 
 
 def say(message: str, level: Level = "info", **about: Any) -> None:
-    """Answer a person on stdout, or log it: where a machine reads the log, nobody reads the terminal."""
+    """Print a message on stdout, or log it with a JSON log, whose terminal is not read by a person."""
     if _lines is None:
         print(message, flush=True)
     else:
@@ -92,18 +92,18 @@ def say(message: str, level: Level = "info", **about: Any) -> None:
 
 
 def tell_defect(before: str) -> None:
-    """Log where the exception at hand happened, without values: its message may quote what somebody sent."""
+    """Log the traceback of the current exception without its message, which may quote what a client sent."""
     kind, _, where = sys.exc_info()
     tell(kind.__name__ if kind else "error", before=before, trace="".join(traceback.format_tb(where)))
 
 
 def tell_past_streams(message: str, level: Level = "error") -> None:
-    """Log something from a signal handler, or where a thread that hangs may hold the lock of a stream."""
+    """Log from a signal handler, or while a hanging thread may hold the lock of a stream."""
     _write(f"fedping: {message}\n".encode() if _lines is None else _line(message, level))
 
 
 def shown(text: str, kept: str = "\n\t") -> str:
-    """Return text that does nothing to a terminal: what another machine answered may be quoted in it."""
+    """Return text without control characters, because it may quote what another machine answered."""
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
@@ -116,21 +116,21 @@ def _line(message: str, level: Level, **about: Any) -> bytes:
     while len(data := json.dumps(entry, ensure_ascii=False).encode(errors="replace") + b"\n") > LONGEST:
         longest = max((name for name in entry if isinstance(entry[name], str)), key=lambda name: len(entry[name]))
         text = entry[longest]
-        # A character takes six bytes at most. Of a trace the end says what happened, of a sentence the beginning.
+        # A character has six bytes at most. A trace keeps its end, a sentence its beginning.
         kept = min(LONGEST, len(text) - 2 - (len(data) - LONGEST) // 6)
         entry[longest] = f"…{text[len(text) - kept :]}" if longest == "trace" else f"{text[:kept]}…"
     return data
 
 
 def _write(data: bytes) -> None:
-    """Write to stderr at once. A log that cannot be written stops nothing."""
+    """Write to stderr at once; errors are ignored."""
     with suppress(OSError):
         while data:
             data = data[os.write(_STDERR, data) :]
 
 
 class _Lines(io.TextIOBase):
-    """Stands in for stderr: lines of text become objects, those of a traceback one object together."""
+    """A replacement of stderr: each line of text becomes an object, and a traceback a single one."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -152,7 +152,7 @@ class _Lines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Log what is not a whole line or traceback yet; whoever flushes may be about to end."""
+        """Log an incomplete line or traceback, because the process may end after a flush."""
         rest, self._of_thread.rest = getattr(self._of_thread, "rest", ""), ""
         if rest:
             self._take(rest)
@@ -167,6 +167,6 @@ class _Lines(io.TextIOBase):
             self._of_thread.trace = None
             _write(_line(line, "error", trace="\n".join(trace)))
         elif line.strip():
-            found = _LEVEL.search(line[:80])
-            level: Level = "warning" if found is None else "info" if found[1] == "INFO" else "error"
+            match = _LEVEL.search(line[:80])
+            level: Level = "warning" if match is None else "info" if match[1] == "INFO" else "error"
             _write(_line(line, level))

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.spec import Finite, Name
 
 BUILT_IN = ("num_chars_typed", "rank_selected", "loss", "examples")

@@ -1,20 +1,23 @@
-"""The ping: what a client sends after it has learned, and the only thing that ever leaves it.
+"""The ping, the only document that a client sends: its payloads, its envelopes, and the types of pings.
 
 Sign convention, stated here once for both sides: an update is the direction of **descent**,
 (loss(w - ε) - loss(w + ε)) / 2ε per weight. The server *adds* it.
 
-A payload below is the whole definition of a type of ping: the validator, the JSON Schema
-(`fedping.protocol.json_schema`) and the Arrow schema (`fedping.protocol.arrow`) are derived from it.
-`fedping.protocol.documents` lists the types. Unknown fields are refused, so that nothing undeclared is ever stored.
+A payload is the complete definition of a type: the validator, the JSON Schema (`fedping.protocol.json_schema`) and the
+Arrow schema (`fedping.protocol.arrow`) are derived from it. Unknown fields are rejected, so that nothing undeclared is
+stored. To add a type, define a payload, an entry in :data:`DOCUMENT_TYPES`, and its name in :data:`DocumentName`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import force_setattr
 
@@ -38,7 +41,7 @@ Score: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30, extra={"arrow": "flo
 
 
 MOST_CLASSES = 32
-"""Of a model, for a ping to say how many of each were taken for each."""
+"""Maximum classes of a model whose pings have a confusion matrix."""
 
 MOST_CELLS = MOST_CLASSES**2
 
@@ -265,3 +268,127 @@ class LandedPing(Struct, frozen=True, kw_only=True):
     client_id: UUID
     received_at: Annotated[int, Meta(ge=0, description="when ingest took it, milliseconds since 1970, UTC")]
     payload: UpdatePayload
+
+
+DocumentName: TypeAlias = Literal["frecency-update", "model-update", "private-update"]
+
+_P = TypeVar("_P", bound=Ping)
+
+
+@dataclass(frozen=True)
+class DocumentType:
+    """A type of ping.
+
+    Attributes:
+        name: name in the path and in the ping.
+        version: version in the path.
+        format: format of such pings in the journal and in landed files; it grows when an older program would misread
+            them.
+        payload: class of the payload.
+        counted_by: fields of the payload with the number of examples; the first one that a ping has counts. Empty for a
+            type without such a field, whose pings have one example each.
+        examples: function from the field's value, or an array of values, to the number of examples.
+        nothing: description of a ping without an example.
+        ranked: whether ``counted_by`` is the selected rank, whose mean is reported.
+    """
+
+    name: DocumentName
+    version: str
+    format: int
+    payload: type[UpdatePayload]
+    counted_by: tuple[str, ...]
+    examples: Callable[[Any], Any]
+    nothing: str
+    ranked: bool = False
+
+    @cached_property
+    def ping(self) -> type[Ping]:
+        """The class of one such ping."""
+        return _with_payload(Ping, self)
+
+    @cached_property
+    def batched(self) -> type[BatchedPing]:
+        """The class of one line of a batch of such pings."""
+        return _with_payload(BatchedPing, self)
+
+    @cached_property
+    def telemetry(self) -> type[TelemetryPing]:
+        """The class of one such ping in the envelope of Firefox."""
+        return _with_payload(TelemetryPing, self)
+
+    @property
+    def tells_loss(self) -> bool:
+        """Whether pings of the type have a loss."""
+        return issubclass(self.payload, LossPayload)
+
+    def loss_of(self, payload: UpdatePayload) -> float:
+        """Return the loss of a payload; 0 without one."""
+        return payload.loss if isinstance(payload, LossPayload) else 0.0
+
+    def examples_of(self, payload: UpdatePayload) -> int:
+        """Return the number of examples behind a payload."""
+        return int(self.examples(self.counted_in(payload)))
+
+    def counted_in(self, payload: UpdatePayload) -> int:
+        """Return the value of the field with a payload's number of examples."""
+        if not self.counted_by:
+            return 1
+        for name in self.counted_by:
+            if (value := getattr(payload, name)) is not msgspec.UNSET:
+                return int(value)
+        raise ValueError(f"a payload has none of {', '.join(self.counted_by)}")
+
+
+def _with_payload(base: type[_P], document: DocumentType) -> type[_P]:
+    """Return a class of pings for one type and its payload."""
+    struct: Any = msgspec.defstruct(
+        base.__name__,
+        [("type", Literal[document.name]), ("payload", document.payload)],
+        bases=(base,),
+        namespace={"__doc__": base.__doc__},
+        frozen=True,
+        forbid_unknown_fields=True,
+        kw_only=True,
+        rename="camel",
+    )
+    return struct  # type: ignore[no-any-return]
+
+
+FRECENCY_UPDATE = DocumentType(
+    name="frecency-update",
+    version="1",
+    format=2,  # some fields may be absent
+    payload=FrecencyPayload,
+    counted_by=("rank_selected", "bookmark_and_history_rank_selected"),
+    examples=lambda rank: rank > NOTHING_SELECTED,
+    nothing=f"nothing was selected (rank {NOTHING_SELECTED})",
+    ranked=True,
+)
+"""An interaction with a ranked list: one example if it ended with a selection, else none."""
+
+MODEL_UPDATE = DocumentType(
+    name="model-update",
+    version="1",
+    format=1,
+    payload=ModelPayload,
+    counted_by=("examples",),
+    examples=lambda number: number,
+    nothing="there was no example (examples 0)",
+)
+"""An update of any model, from a client's examples."""
+
+PRIVATE_UPDATE = DocumentType(
+    name="private-update",
+    version="1",
+    format=1,
+    payload=PrivatePayload,
+    counted_by=(),
+    examples=lambda number: number,
+    nothing="there was no example",
+)
+"""A bounded update of a client of a private line, and nothing else."""
+
+DOCUMENT_TYPES: Mapping[str, DocumentType] = {
+    each.name: each for each in (FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE)
+}
+"""Every type of ping, by its name."""

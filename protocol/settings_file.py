@@ -1,4 +1,4 @@
-"""Settings files in TOML: read, and turned into what they describe, or a sentence that says what is wrong with them."""
+"""Settings files in TOML: read and converted, or rejected with one sentence."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class NotToml(InvalidSettings):
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return a file's tables, not yet judged; ``what`` it is stands in the errors, as in "the study file".
+    """Return the unchecked tables of a file; ``what`` describes it in errors, as in "the study file".
 
     Raises:
-        InvalidSettings: the file is not there, is no UTF-8 text or not TOML (:class:`NotToml`).
+        InvalidSettings: the file does not exist, or is not UTF-8 text or not TOML (:class:`NotToml`).
     """
     try:
         return tables_in(path.read_text(encoding="utf-8"), f"the {what} {path}")
@@ -34,10 +34,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def tables_in(text: str, what: str) -> dict[str, Any]:
-    """Return the tables of a text, not yet judged; ``what`` it is begins the sentence of the error.
+    """Return the unchecked tables of a text; errors begin with ``what``.
 
     Raises:
-        NotToml: it is not TOML, or such as nobody writes.
+        NotToml: the text is not TOML, is nested too deeply, or has too long a number.
     """
     try:
         return tomllib.loads(text)
@@ -51,10 +51,10 @@ def tables_in(text: str, what: str) -> dict[str, Any]:
 
 
 def converted(raw: Any, kind: type[T], where: str) -> T:
-    """Return what tables describe; ``where`` they stand begins the sentence of the error.
+    """Return tables converted to ``kind``; errors begin with ``where``.
 
     Raises:
-        InvalidSettings: they do not describe it.
+        InvalidSettings: the tables don't fit.
     """
     try:
         return msgspec.convert(with_own(raw, kind), kind)

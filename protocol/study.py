@@ -14,7 +14,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from fedping.protocol.digest import digest_of
-from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import Guard, Guardrail
@@ -23,6 +22,7 @@ from fedping.protocol.limits import Limits, UpdateLimits, check_limits, complete
 from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
 from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
 from fedping.protocol.personalization import Vector
+from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
 from fedping.protocol.pipeline import ClipByQuantile, Mean, NoClip, Pipeline, Quorum, Recluster, RProp
 from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.settings_file import converted, read_toml
@@ -242,7 +242,7 @@ def centroids_of(spec: ModelSpec) -> tuple[int, int]:
 class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named study. Its shares may sum to less than 1; the clients of the remainder are not enrolled.
 
-    ``pings`` is the type of all of its pings (`fedping.protocol.documents`). With ``telemetry`` it takes them at
+    ``pings`` is the type of all of its pings (`fedping.protocol.ping`). With ``telemetry`` it takes them at
     ``/submit/telemetry/`` and in the envelope of Firefox too, where no path names a study: a store has one such study a
     type. ``unwanted_updates`` says what becomes of the update in a ping of an arm that does not submit any: the ping is
     refused, or it is taken and the update left out. ``metrics`` are compared besides those of every study of the type,

@@ -1,13 +1,13 @@
-"""Tickets: the product's word that a client is one of its users, without which anybody can invent clients.
+"""Tickets: MACs of the product over client ids, so that attackers can't invent clients.
 
-The product, which knows its users, gives each client a ticket for its id when it enrols. Ingest verifies it and keeps
-it nowhere. A ticket is ``<key>.<expiry>.<mac>``: the name of a key, seconds since 1970, and in base64url the
-HMAC-SHA256 (RFC 2104) of study, client id and both. Whoever makes tickets sees for whom, and so could link a client id
-to an account; docs/operators.md says how not to.
+The product, which knows its users, gives each client a ticket for its id at enrolment. Ingest verifies tickets and
+stores none. A ticket is ``<key>.<expiry>.<mac>``: the name of a key, seconds since 1970, and in base64url the
+HMAC-SHA256 (RFC 2104) of study, client id and both. The issuer of tickets could link client ids to accounts;
+docs/operators.md describes how to avoid that.
 
-A file of keys has one a line, a name and 64 hexadecimal digits. The first one makes tickets, all of them verify, so
-that a key is replaced without a ticket being lost. It belongs to the product and to ingest, never into the store, which
-clients read.
+A file of keys has one key per line, a name and 64 hexadecimal digits. The first key issues tickets, all of them verify,
+so that a key can be replaced without losing tickets. The file belongs to the product and to ingest, and never into the
+store, which clients read.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ PATTERN = r"^[A-Za-z0-9_.-]*\Z"
 
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,32}) ([0-9a-f]{64})")
 MOST_DIGITS = 12
-"""Of an expiry."""
+"""Maximum digits of an expiry."""
 
 
 @dataclass(frozen=True)
 class TicketKey:
-    """A key and its name, which tickets tell."""
+    """A key and its name, which is part of its tickets."""
 
     name: str
     secret: bytes
 
 
 def ticket(key: TicketKey, study: str, client_id: UUID, expires: int) -> str:
-    """Return the ticket of a client for a study, good until ``expires`` (seconds since 1970)."""
+    """Return the ticket of a client for a study, valid until ``expires`` (seconds since 1970)."""
     return f"{key.name}.{expires}.{_mac(key, study, client_id, str(expires)).decode()}"
 
 
 def _mac(key: TicketKey, study: str, client_id: UUID, expires: str) -> bytes:
-    said = f"fedping ticket\n{key.name}\n{study}\n{client_id}\n{expires}".encode()
-    return base64.urlsafe_b64encode(hmac.digest(key.secret, said, "sha256"))[:-1]  # without its padding
+    message = f"fedping ticket\n{key.name}\n{study}\n{client_id}\n{expires}".encode()
+    return base64.urlsafe_b64encode(hmac.digest(key.secret, message, "sha256"))[:-1]  # without its padding
 
 
 def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, given: str, now: float) -> str | None:
-    """Return why a ticket is not good: ``forged`` (or another client's, or of a key that is gone) or ``expired``.
+    """Return ``forged`` (also for another client or a removed key) or ``expired``; None for a valid ticket.
 
     Args:
-        keys: those that verify, by name.
-        study: the study that the ping is sent to.
-        client_id: whose ping it is.
+        keys: the verifying keys, by name.
+        study: study of the ping.
+        client_id: client id of the ping.
         given: the ticket.
-        now: in seconds since 1970.
+        now: current time, in seconds since 1970.
     """
     name, _, rest = given.partition(".")
     expires, _, mac = rest.partition(".")
@@ -69,10 +69,10 @@ def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, giv
 
 
 def read_keys(path: Path) -> tuple[TicketKey, ...]:
-    """Return the keys of a file, the one that makes tickets first.
+    """Return the keys of a file, the issuing one first.
 
     Raises:
-        FedpingError: it cannot be read, or is no file of keys.
+        FedpingError: the file cannot be read, or is not a file of keys.
     """
     try:
         lines = path.read_text(encoding="ascii").splitlines()
@@ -81,9 +81,9 @@ def read_keys(path: Path) -> tuple[TicketKey, ...]:
         raise FedpingError(
             f"cannot read the ticket keys {path}: {why}; 'fedping study ticket-key' makes some"
         ) from error
-    found = [_LINE.fullmatch(line) for line in lines if line]
-    keys = tuple(TicketKey(each[1], bytes.fromhex(each[2])) for each in found if each)
-    if len(keys) < len(found) or not keys or len({key.name for key in keys}) < len(keys):
+    matches = [_LINE.fullmatch(line) for line in lines if line]
+    keys = tuple(TicketKey(match[1], bytes.fromhex(match[2])) for match in matches if match)
+    if len(keys) < len(matches) or not keys or len({key.name for key in keys}) < len(keys):
         raise FedpingError(
             f"{path} is no file of ticket keys, which has a name and 64 hexadecimal digits a line, and no name twice; "
             "'fedping study ticket-key' makes one"
@@ -92,9 +92,9 @@ def read_keys(path: Path) -> tuple[TicketKey, ...]:
 
 
 def with_new_key(keys: tuple[TicketKey, ...], name: str) -> tuple[TicketKey, ...]:
-    """Return a new key, which makes tickets from now on, and the one before it, whose tickets stay good.
+    """Return a new issuing key, and the previous one, whose tickets stay valid.
 
-    If that one has the name already, the new one gets a longer one.
+    If the previous key has the same name, the new one gets a suffix.
     """
     if name in {key.name for key in keys[:1]}:
         name = f"{name}-{secrets.token_hex(2)}"

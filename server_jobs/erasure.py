@@ -21,7 +21,7 @@ from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, closest_document
 from fedping.protocol.landing import all_landed, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.location import Place, key_in
-from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
 
 _OVERLAP = 64
 _PIECE = 2**22

@@ -1,8 +1,7 @@
-"""What a fleet of any size asks of its operator: pings, machines, storage, rounds and money, from the cost of one ping.
+"""Plan of a fleet of any size: pings, machines, storage, rounds and cost, from the cost of one ping.
 
-Pure arithmetic. Unit costs are measured (``python -m benchmarks.unit_costs``); those in here are of the machine that
-`docs/benchmarks.md` tells of, and anybody's own may take their place. There is no price in here: whoever plans gives
-what their provider asks.
+Unit costs are measured by ``python -m benchmarks.unit_costs``. The built-in ones are those of the machine in
+`docs/benchmarks.md`; operators may pass their own. Prices always come from the operator.
 """
 
 from __future__ import annotations
@@ -22,39 +21,40 @@ MONTH_DAYS = 365.25 / 12
 GB = 1e9
 
 SHARD_COSTS = ((16, 1.0), (64, 1.59), (256, 2.25))
-"""Processor time of a round of so many shards, beside one of 16, measured (``python -m benchmarks.shards``)."""
+"""Numbers of shards and the processor time of a round relative to 16 shards, measured by
+``python -m benchmarks.shards``."""
 
 SHARD_PINGS = TASK_PINGS = 4_000_000
-"""Pings of a shard that a round has room for, and about as many as one task is given."""
+"""Maximum pings of a shard in a round, and about the pings of one task."""
 
 ROW_BYTES = 100
-"""What a task holds of each ping."""
+"""Bytes of memory that a task needs for each ping."""
 
 READS, OF_STORE = 3, 80
-"""Requests of a round to a bucket: for each row group that a task reads, and to the store (`docs/object-stores.md`)."""
+"""Requests of a round to a bucket: per row group read by a task, and to the store (`docs/object-stores.md`)."""
 
 HEAD_BYTES = 300
-"""About what an answer without a model has."""
+"""Approximate bytes of an answer without a model."""
 
 COMPACT_S = 60
-"""Seconds between two landed files of an ingest machine, unless its option says otherwise."""
+"""Default of the seconds between two landed files of an ingest machine."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 Amount = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class UnitCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one ping costs.
+    """The costs of one ping.
 
     Attributes:
-        name: of the model and its upload.
-        ping_bytes: of the body of a request of one ping.
-        ingest_us: processor microseconds of all of ingest's processes, from the request to Parquet.
-        journal_bytes: in the journal, until it is compacted.
-        landed_bytes: in Parquet.
+        name: name of the model and its upload.
+        ping_bytes: bytes of the body of a request with one ping.
+        ingest_us: processor microseconds of all ingest processes, from the request to Parquet.
+        journal_bytes: bytes in the journal until compaction.
+        landed_bytes: bytes in Parquet.
         round_us: processor microseconds in a round of 16 shards.
-        round_seconds: processor seconds of a round whatever has come, one after the other.
-        model_bytes: of a model as clients fetch it, compressed.
+        round_seconds: sequential processor seconds of a round, for any number of pings.
+        model_bytes: bytes of a fetched model, compressed.
     """
 
     name: str
@@ -68,7 +68,7 @@ class UnitCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """What a provider asks, in any currency; None where nobody has said."""
+    """Prices of a provider, in any currency; None for unknown ones."""
 
     core_hour: Amount | None = None
     gb_month: Amount | None = None
@@ -77,19 +77,19 @@ class Prices(Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """What is asked of a plan.
+    """The input of a plan.
 
     Attributes:
-        clients: that take part.
-        pings_a_day: of each, on average.
-        fetches_a_day: how often each asks for the newest model.
-        peak: how many times the mean the busiest hour has.
+        clients: number of clients.
+        pings_a_day: mean pings of a client per day.
+        fetches_a_day: requests of a client for the newest model per day.
+        peak: pings of the busiest hour relative to the mean.
         every_s: seconds between two rounds.
-        within_s: seconds that a round may take at the peak.
-        busy: share of an ingest machine's cores that may be busy at the peak.
+        within_s: maximum seconds of a round at the peak.
+        busy: maximum share of an ingest machine's busy cores at the peak.
         machine_cores: cores of an ingest machine.
-        keep_days: how long pings are kept.
-        journal_hours: for how long journals have to hold the peak where nothing can land.
+        keep_days: days for which pings are kept.
+        journal_hours: hours of the peak that journals can hold while nothing lands.
     """
 
     clients: Positive
@@ -105,7 +105,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
 
 class Ingest(Struct, frozen=True, kw_only=True):
-    """What takes the pings: a machine more than the peak needs, since one may fail."""
+    """The ingest machines: one more than the peak needs, because one may fail."""
 
     mean_pings_s: float
     peak_pings_s: float
@@ -116,9 +116,9 @@ class Ingest(Struct, frozen=True, kw_only=True):
 
 
 class Rounds(Struct, frozen=True, kw_only=True):
-    """A round at the peak; ``core_hours_a_day`` are those of all the day's, of which most are smaller.
+    """A round at the peak; ``core_hours_a_day`` is the sum of all rounds of a day, most of which are smaller.
 
-    ``memory_gb`` is held at a time by all cores together.
+    ``memory_gb`` is the memory of all cores together.
     """
 
     pings: float
@@ -132,7 +132,7 @@ class Rounds(Struct, frozen=True, kw_only=True):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """What lies in Parquet, and what clients fetch."""
+    """Landed pings in Parquet, and models that clients fetch."""
 
     landed_gb_a_day: float
     landed_gb: float
@@ -141,7 +141,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 class FleetPlan(Struct, frozen=True, kw_only=True):
-    """What a fleet asks; ``money`` is a month's by what it is for, of what has a price."""
+    """The plan of a fleet; ``money`` has the monthly cost by purpose, as far as prices are known."""
 
     costs: UnitCosts
     fleet: Fleet
@@ -173,14 +173,14 @@ MEASURED = {
         model_bytes=9_081_311,
     ),
 }
-"""The unit costs that `docs/benchmarks.md` tells, by name."""
+"""The unit costs of `docs/benchmarks.md`, by name."""
 
 
 def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
-    """Return what a fleet asks.
+    """Return the plan of a fleet.
 
     Raises:
-        InvalidSettings: no cluster ends the round at the peak in time, or rounds may take longer than the time between.
+        InvalidSettings: no cluster finishes a round at the peak in time, or rounds may take longer than their interval.
     """
     if fleet.within_s > fleet.every_s:
         raise InvalidSettings(
@@ -239,7 +239,7 @@ def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
 
 
 def _cluster(fleet: Fleet, costs: UnitCosts, pings: float) -> tuple[int, int]:
-    """Return the fewest shards, and the fewest cores, that end a round of so many pings in time."""
+    """Return the minimum of shards and of cores that finish a round of these pings in time."""
     shards = SHARDS
     while shards <= MOST_SHARDS:
         left = fleet.within_s - costs.round_seconds
@@ -259,9 +259,9 @@ def _seconds(costs: UnitCosts, pings: float, shards: int, cores: int) -> float:
 
 
 def shard_cost(shards: int) -> float:
-    """Return the processor time of a round of so many shards, beside one of 16.
+    """Return the processor time of a round relative to one of 16 shards.
 
-    It grows by as much with each doubling as between the measured ones next to it; beyond those as between the last.
+    It is linear in the doublings between measured numbers of shards, and beyond them as between the last two.
     """
     points = [(math.log2(count), cost) for count, cost in SHARD_COSTS]
     at = math.log2(shards)
@@ -274,7 +274,7 @@ def shard_cost(shards: int) -> float:
 def _stored(fleet: Fleet, costs: UnitCosts) -> Stored:
     landed = fleet.clients * fleet.pings_a_day * costs.landed_bytes / GB
     fetches = fleet.clients * fleet.fetches_a_day
-    new = min(fetches, fleet.clients * DAY_S / fleet.every_s)  # who asks more often is told that there is none
+    new = min(fetches, fleet.clients * DAY_S / fleet.every_s)  # further requests are answered without a model
     return Stored(
         landed_gb_a_day=landed,
         landed_gb=landed * fleet.keep_days,
@@ -284,18 +284,18 @@ def _stored(fleet: Fleet, costs: UnitCosts) -> Stored:
 
 
 def read_costs(path: Path) -> dict[str, UnitCosts]:
-    """Return the unit costs of a file, which ``python -m benchmarks.unit_costs --json`` has printed, by name.
+    """Return the unit costs of a file written by ``python -m benchmarks.unit_costs --json``, by name.
 
     Raises:
-        InvalidSettings: it cannot be read, or is no such file.
+        InvalidSettings: the file cannot be read, or has no unit costs.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=list[UnitCosts])
+        costs = msgspec.json.decode(path.read_bytes(), type=list[UnitCosts])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidSettings(
             f"{path} has no unit costs ({why}); make it with 'python -m benchmarks.unit_costs --json'"
         ) from error
-    if not found:
+    if not costs:
         raise InvalidSettings(f"{path} has no unit costs; make it with 'python -m benchmarks.unit_costs --json'")
-    return {each.name: each for each in found}
+    return {each.name: each for each in costs}

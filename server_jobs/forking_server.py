@@ -1,11 +1,11 @@
-"""granian's server, made so that the process that forks the workers has a single thread.
+"""granian's server, changed so that the process that forks the workers has a single thread.
 
-A fork copies one thread and the locks that all the others held, which nobody releases in the child; Python warns of it
-from 3.12 on. granian starts a thread for each worker, to notice that it died, and so forks the second worker, and every
-worker that takes the place of a dead one, in a process with threads. Here one wait notices deaths and signals alike.
+A fork copies one thread and the locks of all others, which are never released in the child; Python 3.12 and later warn
+of it. granian starts a thread for each worker to notice its death, so it forks the second worker and every replacement
+in a process with threads. Here one wait notices both deaths and signals.
 
-The workers are forked, also where Python would start processes in another way (from 3.14 on), because they inherit
-this process's locks (`fedping.server_jobs.ingest.processes.process_lock.Lock`) and its bond to its parent.
+Workers are always forked, also where Python starts processes otherwise (3.14 and later), because they inherit this
+process' locks (`fedping.server_jobs.processes.Lock`) and its tie to its parent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeAlias
@@ -28,10 +29,10 @@ from fedping.protocol import log
 from fedping.server_jobs.shutdown import describe_exit
 
 HEADER_MILLISECONDS = 15_000
-"""How long a connection may stay without a whole request: it sends its headers slowly, or is kept for another."""
+"""Maximum time of a connection without a complete request, because it is slow or idle."""
 
 _TO_STDERR = {"class": "logging.StreamHandler", "formatter": "generic", "stream": "ext://sys.stderr"}
-"""Where granian writes its errors if all that is told is a log; by itself it writes them to stdout."""
+"""Handler of granian's errors with a JSON log; by default granian writes them to stdout."""
 
 _LAST_SECONDS = 5.0
 
@@ -39,11 +40,11 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 Died: TypeAlias = Callable[[str], object]
-"""What is called with how a worker ended that nobody has told to, in words, before another takes its place."""
+"""Function that is called with a description of a worker's unexpected end, before the worker is replaced."""
 
 
 class ForkingServer(MPServer):
-    """granian's server of processes, without threads of its own; made and used like `MPServer`, but for ``died``."""
+    """granian's server of processes without threads; used like `MPServer`, with the additional argument ``died``."""
 
     def __init__(self, *args: Any, died: Died = lambda how: None, **settings: Any) -> None:
         if log.is_json():
@@ -60,52 +61,60 @@ class ForkingServer(MPServer):
         return worker
 
 
-def http_server(
-    name: str,
-    host: str,
-    port: int,
-    *,
-    workers: int,
-    connections: int,
-    connection_bytes: int,
-    kill_after: int,
-    died: Died,
-) -> ForkingServer:
-    """Return a server of RSGI applications over HTTP/1.1; call ``serve`` with what makes the application of a worker.
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """The settings of an HTTP server.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on.
+        workers: number of processes.
+        connections: maximum open connections of each worker, and maximum waiting ones.
+        connection_bytes: bytes read ahead from a connection.
+        kill_after: seconds that a stopping worker has to finish its requests.
+    """
+
+    host: str
+    port: int
+    workers: int
+    connections: int
+    connection_bytes: int
+    kill_after: int
+
+
+def http_server(name: str, settings: ServerSettings, died: Died) -> ForkingServer:
+    """Return a server of RSGI applications over HTTP/1.1; call ``serve`` with the loader of a worker's application.
 
     Args:
-        name: what granian calls the application.
-        host: the address to listen on.
-        port: the port to listen on.
-        workers: how many processes answer.
-        connections: how many may be open in each, and how many may wait.
-        connection_bytes: how much of a connection is read before the application asks for more.
-        kill_after: seconds that a stopping worker has for what it is at.
-        died: is told how a worker ended that nobody has told to.
+        name: granian's name for the application.
+        settings: settings of the server.
+        died: called with a description of each unexpected end of a worker.
     """
     return ForkingServer(
         name,
         died=died,
-        address=host,
-        port=port,
+        address=settings.host,
+        port=settings.port,
         interface=Interfaces.RSGI,
-        workers=workers,
-        backlog=connections,
-        backpressure=connections,
+        workers=settings.workers,
+        backlog=settings.connections,
+        backpressure=settings.connections,
         http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=connection_bytes),
+        http1_settings=HTTP1Settings(
+            header_read_timeout=HEADER_MILLISECONDS, max_buffer_size=settings.connection_bytes
+        ),
         loop=Loops.uvloop if sys.platform != "win32" else Loops.asyncio,
         websockets=False,
         log_level=LogLevels.error,
         respawn_failed_workers=True,
-        workers_kill_timeout=kill_after,
+        workers_kill_timeout=settings.kill_after,
     )
 
 
 class _Forked(ForkProcess):
-    """A worker's process. Told to stop before it can handle that, it ends.
+    """A worker's process, which ends on a signal that arrives before its own handlers are installed.
 
-    It would otherwise take the signal by the handler that it was forked with, go on, and be waited for and killed.
+    Otherwise it would handle the signal by the handler of its parent, continue, and be killed after a wait.
     """
 
     def start(self) -> None:
@@ -123,9 +132,9 @@ class _Forked(ForkProcess):
 
 
 class _Interrupt:
-    """Takes the place of the event on which granian's first process waits: set by signals, and by a worker's death.
+    """Replaces the event on which granian's first process waits; it is set by signals and by a worker's death.
 
-    It is a pipe: the lock of a `threading.Event` could be held by the very thread that a signal handler interrupts.
+    It is a pipe, as the lock of a `threading.Event` could be held by the thread that a signal handler interrupts.
     """
 
     def __init__(self, server: ForkingServer) -> None:
@@ -135,24 +144,24 @@ class _Interrupt:
         os.set_blocking(self._writer, False)
 
     def set(self) -> None:
-        """Make a wait end."""
+        """End the wait."""
         with contextlib.suppress(BlockingIOError):  # it is full: the wait ends
             os.write(self._writer, b".")
 
     def clear(self) -> None:
-        """Forget what was set."""
+        """Reset the event."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass
 
     def wait(self) -> None:
-        """Return when a signal has come, or workers have died, which are noted for the server to replace."""
+        """Return after a signal or the death of workers; these are recorded for replacement."""
         server = self._server
-        if server.interrupt_signal or server.reload_signal:  # what was set may have been cleared since
+        if server.interrupt_signal or server.reload_signal:  # the event may have been reset since
             return
         living = {each.inner.sentinel: each for each in server.wrks if each.idx not in server.interrupt_children}
         ended = connection.wait([self._reader, *living])
-        if not server.interrupt_signal:  # else they may have heard the same Ctrl-C
+        if not server.interrupt_signal:  # otherwise they may have ended by the same Ctrl-C
             for worker in (living[each] for each in ended if each in living):
                 server.interrupt_children.append(worker.idx)
                 worker.inner.join(_LAST_SECONDS)  # its end of the pipe is closed a moment before it has ended

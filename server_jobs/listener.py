@@ -1,4 +1,4 @@
-"""Listening on an address: what can be wrong with it is found before anything runs, and who may be answered there."""
+"""Listening on an address: checks before the start, and the requests that may be answered there."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _BACKLOG = 128
 
 
 class CannotStart(FedpingError):
-    """A server cannot run as asked; nothing was started."""
+    """A server cannot start with its settings; nothing was started."""
 
 
 def check_port(host: str, port: int, option: str = "--port") -> None:
-    """Refuse an address that is taken: workers share their port among each other and would share it with others too.
+    """Check that an address is free: workers share their port, and would share it with other programs, too.
 
     Raises:
-        CannotStart: the host is none of this machine's, or the port is in use.
+        CannotStart: the host is not an address of this machine, or the port is in use.
     """
     _bound(host, port, "--host", option).close()
 
 
 def listen(host: str, port: int, host_option: str, port_option: str) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one.
+    """Return a listening socket; port 0 is any free port.
 
     Raises:
-        CannotStart: the host is none of this machine's, or the port is in use.
+        CannotStart: the host is not an address of this machine, or the port is in use.
     """
     bound = _bound(host, port, host_option, port_option)
     bound.listen(_BACKLOG)
@@ -68,8 +68,8 @@ def _bound(host: str, port: int, host_option: str, port_option: str) -> socket.s
 def is_addressed(host: str, names: Iterable[str]) -> bool:
     """Return whether a ``Host`` header names us by an address, as localhost or by one of ``names``.
 
-    Against DNS rebinding: a page whose own name has been pointed at this machine has that name there. Nobody can have
-    a page at an address that is ours.
+    This prevents DNS rebinding: a page whose name was pointed at this machine sends that name. No foreign page has an
+    address of ours.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
@@ -83,9 +83,9 @@ def is_addressed(host: str, names: Iterable[str]) -> bool:
 
 
 def is_cross_site(request: Request) -> bool:
-    """Return whether a page of another site asks, and does not merely lead somebody here by a link.
+    """Return whether a request comes from a page of another site, other than by a link that a person follows.
 
-    Programs, which name no site, are no pages.
+    Programs send no site, and are accepted.
     """
     reads = request.method in SAFE_METHODS
     site = request.headers.get("Sec-Fetch-Site")
@@ -96,9 +96,9 @@ def is_cross_site(request: Request) -> bool:
 
 
 def stay_here(application: Flask) -> None:
-    """Have an application redirect to paths of its own only, never to the host that a request names.
+    """Make an application redirect to its own paths only, never to the host that a request names.
 
-    Flask's router adds slashes and takes them away by redirects to ``http://<Host>/...``.
+    Flask's router adds and removes slashes by redirects to ``http://<Host>/...``.
     """
     application.after_request(_within)
 

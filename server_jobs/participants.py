@@ -19,13 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, open_landed
 from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import iterations, landed_files, partition
 from fedping.protocol.location import Place
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.study import Study
 
 MOST_PINGS = 20_000

@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.landing import read_status, record_status
 from fedping.protocol.location import Place
+from fedping.protocol.notation import milliseconds_of
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
 """How a round ends without a result: by a mistake or damage that somebody has to mend; by what may be otherwise in a

@@ -15,7 +15,7 @@ from datetime import time as clock_time
 from typing import Protocol
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.server_jobs.stop_event import Wakeup
+from fedping.server_jobs.processes import Wakeup
 
 DAY = 24 * 3600
 LEAST_LIMIT = 10 * 60

@@ -1,8 +1,8 @@
-"""Ending a job at any moment: told to by SIGINT or SIGTERM, or out of time.
+"""The end of a job at any moment: by SIGINT or SIGTERM, or at its time limit.
 
-Both end the job by an exception in the main thread, which interrupts even a call that waits for Spark's JVM, so that
-everything that is open is closed in order on the way out. What does not end by that, because the main thread hangs in C
-code or in an operation of a file system that has gone away, is ended by force from a thread that waits for nothing.
+Both raise an exception in the main thread, which interrupts even a call that waits for Spark's JVM, so that everything
+open is closed in order. If the main thread hangs in C code or in a file system that does not answer, another thread
+ends the process by force.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 from fedping.protocol.errors import TemporaryFailure as TemporaryFailure
 from fedping.protocol.log import tell_past_streams
 
-TOLD_BY = (signal.SIGINT, signal.SIGTERM)
-"""The signals that tell a job to end; what supervisors, containers and terminals send."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The signals that end a job, as supervisors, containers and terminals send them."""
 
 TIME_IS_UP = signal.SIGUSR1
-"""What the watching thread interrupts the main thread by: only a signal gets it out of a system call."""
+"""Signal by which the watching thread interrupts the main thread; only a signal interrupts a system call."""
 
 FORCED_AFTER = 20
-"""Seconds that a job may take to end in order before it is ended by force; it takes a tenth of one."""
+"""Maximum seconds of an orderly end, before the process ends by force; it usually takes a tenth of one."""
 
 BY_FORCE: list[Callable[[], None]] = []
-"""What else to kill when this process is ended by force, such as a JVM. Called by another thread than the main one."""
+"""Functions that kill further processes, such as a JVM, when this one ends by force; called in another thread."""
 
 
 class TimedOut(TemporaryFailure):
@@ -39,15 +39,15 @@ class TimedOut(TemporaryFailure):
 
 
 class ApplicationGone(TemporaryFailure):
-    """The JVM by which `spark-submit` has started this process has ended, and with it all that this process is for."""
+    """The JVM by which `spark-submit` has started this process has ended, so the process is useless."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in the main thread, wherever it is, to end what it does; no ``except Exception`` stops it."""
+    """Raised anywhere in the main thread to end its work; no ``except Exception`` catches it."""
 
 
 class EndedBySignal(Interrupted):
-    """SIGINT or SIGTERM came."""
+    """SIGINT or SIGTERM arrived."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -55,43 +55,43 @@ class EndedBySignal(Interrupted):
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports of a process that a signal has ended: 130 or 143."""
+        """The exit code of a process that a signal has ended: 130 or 143."""
         return 128 + self.number
 
     @property
     def sentence(self) -> str:
-        """What to tell a person."""
+        """A description for people."""
         return "interrupted" if self.number == signal.SIGINT else "terminated"
 
 
 class DeadlineReached(Interrupted):
-    """The time of :meth:`Ending.within` is over; ``waited_for`` says for what, where somebody on the way out knows."""
+    """The time limit of :meth:`Ending.within` is reached; ``waited_for`` is set by code that knows the cause."""
 
     waited_for = ""
 
 
 @dataclass(frozen=True, eq=False)
 class _Limit:
-    """One time limit: until when, by the monotonic clock, and the sentence of who has reached it."""
+    """A time limit: the deadline by the monotonic clock, and the sentence for reaching it."""
 
     deadline: float
     sentence: str
 
 
 class Ending:
-    """Ends what the main thread does, once; see :func:`ended_by_signals`."""
+    """Ends the work of the main thread, once; see :func:`ended_by_signals`."""
 
     def __init__(self) -> None:
-        self._told = self._over = False
+        self._signalled = self._over = False
         self._limit: _Limit | None = None
         self._thread = threading.Thread(target=self._watch, name="ending", daemon=True)
 
     @contextmanager
     def within(self, seconds: float | None, what: str) -> Iterator[None]:
-        """Give what is done inside a time limit; None for none.
+        """Set a time limit for the context; None for no limit.
 
         Raises:
-            OutOfTime: the time is over; ``what`` is the subject of its sentence.
+            TimedOut: the limit is reached; ``what`` is the subject of its sentence.
         """
         if seconds is None or not self._thread.is_alive():
             yield
@@ -108,20 +108,20 @@ class Ending:
             self._limit = None
 
     def start(self) -> dict[int, Any]:
-        """Install the handlers and return those that were there."""
+        """Install the handlers and return the earlier ones."""
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread.start()
         before: dict[int, Any] = {TIME_IS_UP: signal.signal(TIME_IS_UP, self._on_time)}
-        for number in TOLD_BY:
-            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, and `&` in a script, mean it
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # set by `nohup`, and by `&` in a script
                 before[number] = signal.signal(number, self._on_signal)
         return before
 
     def stop(self, before: dict[int, Any]) -> None:
-        """Leave everything as it was before :meth:`start`."""
+        """Restore the state before :meth:`start`."""
         self._over = True
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -132,14 +132,14 @@ class Ending:
         os.close(self._writer)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._told or self._over:
-            return  # it is on its way out, which is bounded: another exception would only leave something half closed
-        self._told = True
+        if self._signalled or self._over:
+            return  # it is ending, in bounded time; another exception would only interrupt that
+        self._signalled = True
         raise EndedBySignal(number)
 
     def _on_time(self, _: int, __: FrameType | None) -> None:
         limit = self._limit
-        if limit is not None and time.monotonic() >= limit.deadline and not self._told:
+        if limit is not None and time.monotonic() >= limit.deadline and not self._signalled:
             raise DeadlineReached
 
     def _wake(self) -> None:
@@ -147,25 +147,25 @@ class Ending:
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
-        """Interrupt the main thread when its time is up, and end the process if it does not end when it should."""
-        told: tuple[float, EndedBySignal] | None = None
+        """Interrupt the main thread at its time limit, and end the process by force if it does not end."""
+        received: tuple[float, EndedBySignal] | None = None
         interrupted: _Limit | None = None
         while not self._over:
             now, limit = time.monotonic(), self._limit
-            if told and now >= told[0] + FORCED_AFTER:
-                _force(told[1].exit_code, f"{told[1].sentence}, but it hung")
+            if received and now >= received[0] + FORCED_AFTER:
+                _force(received[1].exit_code, f"{received[1].sentence}, but it hung")
             if limit and now >= limit.deadline + FORCED_AFTER:
                 _force(TimedOut.exit_code, f"{limit.sentence}, and hung")
             if limit and now >= limit.deadline and limit is not interrupted:
                 interrupted = limit
                 signal.pthread_kill(threading.main_thread().ident or 0, TIME_IS_UP)
-            next_looks = [told[0] + FORCED_AFTER] if told else []
+            next_checks = [received[0] + FORCED_AFTER] if received else []
             if limit:
-                next_looks.append(limit.deadline + (FORCED_AFTER if limit is interrupted else 0))
-            select.select([self._reader], [], [], max(0.0, min(next_looks) - now) if next_looks else None)
+                next_checks.append(limit.deadline + (FORCED_AFTER if limit is interrupted else 0))
+            select.select([self._reader], [], [], max(0.0, min(next_checks) - now) if next_checks else None)
             for number in self._read():
-                if number in TOLD_BY and told is None:
-                    told = time.monotonic(), EndedBySignal(number)
+                if number in STOP_SIGNALS and received is None:
+                    received = time.monotonic(), EndedBySignal(number)
 
     def _read(self) -> bytes:
         try:
@@ -176,9 +176,9 @@ class Ending:
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ending]:
-    """Have SIGINT and SIGTERM raise :class:`EndedBySignal` in the main thread, once, while this lasts.
+    """Make SIGINT and SIGTERM raise :class:`EndedBySignal` in the main thread, once, within this context.
 
-    Outside the main thread, where Python takes no signals, nothing is changed, and there are no time limits.
+    Outside the main thread, where Python receives no signals, this does nothing, and there are no time limits.
     """
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():
@@ -193,15 +193,15 @@ def ended_by_signals() -> Iterator[Ending]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back what would interrupt the main thread, for as long as something must be whole; deliver it afterwards."""
+    """Delay the signals that interrupt the main thread until the end of this context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     held: list[int] = []
     before = {}
-    for each in (*TOLD_BY, TIME_IS_UP):
+    for each in (*STOP_SIGNALS, TIME_IS_UP):
         handler = signal.getsignal(each)
-        if callable(handler):  # what is ignored, or ends this process at once, stays so
+        if callable(handler):  # ignored signals, and those with the default action, stay so
             before[each] = handler
             signal.signal(each, lambda number, _: held.append(number))
     try:
@@ -214,7 +214,7 @@ def signals_held() -> Iterator[None]:
 
 
 def readable(seconds: float) -> str:
-    """Return a time as it is given on a command line: ``90s``, ``27m``, ``6h``."""
+    """Return a duration as written on a command line: ``90s``, ``27m``, ``6h``."""
     for unit, size in (("h", 3600), ("m", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
@@ -225,13 +225,13 @@ def _force(code: int, sentence: str) -> None:
     for kill in BY_FORCE:
         with suppress(Exception):
             kill()
-    # Written past the stream: its lock may be held by the thread that hangs.
+    # Not through the stream, because the thread that hangs may hold its lock.
     tell_past_streams(f"{sentence}: ended by force; run the same command to continue from there")
     os._exit(code)
 
 
 def describe_exit(code: int | None) -> str:
-    """Return in words how a process ended, by its exit code, which is minus the signal that killed it."""
+    """Return a description of the end of a process; a negative exit code is the signal that killed it."""
     if code is None or code >= 0:
         return f"exit code {code}" if code else "without a reason"
     try:

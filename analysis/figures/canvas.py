@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

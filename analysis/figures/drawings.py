@@ -30,7 +30,7 @@ from fedping.analysis.statistics import Estimate
 from fedping.analysis.verdict import Comparison
 from fedping.analysis.verdict.comparison import PartEffects
 from fedping.analysis.verdict.words import finding_sign, percent_text
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 from fedping.protocol.smoothing import SMOOTHED, smoothed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedping.analysis.power.pilot import Design, Pilot
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 FEW = 20
 """Users in an arm, below which the test's normal approximation is rough."""

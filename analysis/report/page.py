@@ -35,7 +35,7 @@ from fedping.analysis.verdict.words import (
     shortage_sentence,
 )
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from jinja2 import Environment

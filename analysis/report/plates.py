@@ -18,7 +18,7 @@ from fedping.analysis.statistics import Estimate
 from fedping.analysis.study.metrics import Measured
 from fedping.analysis.verdict import Comparison, Verdict
 from fedping.analysis.verdict.words import interval_text, means_words
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,8 +26,8 @@ from fedping.analysis.verdict.words import (
     share_text,
     shortage_sentence,
 )
-from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
+from fedping.protocol.ping import FRECENCY_UPDATE
 
 
 def report_tables(verdict: Verdict) -> list[Table]:

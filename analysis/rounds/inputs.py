@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING
-from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns
 from fedping.protocol.landing import id_bytes
 from fedping.protocol.location import Place, child
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Study
 from fedping.protocol.upload import Receiving, receiving
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 
 _JUDGED = ("document_id", "model_version", "loss")

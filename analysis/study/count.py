@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from fedping.analysis.study.metrics import Metric, Window, window_folders
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, split_columns
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import printable
@@ -26,6 +25,7 @@ from fedping.protocol.landed_pings import open_pings
 from fedping.protocol.landing import OLDER
 from fedping.protocol.location import Place, base_name
 from fedping.protocol.metrics import Segment
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:

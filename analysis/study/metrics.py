@@ -1,6 +1,6 @@
 """The subject of an analysis: the metrics of a study, and which of its pings.
 
-All are over the pings with an example (`fedping.protocol.documents`). For an interaction that means that it ended with
+All are over the pings with an example (`fedping.protocol.ping`). For an interaction that means that it ended with
 a selection: without one there is no rank, the loss is 0 by definition, and what was typed did not find anything.
 """
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import OLDER, check_landing, files_by_iteration, partition
 from fedping.protocol.location import P
 from fedping.protocol.metrics import StudyMetric
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Study
 
 Direction = Literal["less", "more"]

@@ -9,7 +9,7 @@ from fedping.analysis.statistics import Estimate, SampleRatio
 from fedping.analysis.study.tally import StudyTally
 from fedping.analysis.verdict.comparison import Comparison, PartEffects
 from fedping.analysis.verdict.plan import Plan
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 SURVIVORS = (
     "Time in the study is counted from each client's first ping, as it was received. The clients of later weeks are "

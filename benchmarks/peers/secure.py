@@ -44,8 +44,7 @@ from rich.table import Table
 from benchmarks.peers.environments import PEERS, python_of
 from fedping.client_sim.privacy.vectors import Sharer
 from fedping.helper.aggregate import Key, arms_answered
-from fedping.protocol.documents import PRIVATE_UPDATE
-from fedping.protocol.ping import Ping, PrivatePayload
+from fedping.protocol.ping import PRIVATE_UPDATE, Ping, PrivatePayload
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import METRICS, Privacy, Shared, frame_of, vectors_of
 from fedping.protocol.sharing.exchange import (
@@ -65,7 +64,7 @@ from fedping.protocol.spec import ModelSpec, Step
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_study
 from fedping.protocol.update import EncodedUpdate
 from fedping.protocol.weights import Block
-from fedping.server_jobs.ingest.admission.decoding import Decoding
+from fedping.server_jobs.ingest.decoding import Decoding
 from fedping.server_jobs.privacy.noise import SystemNoise
 
 (FLOWER,) = (peer for peer in PEERS if peer.name == "Flower")

@@ -38,9 +38,8 @@ from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import Population, SyntheticPopulation
 from fedping.client_sim.transport import Transport, TransportError
 from fedping.protocol.digest import digest_of
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.ping import FRECENCY_UPDATE, NO_VERSION
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
 

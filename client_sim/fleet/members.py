@@ -20,8 +20,8 @@ from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Behaviour, Roster
 from fedping.client_sim.learning.batch import FloatArray, Floats
 from fedping.client_sim.learning.states import ClientStates
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.protocol.study import PublicStudy, Study
 
 

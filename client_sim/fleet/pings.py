@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.interactions import Interactions, Keystrokes
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
 from fedping.protocol.landed_table import ModelPings
-from fedping.protocol.ping import FrecencyPayload, Ping
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, FrecencyPayload, Ping
 from fedping.protocol.update import EncodedUpdate, Payloads, Update
 
 ADDON_VERSION = "fedping-sim-1"

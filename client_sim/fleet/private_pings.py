@@ -16,11 +16,10 @@ from fedping.client_sim.fleet.roster import uuids
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import NEVER, Chance, Contributed, Contributor, Sharer, has_turn, rotating_id
 from fedping.client_sim.privacy.vectors import unbounded
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.ping import Ping, PrivatePayload
+from fedping.protocol.ping import PRIVATE_UPDATE, Ping, PrivatePayload
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate, Payloads

@@ -31,15 +31,16 @@ from fedping.client_sim.fleet.exchange import Connection, Outbox
 from fedping.client_sim.fleet.pings import as_json_arrays, as_json_objects
 from fedping.client_sim.fleet.summary import PingSummary, count_reason, ping_summary
 from fedping.client_sim.transport import Fetched, Outcome, Transport, Unavailable
-from fedping.protocol.documents import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
 from fedping.protocol.location import Bucket, Place, base_name, key_in
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _T = TypeVar("_T")
 

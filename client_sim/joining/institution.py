@@ -64,11 +64,10 @@ from fedping.client_sim.learning.algorithm import State
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import SYSTEM, Chance, Contributed, system_seeds
 from fedping.client_sim.transport import Fetched, NotModified, Outcome, Transport, TransportError, Unavailable
-from fedping.protocol.clock import utc_now
-from fedping.protocol.documents import DOCUMENT_TYPES, MODEL_UPDATE
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.ping import Ping
+from fedping.protocol.notation import utc_now
+from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, Ping
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate

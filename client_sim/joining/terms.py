@@ -24,10 +24,10 @@ from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.registry import learner_for
-from fedping.protocol.documents import MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.model import ModelDocument, out_of_range, validate_spec
 from fedping.protocol.personalization import Reconstruct
+from fedping.protocol.ping import MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.privacy import ClippedFlat, LocalGaussian, Privacy, Signs, frame_of
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.study_changes import Change, differences

@@ -25,13 +25,13 @@ from fedping.client_sim.learning.registry import (
     model_of,
 )
 from fedping.client_sim.models import ranking_models
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import registered
 from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Eden, Mask, Sign, Signs, Upload, UploadLink, name_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalRProp
 from fedping.protocol.personalization import FineTune, Personalization, Vector
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.protocol.pipeline import (
     CenteredClip,
     GeometricMedian,

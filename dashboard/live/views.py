@@ -30,8 +30,8 @@ from fedping.dashboard.live.rows import rows_as_csv
 from fedping.dashboard.settings import Services
 from fedping.model_store import ModelStore, StoreError, open_store
 from fedping.protocol import __version__
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import utc_now
 from fedping.protocol.spec import Name
 from fedping.server_jobs.participants import lists_clients
 from fedping.server_jobs.privacy.card import Card, card_of

@@ -36,7 +36,7 @@ from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.run_process import forget_locks, one_at_a_time
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import packed, unpack
-from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
+from fedping.server_jobs.processes import exit_with_parent
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.session_pool import LivingSession
 from fedping.server_jobs.spark.spreading import spread

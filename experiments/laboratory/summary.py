@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 from fedping.experiments.laboratory.results import BINNED, Outcome, RunFolder
 from fedping.experiments.laboratory.tallies import better
 from fedping.experiments.run_folder import read_whole
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 CONFIDENCE = 0.95
 

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import METRICS, Central, bounded_vectors, frame_of
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.privacy.noise import Noise

@@ -14,9 +14,9 @@ from fedping.model_store.rollback import rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol import __version__
-from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.draws import FloatArray, bits, child_keys, root_key
 from fedping.protocol.errors import VersionHeld
+from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import rounds_left, spent
 from fedping.server_jobs.privacy.sampling_key import KEY_BYTES

@@ -26,10 +26,10 @@ from fedping.experiments.run_folder import DamagedRun, write_whole
 from fedping.experiments.simulate.people import People
 from fedping.experiments.simulate.settings import Experiment
 from fedping.experiments.simulate.ticks import Finished, Models, Part, Searchers, TickSearches, document_ids, joined
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.landed_table import id_column, landed_table, text_column
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.study import Study, public_study
 from fedping.protocol.update import Payloads
 

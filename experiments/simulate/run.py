@@ -40,12 +40,12 @@ from fedping.experiments.simulate.summary import PrivateSummary, Summary, privat
 from fedping.experiments.simulate.ticks import Models
 from fedping.model_store.store import open_store
 from fedping.protocol import __version__
-from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, with_format, without_format
 from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
+from fedping.protocol.notation import time_at
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise

@@ -23,11 +23,10 @@ from fedping.client_sim.upload import projections
 from fedping.experiments.simulate.people import Anybody, uuid_bytes
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
 from fedping.protocol.landed_table import id_column, text_column
 from fedping.protocol.landed_table import landed_table as table_of
-from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.ping import FRECENCY_UPDATE, NO_VERSION
 from fedping.protocol.study import Study, public_study
 from fedping.protocol.upload import sending
 

@@ -167,7 +167,7 @@ class AnalyzeOptions:
 
 def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
     """Warn if arms had other shares in the window: then their sizes don't follow from their present shares."""
-    from fedping.protocol.clock import milliseconds_of
+    from fedping.protocol.notation import milliseconds_of
 
     for entry in reversed(store.history(study)):
         changes_shares = any(change.startswith("arms.") for change in entry.told) and entry.kind == "changed"

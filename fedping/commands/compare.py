@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedping.options import json_option
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from fedping.experiments.laboratory.comparing import Comparison

@@ -13,9 +13,8 @@ import click
 
 from fedping.extras import check_extras
 from fedping.options import AnyPlace, LocalPath
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import utc_now, with_minus
 from fedping.protocol.study import Declared
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _check_extras(engine: str, secure: bool, bucket: Place | None) -> None:
         needed["objects"] = ["obstore"]
     check_extras("fedping demo", needed)
     if engine == "spark":
-        from fedping.server_jobs.spark.java import find_java
+        from fedping.server_jobs.spark.installation import find_java
 
         find_java()
 

@@ -20,7 +20,7 @@ from fedping.protocol.log import say
 if TYPE_CHECKING:
     from fedping.dashboard.settings import DashboardSettings
     from fedping.protocol.location import Place
-    from fedping.server_jobs.ingest.processes.operations import OperatorsListener
+    from fedping.server_jobs.ingest.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
 
 _MIB = 1024 * 1024
@@ -164,12 +164,11 @@ def ingest(
     clients never do.
     """
     _import_numpy_without_threads()
-    from fedping.server_jobs.ingest.edge.demo_page import page_files
-    from fedping.server_jobs.ingest.journal.backlog import ending, unlanded
-    from fedping.server_jobs.ingest.processes.operations import OperatorsListener
-    from fedping.server_jobs.ingest.processes.supervisor import supervise
+    from fedping.server_jobs.ingest.backlog import ending, unlanded
+    from fedping.server_jobs.ingest.operations import OperatorsListener
+    from fedping.server_jobs.ingest.pages import page_files
     from fedping.server_jobs.ingest.settings import IngestSettings, Limits
-    from fedping.server_jobs.ingest.start import prepare
+    from fedping.server_jobs.ingest.supervisor import prepare, supervise
 
     limits = Limits(
         ping_bytes=None if max_ping_mib is None else max_ping_mib * _MIB,

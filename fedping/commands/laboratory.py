@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,9 +13,9 @@ import msgspec
 
 from fedping.commands.study_life import because_option, current_user
 from fedping.options import AnyPlace, journal_of, journal_option, json_option, landing_option, store_option
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import child, key_in
+from fedping.protocol.notation import utc_now
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def flush_(url: str, timeout: int) -> None:
 
     Exits with 75 if the same command may succeed later: ingest does not answer, or needs more time. Safe to repeat.
     """
-    from fedping.server_jobs.ingest.flushing import flush
+    from fedping.server_jobs.ingest.backlog import flush
 
     flush(url, timeout)
     click.echo("Every ping that ingest had accepted is in Parquet.")
@@ -282,7 +282,7 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
-    from fedping.protocol.clock import time_at
+    from fedping.protocol.notation import time_at
     from fedping.server_jobs.participants import list_participants
 
     store = open_store(store_path)

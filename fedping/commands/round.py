@@ -15,9 +15,8 @@ import click
 from fedping import __version__
 from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol import log
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings, VersionHeld
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import utc_now, with_minus
 from fedping.server_jobs.shutdown import TemporaryFailure
 from fedping.terminal import status
 

@@ -14,7 +14,7 @@ from fedping.commands.laboratory import LaboratoryOptions, jobs_option, replace_
 from fedping.commands.spreading import spark_for, spread_master_option, spread_option
 from fedping.options import LocalPath, json_option
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from rich.console import Console

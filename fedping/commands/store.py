@@ -10,9 +10,8 @@ import msgspec
 
 from fedping import __version__
 from fedping.options import AnyPlace, LocalPath, json_option, landing_option, store_option
-from fedping.protocol.clock import milliseconds_of, utc_now
 from fedping.protocol.log import tell
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import milliseconds_of, utc_now, with_minus
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore

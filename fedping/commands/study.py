@@ -27,11 +27,11 @@ from fedping.options import (
     log_format_option,
     store_option,
 )
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
 from fedping.protocol.log import Level, is_json, tell
+from fedping.protocol.notation import utc_now
 from fedping.protocol.pipeline import (
     CenteredClip,
     ClipByNorm,

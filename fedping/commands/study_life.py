@@ -12,7 +12,7 @@ import msgspec
 
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
-from fedping.protocol.clock import utc_now
+from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared, State, as_once_new, study_as_written
 
 if TYPE_CHECKING:

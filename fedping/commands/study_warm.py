@@ -12,7 +12,7 @@ import click
 from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_path import without_secrets
-from fedping.protocol.numbers import with_minus
+from fedping.protocol.notation import with_minus
 from fedping.protocol.study import Line, Study
 
 if TYPE_CHECKING:

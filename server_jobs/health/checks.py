@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from fedping.model_store.dates import date_trouble
 from fedping.model_store.version import Outcome
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import as_sentence
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.facts import RECENT, CheckInput, ping_total
@@ -37,7 +37,7 @@ from fedping.server_jobs.health.findings import (
     format_time,
     message,
 )
-from fedping.server_jobs.ingest.recent import OURS, POSTPONED, WINDOW_MINUTES, Came, Recently, failing_requests
+from fedping.server_jobs.ingest.counters import OURS, POSTPONED, WINDOW_MINUTES, Came, Recently, failing_requests
 from fedping.server_jobs.round_status import Failing
 
 PACED = 10

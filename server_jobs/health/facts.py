@@ -9,11 +9,10 @@ from msgspec import Struct
 
 from fedping.model_store.helper_requests import PendingRequest
 from fedping.model_store.version import Outcome, StageState
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.guard import Stage
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.study import Arm, Declared
-from fedping.server_jobs.ingest.counters import OfStudy
-from fedping.server_jobs.ingest.recent import Recently
+from fedping.server_jobs.ingest.counters import OfStudy, Recently
 from fedping.server_jobs.round_status import Failing
 
 RECENT = 5

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 import requests
 
-from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import utc_now
 from fedping.protocol.own_login import login_in_address
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.findings import Health, Verdict, as_document

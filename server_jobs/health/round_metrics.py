@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from fedping.model_store import ModelStore
 from fedping.model_store.version import Outcome
 from fedping.protocol import __version__
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import Place
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.study import Line
 from fedping.server_jobs.round_status import Attempt, last_attempt
 

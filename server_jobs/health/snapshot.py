@@ -35,14 +35,11 @@ from fedping.server_jobs.health.facts import (
 )
 from fedping.server_jobs.health.findings import Health
 from fedping.server_jobs.health.round_metrics import LineRounds, line_rounds
-from fedping.server_jobs.ingest.compaction.newcomers import newcomers
-from fedping.server_jobs.ingest.compaction.quarantine import failing_in_words
-from fedping.server_jobs.ingest.compaction.uploads import uploaded
-from fedping.server_jobs.ingest.counters import of_studies, totals
-from fedping.server_jobs.ingest.journal.backlog import backlog, period_of, unlanded, waiting_since
-from fedping.server_jobs.ingest.recent import recently, requests_of
-from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.ingest.start import INGEST_LOCK
+from fedping.server_jobs.ingest.backlog import backlog, period_of, unlanded, waiting_since
+from fedping.server_jobs.ingest.compactor_counts import newcomers, uploaded
+from fedping.server_jobs.ingest.counters import of_studies, recently, requests_of, totals
+from fedping.server_jobs.ingest.quarantine import failing_in_words
+from fedping.server_jobs.ingest.settings import INGEST_LOCK, IngestSettings
 from fedping.server_jobs.privacy.card import guarantee_in_words
 from fedping.server_jobs.privacy.ledger import spent_by
 from fedping.server_jobs.round_status import Failing, last_attempt

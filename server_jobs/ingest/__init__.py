@@ -1,8 +1,16 @@
-"""The edge that takes pings over HTTP and lands them in Parquet.
+"""The HTTP service that accepts pings and lands them in Parquet.
 
-    request -> admission (a reason for whatever is refused) -> journal (on disk before 200) -> compaction -> Parquet
+    request -> admission (each rejection has a reason) -> journal (on disk before 200) -> compaction -> Parquet
 
-`edge` is the Flask application, `admission` what may enter, `journal` the promise that an answered ping is kept,
-`compaction` the way from the journal to Parquet, `processes` who runs what. Worker processes answer requests and write
-the journal; one compactor process empties it. They share nothing but files, so that any of them may die at any moment.
+| part | files |
+|---|---|
+| the HTTP edge of a worker | `application`, `submit`, `slow_clients`, `pages`, `heartbeat`, `services` |
+| admission | `body`, `decoding`, `admission`, `prefixes`, `answers` |
+| the journal | `journal`, `segments`, `backlog` |
+| compaction | `compactor`, `partitions`, `duplicates`, `quarantine`, `compactor_counts` |
+| counts for the operator | `counters`, `latencies`, `operations` |
+| processes | `supervisor`, `worker`, and `fedping.server_jobs.processes` |
+
+Workers answer requests and write the journal; one compactor process empties it. Processes share only files, so any of
+them may die at any moment.
 """

@@ -1,10 +1,15 @@
-"""What ingest counts, and a sample of what it rejects, for the operator.
+"""Counters of ingest for the operator, recent requests for its health, and a sample of rejections.
 
-Each process counts in a small file of its own, mapped into memory: to count is to change a number there, and to read is
-to sum the files. They start from zero with every start of ingest.
+Each process has small files of its own, mapped into memory: counting changes a number there, and readers sum the files.
+They start from zero with every start of ingest. None contains what was sent, or by whom.
 
-Never what was sent, nor by whom. A flood must not fill the disk: lines wait in memory and are written once a second, so
-many at most, and the file is rotated once; how many were left out is written too. The counters count them all.
+Health is judged by recent requests, so that old failures no longer count and new ones count at once. Failures of ours
+are counted by minute in a mapped file of fixed size, which can be written when the disk is full or no file can be
+opened. What was accepted and rejected for each study is in a second file, by minute, and in blocks of :data:`BLOCK` for
+the newest.
+
+A flood of rejections must not fill the disk: lines wait in memory and are written once a second, a limited number of
+them, and the file is rotated once. The number of omitted lines is written too; the counters count all of them.
 """
 
 from __future__ import annotations
@@ -14,28 +19,19 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from fedping.protocol.clock import utc_now
 from fedping.protocol.folders import for_the_group, make_folder
-from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
-from fedping.server_jobs.ingest.recent import (
-    FIELDS,
-    REQUESTS_SUFFIX,
-    SLOTS,
-    SUFFIX,
-    WIDTH,
-    Recents,
-    count_request,
-)
+from fedping.protocol.notation import utc_now
+from fedping.server_jobs.ingest.answers import REASONS, Rejection
 
 PROCESSES = ("worker", "server", "compactor", "other")
-"""Ingest's own processes; the others are those beside it, such as the operator's listener."""
+"""Ingest's own processes; all further ones, such as the operations port, count as other."""
 
 NAMES = (
     "accepted",
@@ -62,8 +58,8 @@ NAMES = (
     *(f"rejected.{reason}" for reason in REASONS),
     *(f"died.{process}" for process in PROCESSES),
 )
-"""Every counter. Rejections are counted by reason; in a batch, each refused line counts. Deaths are those of processes
-that nobody had told to end."""
+"""Every counter. Rejections are counted by reason, in a batch for each rejected line. Deaths are unexpected ends of
+processes."""
 
 _INDEX = {name: index for index, name in enumerate(NAMES)}
 _SUFFIX = ".counters"
@@ -73,7 +69,7 @@ class Counters:
     """The counters of one process.
 
     Raises:
-        OSError: their file cannot be made in ``folder``.
+        OSError: their file can't be created in ``folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,19 +86,19 @@ class Counters:
 
 
 def totals(folder: Path) -> dict[str, int]:
-    """Return every counter, summed over the processes, those that died included."""
+    """Return every counter, summed over all processes, including those that died."""
     return dict(zip(NAMES, summed_numbers(folder, _SUFFIX, len(NAMES)), strict=True))
 
 
 def mapped_numbers(folder: Path, suffix: str, number: int) -> memoryview[int]:
-    """Return so many zeros in a new file of this process: what is changed there is in the file at once.
+    """Return ``number`` zeros, mapped to a new file of this process.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file can't be created.
     """
     make_folder(folder)
     path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{suffix}"
-    # Written, not just sized: a hole that is filled through the map on a full disk would kill the process.
+    # Written, not only sized: filling a hole through the map on a full disk would kill the process.
     with open(path, "wb", opener=for_the_group) as file:
         file.write(bytes(8 * number))
     with open(path, "r+b") as counts:
@@ -110,7 +106,7 @@ def mapped_numbers(folder: Path, suffix: str, number: int) -> memoryview[int]:
 
 
 def summed_numbers(folder: Path, suffix: str, number: int) -> list[int]:
-    """Return the numbers of all such files, each summed over the processes, those that died included."""
+    """Return the numbers of all files with a suffix, summed over all processes, including those that died."""
     sums = [0] * number
     for path in folder.glob(f"*{suffix}"):
         data = path.read_bytes()
@@ -120,7 +116,7 @@ def summed_numbers(folder: Path, suffix: str, number: int) -> list[int]:
 
 
 def write_counts(path: Path, counts: object) -> None:
-    """Write counts as JSON for others to see, all at once. A full disk costs the counts: nothing hangs on them."""
+    """Publish counts as JSON, atomically. On a full disk they are dropped, because nothing depends on them."""
     unfinished = path.with_suffix(".new")
     try:
         with open(unfinished, "wb", opener=for_the_group) as file:
@@ -134,14 +130,14 @@ _OF_STUDIES = ".studies"
 
 
 class OfStudy(Struct, frozen=True, kw_only=True):
-    """What came for one study: pings accepted, and requests and lines refused by reason, without what did not occur."""
+    """Counts of one study: accepted pings, and rejected requests and lines by reason."""
 
     accepted: int = 0
     rejected: dict[str, int] = {}
 
 
 class StudyCounters:
-    """What one process counts by study, only of studies that exist: so many that it may be written once a second."""
+    """Counts of one process by study, for existing studies only, small enough to be written every second."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -153,38 +149,38 @@ class StudyCounters:
         self._changed = False
 
     def accept(self, study: str, pings: int) -> None:
-        """Count pings that are on disk."""
+        """Count durable pings."""
         with self._lock:
             self._accepted[study] += pings
             self._recents.add(study, "", pings)
             self._changed = True
 
     def reject(self, study: str, reason: str, amount: int) -> None:
-        """Count refused requests or lines."""
+        """Count rejected requests or lines."""
         with self._lock:
             self._rejected[study][reason] += amount
             self._recents.add(study, reason, amount)
             self._changed = True
 
     def take_batch(self, study: str, accepted: int, rejected: Mapping[str, int]) -> None:
-        """Count the pings of a batch that are on disk, and its refused lines by reason."""
-        came = {"": accepted, **rejected} if accepted else rejected
-        if not came:
+        """Count the durable pings of a batch, and its rejected lines by reason."""
+        counts = {"": accepted, **rejected} if accepted else rejected
+        if not counts:
             return
         with self._lock:
             self._accepted[study] += accepted
             self._rejected[study].update(rejected)
-            self._recents.add_batch(study, came)
+            self._recents.add_batch(study, counts)
             self._changed = True
 
     def reject_stray(self, reason: str, amount: int) -> None:
-        """Count refused requests that are for no study of the store."""
+        """Count rejected requests for unknown studies."""
         with self._lock:
             self._recents.add("", reason, amount)
             self._changed = True
 
     def flush(self) -> None:
-        """Let others see what has been counted."""
+        """Publish the counts."""
         with self._lock:
             if not self._changed:
                 return
@@ -195,11 +191,11 @@ class StudyCounters:
             }
             recent = self._recents.encoded()
         write_counts(self._path, counts)
-        write_counts(self._path.with_suffix(SUFFIX), msgspec.Raw(recent))
+        write_counts(self._path.with_suffix(RECENT_SUFFIX), msgspec.Raw(recent))
 
 
 def of_studies(folder: Path) -> Mapping[str, OfStudy]:
-    """Return what came for each study since ingest was started, summed over the processes, a second old at most."""
+    """Return the counts of each study since ingest started, over all processes, at most a second old."""
     accepted: Counter[str] = Counter()
     rejected: dict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted(folder.glob(f"*{_OF_STUDIES}")):
@@ -217,7 +213,7 @@ FILE_BYTES = 4 * 1024 * 1024
 
 
 class RejectionLog:
-    """The log of one process: ``<name>.jsonl`` and, once that has :data:`FILE_BYTES`, ``<name>.1.jsonl``."""
+    """The log of rejections of one process: ``<name>.jsonl``, and ``<name>.1.jsonl`` beyond :data:`FILE_BYTES`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.jsonl"
@@ -227,7 +223,7 @@ class RejectionLog:
         self._lock = threading.Lock()
 
     def add(self, study: str, rejection: Rejection) -> None:
-        """Remember a rejection; ``study`` is the name of a study that exists, or empty."""
+        """Record a rejection; ``study`` is the name of an existing study, or empty."""
         if len(self._lines) >= LINES_A_FLUSH:
             self._left_out += 1
             return
@@ -243,12 +239,12 @@ class RejectionLog:
             self._lines.append(msgspec.json.encode(entry))
 
     def leave_out(self, number: int) -> None:
-        """Tell of rejections that are not remembered."""
+        """Record the number of omitted rejections."""
         with self._lock:
             self._left_out += number
 
     def flush(self) -> None:
-        """Write what is remembered. A full disk costs the lines: they are there to help, and nothing hangs on them."""
+        """Write the recorded lines. On a full disk they are dropped, because nothing depends on them."""
         with self._lock:
             lines, self._lines = self._lines, []
             left_out, self._left_out = self._left_out, 0
@@ -266,3 +262,192 @@ class RejectionLog:
             os.replace(self._path, self._older)
         with open(self._path, "ab", opener=for_the_group) as sink:
             sink.write(data)
+
+
+BLOCK = 25
+"""Pings and rejections of a complete block."""
+
+NEWEST = 100
+"""Number of the newest pings and rejections that are checked by themselves, so that a series shows at once."""
+
+WINDOW_MINUTES, NEWEST_MINUTES = 15, 24 * 60
+"""Maximum age in minutes of the window, and of the newest blocks."""
+
+REQUESTS_MINUTES = 2
+"""Minutes of the check for failing requests: the current and the last one."""
+
+POSTPONED = frozenset({"too_many_pings", "busy", "version_unseen", "study_unreadable"})
+"""Reasons that ask a client to retry the same ping."""
+
+OURS = frozenset({"disk_full", "not_stored", "internal"})
+"""Reasons that are failures of ours; see :func:`failing_requests`."""
+
+RECENT_SUFFIX, REQUESTS_SUFFIX = ".recent", ".requests"
+FIELDS = ("answered", "failed", "rejected.disk_full", "rejected.not_stored", "no_descriptors")
+SLOTS = REQUESTS_MINUTES + 1
+WIDTH = 1 + len(FIELDS)
+
+
+class Came(Struct, frozen=True, kw_only=True):
+    """Accepted pings, and rejected pings, requests and lines by reason."""
+
+    accepted: int = 0
+    rejected: dict[str, int] = {}
+
+
+class Recently(Struct, frozen=True, kw_only=True):
+    """Counts of a study in the last :data:`WINDOW_MINUTES`, and of about the :data:`NEWEST` last pings."""
+
+    window: Came = Came()
+    newest: Came = Came()
+
+
+class _Block(Struct):
+    """Counts that begin at a time (seconds since 1970)."""
+
+    at: float
+    accepted: int = 0
+    rejected: dict[str, int] = {}
+
+    def add(self, reason: str, amount: int) -> None:
+        if reason:
+            self.rejected[reason] = self.rejected.get(reason, 0) + amount
+        else:
+            self.accepted += amount
+
+    @property
+    def total(self) -> int:
+        return self.accepted + sum(self.rejected.values())
+
+
+class _Blocks(Struct):
+    minutes: list[_Block] = []
+    newest: list[_Block] = []
+
+
+class Recents:
+    """Recent counts of one process; not thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._of: dict[str, tuple[deque[_Block], deque[_Block]]] = {}
+
+    def add(self, study: str, reason: str, amount: int) -> None:
+        """Count pings of a study as rejected for a reason, "" for accepted; ``study`` is "" for an unknown one."""
+        self.add_batch(study, {reason: amount})
+
+    def add_batch(self, study: str, amounts: Mapping[str, int]) -> None:
+        """Count the pings and rejections of one batch, by reason as in :meth:`add`.
+
+        All of them are in one block, because none is newer than the others.
+        """
+        now = self._clock()
+        if study not in self._of:
+            self._of[study] = deque(maxlen=WINDOW_MINUTES + 1), deque(maxlen=NEWEST // BLOCK + 1)
+        minutes, newest = self._of[study]
+        if not minutes or minutes[-1].at // 60 != now // 60:
+            minutes.append(_Block(now))
+        if not newest or newest[-1].total >= BLOCK:
+            newest.append(_Block(now))
+        for reason, amount in amounts.items():
+            minutes[-1].add(reason, amount)
+            newest[-1].add(reason, amount)
+
+    def encoded(self) -> bytes:
+        """Return the counts in JSON for :func:`recently`."""
+        return msgspec.json.encode({study: _Blocks(list(a), list(b)) for study, (a, b) in self._of.items()})
+
+
+def recently(folder: Path, now: float) -> dict[str, Recently]:
+    """Return recent counts by study, over all processes; the name "" has rejections for unknown studies.
+
+    ``now`` is in seconds since 1970.
+    """
+    minutes: dict[str, list[_Block]] = {}
+    newest: dict[str, list[_Block]] = {}
+    for path in folder.glob(f"*{RECENT_SUFFIX}"):
+        for study, blocks in msgspec.json.decode(path.read_bytes(), type=dict[str, _Blocks]).items():
+            minutes.setdefault(study, []).extend(one for one in blocks.minutes if one.at > now - 60 * WINDOW_MINUTES)
+            newest.setdefault(study, []).extend(one for one in blocks.newest if one.at > now - 60 * NEWEST_MINUTES)
+    return {
+        study: Recently(window=_sum(minutes.get(study, [])), newest=_sum(_last(newest.get(study, []))))
+        for study in sorted({*minutes, *newest})
+    }
+
+
+def _last(blocks: list[_Block]) -> list[_Block]:
+    """Return about the :data:`NEWEST` last counts; of a larger block, such as a large batch, a fraction."""
+    found: list[_Block] = []
+    room = NEWEST
+    for block in sorted(blocks, key=lambda one: one.at, reverse=True):
+        share = min(1.0, room / max(1, block.total))
+        parts = {reason: round(share * n) for reason, n in block.rejected.items()}
+        found.append(_Block(block.at, round(share * block.accepted), parts))
+        room -= block.total
+        if room <= 0:
+            break
+    return found
+
+
+def _sum(blocks: list[_Block]) -> Came:
+    rejected: Counter[str] = Counter()
+    for block in blocks:
+        rejected.update(block.rejected)
+    return Came(accepted=sum(block.accepted for block in blocks), rejected=dict(rejected))
+
+
+def count_request(numbers: memoryview[int], field: str, amount: int, now: float) -> None:
+    """Count in the slot of this minute of a mapped file of :data:`SLOTS` times :data:`WIDTH` numbers."""
+    minute = int(now // 60)
+    start = minute % SLOTS * WIDTH
+    if numbers[start] != minute:
+        for index in range(1, WIDTH):
+            numbers[start + index] = 0
+        numbers[start] = minute
+    numbers[start + 1 + FIELDS.index(field)] += amount
+
+
+def requests_of(folder: Path, now: float) -> Mapping[str, int]:
+    """Return :data:`FIELDS` of the last :data:`REQUESTS_MINUTES`, summed over the processes."""
+    sums: Counter[str] = Counter(dict.fromkeys(FIELDS, 0))
+    for path in folder.glob(f"*{REQUESTS_SUFFIX}"):
+        data = path.read_bytes()
+        if len(data) != 8 * SLOTS * WIDTH:
+            continue
+        numbers = memoryview(data).cast("Q")
+        for start in range(0, SLOTS * WIDTH, WIDTH):
+            if int(now // 60) - numbers[start] < REQUESTS_MINUTES:
+                for index, field in enumerate(FIELDS):
+                    sums[field] += numbers[start + 1 + index]
+    return sums
+
+
+MORE_DESCRIPTORS = "raise the limit of open files ('LimitNOFILE=' of the systemd unit, or 'ulimit -n')"
+
+FEWEST_FAILED, MANY_FAILED = 5, 0.25
+"""Minimum number and share of failing requests; below them a defect in one request is ignored."""
+
+
+def failing_requests(counts: Mapping[str, int], journal: Path, private: bool = False) -> str | None:
+    """Return a sentence about failures of ours in requests and their remedy; None without such failures.
+
+    ``counts`` are those of :func:`requests_of`. With a ``private`` study the sentence has no numbers.
+    """
+    failed, answered = counts.get("failed", 0), counts.get("answered", 0)
+    share = f"{failed:,} of {answered:,} requests of the last {REQUESTS_MINUTES} minutes failed"
+    if private:
+        share = "requests fail"
+    if counts.get("no_descriptors"):
+        return (
+            f"ingest has no file descriptors left, so connections wait or fail ({share}); {MORE_DESCRIPTORS} and start "
+            "ingest again"
+        )
+    if counts.get("rejected.disk_full"):
+        return (
+            f"the disk of the journal {journal} is full, and pings are refused with 507 ({share}); free some space. "
+            "Clients keep these pings and send them again"
+        )
+    if failed >= FEWEST_FAILED and failed > MANY_FAILED * answered:
+        why = f"; the journal {journal} cannot be written" if counts.get("rejected.not_stored") else ""
+        return f"{share}{why}; see what ingest says on stderr"
+    return None

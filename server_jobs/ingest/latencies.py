@@ -1,8 +1,8 @@
-"""How long ingest takes to answer, counted by page and by class of status, for the operator.
+"""Answer times of ingest, counted by page and class of status, for the operator.
 
-The clock runs from when a request is there, with its body, to its answer: anybody can send slowly, and an alarm that
-anybody can raise is none. Each worker counts in a mapped file, as it does all else
-(:mod:`fedping.server_jobs.ingest.counters`); the one thread that answers is the one that counts.
+The clock starts when a request has arrived with its body: any client can send slowly, so an alarm on that time would be
+worthless. Each worker counts in a mapped file, as for its counters (:mod:`fedping.server_jobs.ingest.counters`); only
+the thread that answers counts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The buckets' upper bounds in seconds, each 2 to 2.5 times the last.
-
-From less than a flush of a fast disk takes, to the time after which clients give up.
-"""
+"""Upper bounds of the buckets in seconds, each 2 to 2.5 times the last: from less than a flush of a fast disk, to the
+time after which clients stop waiting."""
 
 PING = "/submit/<study>/<type>/<version>/<document id>"
 BATCH = "/submit/<study>/<type>/<version>"
@@ -45,15 +43,15 @@ ROUTES = (
     "/__version__",
     OTHER,
 )
-"""Every page, as its view names it, so that nothing that a client writes is the name of a series."""
+"""Every page, by the name of its view, so that clients can't create series."""
 
 STATUSES = ("2xx", "3xx", "4xx", "5xx")
 WATCH = "fedping.stopwatch"
-"""Where a request's environment has its :class:`Stopwatch`, for who finds out what page is asked for."""
+"""Key of a request's :class:`Stopwatch` in its environment, for the view that knows the page."""
 
 COARSE_REQUESTS = 1000
 COARSE_SECONDS = 10
-"""What requests that went well, and their seconds, are rounded down to where a study is private."""
+"""Steps to which successful requests and their seconds are rounded down with a private study."""
 
 _WIDTH = len(BOUNDS) + 2  # the last bucket has no bound; then the sum of all, in nanoseconds
 _NUMBERS = len(ROUTES) * len(STATUSES) * _WIDTH
@@ -62,37 +60,37 @@ _FIRST = {route: index * len(STATUSES) * _WIDTH for index, route in enumerate(RO
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BOUNDS)
 ELSEWHERE = _FIRST[OTHER]
 SUBMITTED = {4: _FIRST[BATCH], 5: _FIRST[PING], 8: _FIRST[TELEMETRY]}
-"""Where paths below ``/submit/`` are counted, by how many slashes they have; any others elsewhere."""
+"""First index of the counts of paths below ``/submit/``, by their number of slashes."""
 
 
 class Stopwatch:
     """The time of one request.
 
     Attributes:
-        began: when it was there, by the clock in nanoseconds.
-        page: where its page is counted; of a path below ``/submit/`` what :data:`SUBMITTED` has for its slashes.
+        began: time of its arrival, by the monotonic clock in nanoseconds.
+        page: first index of its page's counts; for paths below ``/submit/`` from :data:`SUBMITTED`.
     """
 
     began: int
     page = ELSEWHERE
 
     def asks_for(self, route: str) -> None:
-        """Say which page is asked for; one that is none of :data:`ROUTES` counts as other."""
+        """Set the requested page; a page outside :data:`ROUTES` counts as other."""
         self.page = _FIRST.get(route, ELSEWHERE)
 
 
 class Latencies:
-    """What one process counts; call it from one thread.
+    """The counts of one process, for a single thread.
 
     Raises:
-        OSError: its file cannot be made in ``folder``.
+        OSError: its file can't be created in ``folder``.
     """
 
     def __init__(self, folder: Path) -> None:
         self._numbers = mapped_numbers(folder, _SUFFIX, _NUMBERS)
 
     def answered(self, watch: Stopwatch, status: int) -> None:
-        """Count the answer that is given at this moment."""
+        """Count an answer that is sent now."""
         took = perf_counter_ns() - watch.began
         numbers, first = self._numbers, watch.page + (status // 100 - 2) * _WIDTH
         numbers[first + bisect_left(_BOUNDS_NS, took)] += 1
@@ -102,8 +100,7 @@ class Latencies:
 class Answered(NamedTuple):
     """The answers of one route and one class of status.
 
-    ``counts`` has how many took no longer than each of :data:`BOUNDS`, and how many there were; ``seconds`` is what
-    they took together.
+    ``counts`` has the number of answers within each of :data:`BOUNDS`, and the number of all; ``seconds`` is their sum.
     """
 
     counts: tuple[int, ...]
@@ -111,22 +108,22 @@ class Answered(NamedTuple):
 
     @property
     def coarse(self) -> Answered:
-        """The same, so that no single answer shows."""
+        """These counts, rounded down so that no single answer shows."""
         counts = tuple(count - count % COARSE_REQUESTS for count in self.counts)
         return Answered(counts, self.seconds - self.seconds % COARSE_SECONDS if counts[-1] else 0.0)
 
 
 def latencies(folder: Path) -> dict[tuple[str, str], Answered]:
-    """Return what was counted by route and class of status, where there was any, summed over the processes."""
+    """Return the answers by route and class of status, summed over the processes, without empty entries."""
     numbers = summed_numbers(folder, _SUFFIX, _NUMBERS)
-    found = {}
+    answered = {}
     for route, first in _FIRST.items():
         for status in STATUSES:
             counts = tuple(accumulate(numbers[first : first + _WIDTH - 1]))
             if counts[-1]:
-                found[route, status] = Answered(counts, numbers[first + _WIDTH - 1] / 1e9)
+                answered[route, status] = Answered(counts, numbers[first + _WIDTH - 1] / 1e9)
             first += _WIDTH
-    return found
+    return answered
 
 
 def latency_families(answered: Mapping[tuple[str, str], Answered], private: bool) -> Iterator[Metric]:
@@ -134,7 +131,7 @@ def latency_families(answered: Mapping[tuple[str, str], Answered], private: bool
 
     Args:
         answered: by route and class of status.
-        private: whether a study is, so that of what went well only thousands are told.
+        private: whether a study is private, so that successful answers are rounded down.
     """
     from prometheus_client.core import HistogramMetricFamily
 

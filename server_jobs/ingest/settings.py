@@ -1,4 +1,4 @@
-"""The settings of one ingest, and where its files lie."""
+"""The settings of ingest, the location of its files, and its limits in bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 from fedping.protocol.location import Place
 
 LOGGED = "fedping ingest: "
-"""What stands before all that ingest logs as text."""
+"""Prefix of ingest's log lines in text."""
 
 MIB = 1024 * 1024
+INGEST_LOCK, COMPACTOR_LOCK = ".ingest.lock", ".compactor.lock"
+"""Names of the journal's lock files, held by the running ingest and by its compactor."""
+
 OPERATIONS_PORT = 8082
 
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """How many bytes a body may have as sent and as unpacked, and the option by which an operator allows more."""
+    """Maximum bytes of a body as sent and as unpacked, and the option that raises them."""
 
     sent: int
     unpacked: int
@@ -26,14 +29,19 @@ class BodyLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much one request may ask for.
+    """Limits of one request.
 
-    ``batch_bytes`` bounds a body as sent and ``decompressed_bytes`` as unpacked, be it a batch or one ping;
-    ``ping_bytes`` bounds one ping further, alone or as a line of a batch (None: not). An update has 11 to 20 bytes a
-    weight. A batch may always have as many bytes as a ping. ``header_bytes`` bounds each header that is read.
-
-    ``memory_bytes`` bounds what all the requests of a worker may hold at a time, small ones apart. A body has
-    ``body_seconds`` to arrive, and a second more for every ``body_rate`` bytes of it that have.
+    Attributes:
+        ping_bytes: maximum of a ping, alone or as a line of a batch; None for that of a body. An update has 11 to 20
+            bytes per weight.
+        batch_bytes: maximum of a body as sent, for a batch or one ping; never less than ``ping_bytes``.
+        decompressed_bytes: maximum of a body as unpacked.
+        batch_lines: maximum number of lines of a batch.
+        path_bytes: maximum of the path.
+        header_bytes: maximum of each header that is read.
+        memory_bytes: memory of all large requests of a worker together.
+        body_seconds: time for a body to arrive, in seconds.
+        body_rate: bytes per second that extend this time.
     """
 
     ping_bytes: int | None = None
@@ -48,82 +56,94 @@ class Limits:
 
     @property
     def ping(self) -> BodyLimit:
-        """What one ping may have, whether it is a body or a line of one."""
+        """The limit of one ping, as a body or as a line of a batch."""
         if self.ping_bytes is None:
             return self.batch
         return BodyLimit(self.ping_bytes, self.ping_bytes, "--max-ping-mib")
 
     @property
     def batch(self) -> BodyLimit:
-        """What the body of a batch may have."""
+        """The limit of the body of a batch."""
         ping = self.ping_bytes or 0
         return BodyLimit(max(self.batch_bytes, ping), max(self.decompressed_bytes, ping), "--max-batch-mib")
 
     @property
     def receiving_bytes(self) -> int:
-        """What the bodies that are being received may hold in a worker: a quarter, and never less than one batch."""
+        """Memory of a worker for arriving bodies: a quarter, and at least one batch."""
         return max(self.memory_bytes // 4, self.batch.sent)
 
     @property
     def working_bytes(self) -> int:
-        """What may be unpacked and decoded in a worker: the rest, and never less than one request may need."""
+        """Memory of a worker for unpacking and decoding: the rest, and at least the maximum of one request."""
         beside = LARGEST_WINDOW + SLICE_COST + 3 * PART + LINE_COST * self.batch_lines
         return max(self.memory_bytes * 3 // 4, self.batch.unpacked + beside)
 
 
 SMALL = 64 * 1024
-"""Bytes that a request may hold without asking: all threads together have few of them."""
+"""Maximum bytes of a body that takes no memory of the budget."""
 
 LITTLE = 256 * 1024
-"""Bytes that may be unpacked and decoded for a request without asking."""
+"""Maximum bytes that a request may unpack and decode without taking them from the budget."""
 
 PING_UNPACKED = 4 * MIB
-"""Bytes that a packed ping may unpack to before it is checked, unless its study's pings may have more."""
+"""Minimum of the limit of an unpacked ping, in bytes; a study's pings may have more."""
 
 SLICE = MIB
-"""Bytes of a batch that are decoded at a time."""
+"""Bytes of a batch that are decoded together."""
 
 OBJECT_COST = 48
-"""Bytes that a number takes once it is decoded, measured: 24 of its own, 8 in a list and 8 in a tuple."""
+"""Bytes of a decoded number, measured: 24 of its own, 8 in a list and 8 in a tuple."""
 
 LOOK_COST = 48
-"""Bytes a weight that it takes to look into an encoded update: what it inflates to, and its numbers."""
+"""Bytes per weight to inspect an encoded update: its inflated bytes and its numbers."""
 
 LOOKED_INTO = 2**30
-"""Weights of the encoded updates of a batch at most: some ten seconds of work. Few bytes may be an update of many."""
+"""Maximum weights of the encoded updates of a batch, about ten seconds of work. Few bytes may encode many weights."""
 
 SLICE_COST = SLICE * (1 + OBJECT_COST // 2)
-"""Bytes that a slice takes once it is decoded, if it is nothing but numbers of one digit."""
+"""Maximum bytes of a decoded slice, reached by numbers of one digit."""
 
 PART = 4 * MIB
-"""Bytes of a batch, as the journal keeps them, that are gathered before they are written."""
+"""Bytes of journal lines that are collected before they are written."""
 
 LINE_COST = 200
-"""Bytes that the answer to a refused line of a batch takes until it is sent."""
+"""Bytes of the answer to a rejected line of a batch until it is sent."""
 
 LARGEST_WINDOW = 128 * MIB
-"""The memory that a zstd frame may ask for to be unpacked, as `zstd --long` does."""
+"""Maximum window of a zstd frame, that of `zstd --long`."""
 
 PROGRAM = 192 * MIB
-"""What a worker holds without any request: the program, the models that it serves, and free memory for the next."""
+"""Bytes of a worker without requests: the program, the served models, and free memory."""
 
 CONNECTIONS = 2048
-"""Connections that a worker has at a time; the system keeps as many more waiting."""
+"""Maximum open connections of a worker; the system queues as many more."""
 
 CONNECTION_BYTES = 64 * 1024
-"""What is read from a connection ahead; a path and headers within their limits are less."""
+"""Bytes read ahead from a connection; a path and headers within their limits are shorter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSettings:
-    """What ``fedping ingest`` was asked to do.
+    """The settings of ``fedping ingest``.
 
-    A journal segment is rolled, and then compacted, when it has ``roll_bytes`` or is ``compact_every`` seconds old.
-    ``slow_bodies`` is how many bodies a worker waits for at a time before it cuts off the slowest.
-    ``demo_page`` serves a page to try the study with, below ``/demo/``. What is the operator's has a listener of its
-    own, at ``operations_host`` and ``operations_port`` (0: any free one). ``ticket_keys`` is the file of the keys of
-    tickets. ``prefix_rate`` is how many pings a second one network may send (None: any number), and
-    ``trusted_proxies`` whose word is believed on where a request came from.
+    Attributes:
+        store: the model store.
+        landing: the landing folder.
+        journal: folder of the journal.
+        host: address of the public listener.
+        port: its port.
+        workers: number of worker processes.
+        threads: number of threads of a worker.
+        slow_bodies: maximum of slow bodies in a worker; beyond it the slowest are closed.
+        compact_every: age at which a journal segment is rolled and compacted, in seconds.
+        roll_bytes: size at which a segment is rolled.
+        limits: limits of a request.
+        demo_page: whether to serve the demo page below ``/demo/``.
+        operations_host: address of the operations port.
+        operations_port: its number; 0 for any free port.
+        ticket_keys: file of the keys of tickets; None without tickets.
+        prefix_rate: maximum pings per second of one network; None for no limit.
+        trusted_proxies: networks of proxies whose X-Forwarded-For is trusted.
     """
 
     store: Place
@@ -146,31 +166,31 @@ class IngestSettings:
 
     @property
     def memory_bound(self) -> int:
-        """What a worker's memory stays below, whatever is sent to it."""
+        """Upper bound of a worker's memory for any requests, in bytes."""
         small = CONNECTIONS * (CONNECTION_BYTES + SMALL) + self.threads * LITTLE
         return PROGRAM + small + self.limits.receiving_bytes + self.limits.working_bytes
 
     @property
     def quarantine(self) -> Path:
-        """Where bytes of the journal go that cannot be read: kept for a person to look at, never landed."""
+        """Folder of unreadable bytes of the journal, kept for inspection and never landed."""
         return self.journal / "quarantine"
 
     @property
     def counters(self) -> Path:
-        """Where the processes keep their counters."""
+        """Folder of the processes' counters."""
         return self.journal / ".counters"
 
     @property
     def compaction_failing(self) -> Path:
-        """Where the compactor notes that its passes fail, for as long as they do."""
+        """File in which the compactor notes that its passes fail."""
         return self.counters / "compaction.failing"
 
     @property
     def rejected(self) -> Path:
-        """Where the reasons of rejected requests are written, for the operator."""
+        """Folder of the reasons of rejected requests, for the operator."""
         return (self.landing if isinstance(self.landing, Path) else self.journal) / ".rejected"
 
     @property
     def flush_request(self) -> Path:
-        """The file whose change asks every worker to roll its segment now."""
+        """File whose change makes every worker roll its segment."""
         return self.journal / ".flush"

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
-from fedping.protocol.documents import DocumentType
 from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
 from fedping.protocol.location import Place, absolute, child, key_in
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.plan import LateFile, Rules, Work

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted
-from fedping.protocol.documents import DocumentType
 from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line
 from fedping.protocol.landed_pings import open_pings, schema_of
 from fedping.protocol.landing import id_bytes, shards_in
 from fedping.protocol.location import Place
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.plan import Rules
 
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     """All of some pings but their updates, one array a column, each of length k.
 
     Ids have shape (k, 2), as two words; ``counted`` is the column that tells of how many examples a ping is
-    (`fedping.protocol.documents`), and 1 where none does; ``loss`` is 0 where pings do not tell; ``arm`` is an index
+    (`fedping.protocol.ping`), and 1 where none does; ``loss`` is 0 where pings do not tell; ``arm`` is an index
     into the rules' arms or UNKNOWN, ``codec`` is 0 for an update in the line's encoding, UNKNOWN for one in another, or
     MISSING; ``age`` is by how many versions the row's folder is older than the round's own; ``done`` rows have been
     counted by an earlier round.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.documents import DOCUMENT_TYPES, DocumentName, DocumentType
 from fedping.protocol.enrolment import Assignment, hash_assignment, is_selected, staged_for, uuid_texts
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import Limits
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentName, DocumentType
 from fedping.protocol.study import Line, Study
 from fedping.protocol.upload import Receiving, receiving
 from fedping.server_jobs.privacy.sampling_key import Coins

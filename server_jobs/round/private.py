@@ -14,7 +14,6 @@ import numpy as np
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import (
@@ -26,6 +25,7 @@ from fedping.protocol.landing import (
     remove_landed,
 )
 from fedping.protocol.location import Place
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.privacy import Privacy, frame_of
 from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.study import Line, Study

@@ -35,12 +35,12 @@ from fedping.model_store.version import (
     StageState,
     Version,
 )
-from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.landing import is_landing, partition, read_published, record_published
 from fedping.protocol.location import Place
 from fedping.protocol.model import UnfitModel, out_of_range, validate_spec
+from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.spec import published
 from fedping.protocol.stopping_settings import EarlyStop, IterationLength
 from fedping.protocol.study import Line, Study

@@ -18,7 +18,7 @@ from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.plan import Rules, Work, tasks_for
 from fedping.server_jobs.spark.session_pool import LivingSession
-from fedping.server_jobs.spark.user_modules import send_own
+from fedping.server_jobs.spark.shipping import send_own
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,12 +22,18 @@ from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.shutdown import ended_by_signals
-from fedping.server_jobs.spark.archive_place import SUFFIX, archive_path, current_archive, is_wanted
-from fedping.server_jobs.spark.cache import keep_newest
-from fedping.server_jobs.spark.java import Java, find_java
+from fedping.server_jobs.spark.installation import (
+    SUFFIX,
+    Java,
+    archive_path,
+    current_archive,
+    find_java,
+    keep_newest,
+    spark_home,
+    wants_archive,
+)
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings, class_path
-from fedping.server_jobs.spark.spark_home import spark_home
 
 MAKING = "making-"
 
@@ -99,7 +105,7 @@ def main() -> int:
     """Make the archive if it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 if interrupted."""
     from rich.console import Console
 
-    if not is_wanted() or current_archive(find_java(), spark_home()):
+    if not wants_archive() or current_archive(find_java(), spark_home()):
         return 0
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print("fedping: preparing faster starts of Spark, once, for half a minute; Ctrl-C skips it")

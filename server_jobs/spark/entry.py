@@ -30,9 +30,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def end_with_parent() -> None:
-    """Have this process told to end once the JVM that has started it is gone, as when a driver is killed.
+    """Send SIGTERM to this process once the JVM that started it has ended, as when a driver is killed.
 
-    Between two rounds of a schedule it would not notice by itself.
+    Between two rounds of a schedule the process would not notice.
     """
     parent = os.getppid()
 

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.spark.java import java_home
+from fedping.server_jobs.spark.installation import java_home, spark_home
 from fedping.server_jobs.spark.settings import class_path
-from fedping.server_jobs.spark.spark_home import spark_home
 
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 

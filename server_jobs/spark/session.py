@@ -14,24 +14,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.server_jobs.shutdown import ApplicationGone, DeadlineReached
-from fedping.server_jobs.spark import private
-from fedping.server_jobs.spark.archive_place import current_archive
-from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, value_of
 from fedping.server_jobs.spark.failures import NO_START, not_started
-from fedping.server_jobs.spark.java import Java, find_java
+from fedping.server_jobs.spark.installation import Java, current_archive, find_java, spark_home
 from fedping.server_jobs.spark.jvm import (
     CUT_OFF_SECONDS,
     END_SECONDS,
     Jvm,
     end_jvm,
     kill_what_is_left,
+    may_use_private_names,
     prepare_py4j,
     quieten_listening,
     start_jvm,
 )
-from fedping.server_jobs.spark.settings import SparkSettings, Start, plan, submit_arguments
+from fedping.server_jobs.spark.settings import (
+    SparkSettings,
+    Start,
+    is_local,
+    option_pairs,
+    plan,
+    properties_of,
+    submit_arguments,
+    value_of,
+)
 from fedping.server_jobs.spark.shipping import package_roots, ship_code
-from fedping.server_jobs.spark.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +57,7 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
     Under `spark-submit` the JVM exists already, with the operator's settings, and is left to end by itself. Otherwise
     it is ours: it ignores Ctrl-C, so that Python can end the job in order, and ends with this process however that
     ends. If the master is not local, the code of this installation is shipped to the executors. If
-    :mod:`fedping.server_jobs.spark.private` says no, the JVM stays for the next session until this process ends.
+    :mod:`fedping.server_jobs.spark.jvm` says no, the JVM stays for the next session until this process ends.
 
     Raises:
         FedpingError: no Java, or Spark does not start with these settings; a temporary failure if its master is away.
@@ -62,7 +68,7 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
         with _adopted(settings) as session:
             yield session
         return
-    with (_own if private.may_be_used() else _documented)(settings) as session:
+    with (_own if may_use_private_names() else _documented)(settings) as session:
         yield session
 
 
@@ -71,7 +77,7 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
     from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    if private.may_be_used():
+    if may_use_private_names():
         prepare_py4j()
     builder = SparkSession.builder
     for key, value in settings.conf.items():
@@ -139,7 +145,7 @@ def _documented(settings: SparkSettings) -> Iterator[SparkSession]:
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
     path_before = list(sys.path)
     builder = SparkSession.builder.master(start.master)
-    for name, value in pairs(start.arguments):
+    for name, value in option_pairs(start.arguments):
         if name == "--conf":  # for a JVM that has served an earlier session
             builder = builder.config(*value.split("=", 1))
     try:

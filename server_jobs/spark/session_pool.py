@@ -1,29 +1,34 @@
-"""One session at a time, opened when a job needs it, and anew where it is found dead."""
+"""One Spark session at a time, opened when a job needs it, and reopened after it dies.
+
+Its executors are watched during a job, because Spark waits for new ones forever.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.shutdown import DeadlineReached
+from fedping.server_jobs.shutdown import DeadlineReached, TemporaryFailure
 from fedping.server_jobs.spark import failures
-from fedping.server_jobs.spark.executors import Executors
+from fedping.server_jobs.spark.settings import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class LivingSession:
-    """Holds the session of those who run one job after another.
+    """The session of a process that runs one job after another.
 
-    A job that fails or is cut off takes its session with it: what is left of the job there is nobody's any more, and
-    the next job is to find neither it nor what it failed of.
+    A job that fails or is interrupted ends its session, so that the next job meets neither its remains nor the cause of
+    its failure.
 
     Args:
-        open_session: makes a session and ends it on leaving; called again after :meth:`close`, after a failure, and
-            when the session is found dead or without the executors that it had.
+        open_session: context manager of a session. It is called again after :meth:`close`, after a failure, and when
+            the session is dead or has lost its executors.
     """
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[SparkSession]]) -> None:
@@ -34,36 +39,29 @@ class LivingSession:
 
     @contextmanager
     def working(self, job: failures.Job = failures.ROUND) -> Iterator[SparkSession]:
-        """Yield a session that lives, for one job.
+        """Yield a living session for one job.
 
         Raises:
-            TemporaryFailure: Spark cannot do it now.
-            FedpingError: the executors cannot run our code; or what the job itself raises.
+            TemporaryFailure: Spark can't run the job now.
+            FedpingError: the executors can't run our code. The job's own errors pass unchanged.
         """
         session, executors = self._living()
         executors.job = job
         try:
             with executors.watched():
                 yield session
-        except GeneratorExit:  # whoever asked has failed: nothing is going on in Spark
+        except GeneratorExit:  # the caller failed; Spark has no work
             raise
-        except DeadlineReached as error:
-            if executors.none_came():
-                error.waited_for = failures.NO_EXECUTOR.format(master=executors.master)
-            self._cut_off(error)
-            raise
-        except FedpingError as error:
-            self._cut_off(error)
-            raise
-        except Exception as error:
-            told = executors.failure() or failures.told(error, executors.master, job)
-            self._cut_off(error)
-            if told is None:
-                raise
-            raise told from error
         except BaseException as error:
+            sentence = None
+            if isinstance(error, DeadlineReached) and executors.none_came():
+                error.waited_for = failures.NO_EXECUTOR.format(master=executors.master)
+            elif isinstance(error, Exception) and not isinstance(error, FedpingError):
+                sentence = executors.failure() or failures.failure_sentence(error, executors.master, job)
             self._cut_off(error)
-            raise
+            if sentence is None:
+                raise
+            raise sentence from error
 
     def close(self) -> None:
         """Stop the session, dead or alive."""
@@ -71,15 +69,15 @@ class LivingSession:
         self._opened.close()
 
     def _cut_off(self, error: BaseException) -> None:
-        """Stop the session, and tell it of the error: then it does not wait for long for what is still going on."""
+        """Stop the session with the error, so that it does not wait long for unfinished work."""
         self._session = self._executors = None
         opened = self._opened.pop_all()
-        with suppress(type(error)):  # it goes on to whoever asked for the job
+        with suppress(type(error)):  # the caller raises it
             opened.__exit__(type(error), error, error.__traceback__)
 
     def _living(self) -> tuple[SparkSession, Executors]:
         if self._session is None or self._executors is None or not _is_usable(self._session, self._executors):
-            self.close()  # and with it whatever an interruption has left half open
+            self.close()  # also ends a session that an interruption left half open
             session = self._opened.enter_context(self._open_session())
             self._session, self._executors = session, Executors(session)
         return self._session, self._executors
@@ -88,7 +86,82 @@ class LivingSession:
 def _is_usable(session: SparkSession, executors: Executors) -> bool:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    try:  # questions that go to the JVM and back
+    try:  # calls to the JVM
         return not session.sparkContext._jsc.sc().isStopped() and not executors.all_left()
     except (Py4JError, OSError, AttributeError):  # no JVM answers, or the context has been stopped
         return False
+
+
+LOOK_SECONDS = 2
+LOST_SECONDS = 60
+"""Seconds without executors after which a job is cancelled; a replacement takes a few seconds."""
+
+
+class Executors:
+    """The state of one session's executors.
+
+    A restarted cluster master does not know earlier applications. Their executors end and no others start, but the
+    driver is not informed: its job waits forever.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        context = session.sparkContext
+        self.master = str(context.master)
+        self.job = failures.ROUND
+        self._scala = context._jsc.sc()
+        self._is_remote = not is_local(self.master)
+        # Spark then releases idle executors, and requests new ones when there is work again.
+        self._come_and_go = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+        self._gone_since: float | None = None
+        self._ever = False
+        self._given_up = False
+
+    def all_left(self) -> bool:
+        """Return whether all executors are gone; raises the errors of calls to the JVM."""
+        return self._is_remote and not self._come_and_go and self._count() == 0 and self._ever
+
+    def none_came(self) -> bool:
+        """Return whether there was no executor up to the last check; it makes no call, so it never waits."""
+        return self._is_remote and not self._ever
+
+    def failure(self) -> TemporaryFailure | None:
+        """Return the reason why the jobs were given up, if they were."""
+        return failures.executors_lost(self.master, LOST_SECONDS, self.job) if self._given_up else None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Cancel all jobs within this context once all executors have been gone for :data:`LOST_SECONDS`."""
+        if not self._is_remote:
+            yield
+            return
+        if self._come_and_go:
+            self._ever = False
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), name="spark-executors", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()  # do not wait for the thread: it may be calling a JVM that no longer answers
+
+    def _watch(self, over: threading.Event) -> None:
+        from py4j.protocol import Py4JError
+
+        while not over.wait(LOOK_SECONDS):
+            try:
+                self._look()
+            except (Py4JError, OSError, AttributeError):  # the JVM is gone; the job reports that
+                return
+
+    def _look(self) -> None:
+        if self._count() or not self._ever:
+            self._gone_since = None
+            return
+        self._gone_since = self._gone_since or time.monotonic()
+        if time.monotonic() - self._gone_since >= LOST_SECONDS:
+            self._given_up = True
+            self._scala.cancelAllJobs()
+
+    def _count(self) -> int:
+        count = len(self._scala.statusTracker().getExecutorInfos()) - 1  # the driver is one of them
+        self._ever = self._ever or count > 0
+        return count

@@ -1,41 +1,53 @@
-"""Our own packages for executors on other machines, which then only need the third-party packages."""
+"""Code for executors on other machines: our packages, and the user's modules that extensions and losses need.
+
+Our packages are a zip on the executors' path, so that they need third-party packages only. The user's modules are the
+files that this process imports. They are in a zip outside the path: a finder serves the names in it and no others, so
+that standard and installed modules take precedence as they do here.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import io
+import os
+import sys
+import sysconfig
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import fedping
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.spark.arguments import is_local
-from fedping.server_jobs.spark.cache import cache_folder, keep_newest, put
+from fedping.protocol.extensions import packed, unpack
+from fedping.server_jobs.spark.installation import cache_folder, keep_newest, put, put_cached
+from fedping.server_jobs.spark.settings import is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+
 PACKAGES = ("fedping", "fedping.protocol", "fedping.model_store", "fedping.server_jobs", "fedping.commands")
-"""The packages that executors may run, and that the entry point needs if the driver runs on the cluster."""
+"""The packages for executors, and for the entry point if the driver runs on the cluster."""
 
 SIMULATING = ("fedping.client_sim", "fedping.analysis", "fedping.experiments")
-"""The further packages of executors that simulate clients; those that run rounds have no need of them."""
+"""Further packages for executors that simulate clients; rounds don't need them."""
 
 STAGING = "FEDPING_SPARK_STAGING"
-"""The variable that names a folder which all machines of a standalone cluster see under one path."""
+"""The variable for a folder that all machines of a standalone cluster have under one path."""
 
 ENTRY = Path(__file__).with_name("entry.py")
-"""The program that a driver on the cluster runs."""
+"""The program of a driver on the cluster."""
 
 KEPT = 3
-"""Zips kept in the cache folder, because a submission in progress reads one for a few seconds."""
+"""Zips kept in the cache folder, because a running submission reads one for a few seconds."""
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in the zip, so that the same code gives the same bytes."""
+"""The time of every file in the zip, so that equal code gives equal bytes."""
 
 
 def code_archive(more: Sequence[str] = ()) -> bytes:
@@ -50,27 +62,27 @@ def code_archive(more: Sequence[str] = ()) -> bytes:
 def code_archive_file(more: Sequence[str] = ()) -> Path:
     """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
     folder = cache_folder() / "code"
-    path = _put_code(folder, ".zip", more)
+    content = code_archive(more)
+    path = put_cached(folder / _code_name(content, ".zip"), content)
     keep_newest(folder, "*.zip", KEPT)
     return path
 
 
 def code_jar_file(folder: Path, more: Sequence[str] = ()) -> Path:
-    """Write the zip into a folder that a cluster's machines share, with the suffix of Java's, and return its path.
+    """Write the zip into a folder that a cluster's machines share, with Java's suffix, and return its path.
 
-    Nothing is removed there: an application that is started again, days later, fetches it again.
+    Nothing is removed there: an application that restarts days later fetches the zip again.
 
     Raises:
-        FedpingError: the folder is not there, or cannot be written.
+        FedpingError: the folder doesn't exist, or can't be written.
     """
     if not folder.is_dir():
-        raise FedpingError(
-            f"there is no folder {folder}; {STAGING} has to name one that all machines of the cluster see"
-        )
+        raise FedpingError(f"{STAGING}: no folder {folder}. Name a folder that all machines of the cluster share.")
+    content = code_archive(more)
     try:
-        return _put_code(folder, ".jar", more)
-    except FedpingError as error:
-        raise FedpingError(f"cannot write into {folder}, the folder of {STAGING} ({error.__cause__})") from error
+        return put(folder / _code_name(content, ".jar"), content)
+    except OSError as error:
+        raise FedpingError(f"{STAGING}: can't write into {folder} ({error}). Correct its permissions.") from error
 
 
 def needed_by(command: Sequence[str]) -> tuple[str, ...]:
@@ -78,14 +90,13 @@ def needed_by(command: Sequence[str]) -> tuple[str, ...]:
     return SIMULATING if {"simulate", "sweep"} & set(command) else ()
 
 
-def _put_code(folder: Path, suffix: str, more: Sequence[str]) -> Path:
-    content = code_archive(more)
-    return put(folder / f"fedping-{hashlib.sha256(content).hexdigest()[:16]}{suffix}", content)
+def _code_name(content: bytes, suffix: str) -> str:
+    return f"fedping-{hashlib.sha256(content).hexdigest()[:16]}{suffix}"
 
 
 def package_roots() -> list[str]:
     """Return the folder (or the zip) from which this process imports our packages."""
-    return [str(Path(next(iter(fedping.__path__))).parent)]
+    return [str(folder.parent) for _, folder in _folders(["fedping"])]
 
 
 def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
@@ -93,13 +104,13 @@ def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
 
     Args:
         session: the session.
-        more: further packages than those of rounds.
+        more: packages in addition to those of rounds.
     """
     context = session.sparkContext
     if is_local(context.getConf().get("spark.master") or ""):
         return
     if carried := next((root for root in package_roots() if not Path(root).is_dir()), None):
-        # This process itself runs from such a zip. One that came with --py-files has gone to the executors already.
+        # This process runs from such a zip. Executors already have one from --py-files.
         if Path(carried).name not in (context.getConf().get("spark.submit.pyFiles") or ""):
             context.addPyFile(carried)
         return
@@ -116,7 +127,7 @@ def ship(context: SparkContext, name: str, content: bytes, *, is_on_path: bool =
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Return a zip of files by their names; of the same files it is the same bytes."""
+    """Return a zip of files by their names; equal files give equal bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
@@ -133,6 +144,176 @@ def _folders(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 def _sources(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for package, folder in _folders(packages):
-        for path in folder.glob("*" if package == "fedping" else "**/*"):  # the package itself without its other rooms
+        for path in folder.glob("*" if package == "fedping" else "**/*"):  # without the rooms that it links to
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}", path
+
+
+class _Shipped(NamedTuple):
+    """The user's modules that were sent to a session's executors.
+
+    Attributes:
+        archive: name of their zip; "" without any.
+        modules: the top-level modules and packages in the zip.
+    """
+
+    archive: str
+    modules: frozenset[str]
+
+
+def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[], None]:
+    """Send the executors the extensions that this process has imported, and user's modules.
+
+    A module is sent with the user's modules that it imports. Installed packages are not sent: executors must have them,
+    as they have the dependencies of fedping.
+
+    Args:
+        context: of the session.
+        modules: modules in addition to those of the extensions.
+
+    Returns:
+        a function that an executor calls before it uses any of them.
+
+    Raises:
+        FedpingError: a source cannot be read.
+    """
+    extensions = packed()
+    return partial(_take_up, _shipped(context, {*modules, *extensions.modules}), extensions.data)
+
+
+def _take_up(shipped: _Shipped, extensions: bytes) -> None:
+    """Make this executor's process import what was shipped last, and nothing that was shipped before."""
+    from pyspark import SparkFiles
+
+    _put_first(shipped, SparkFiles.get(shipped.archive))
+    unpack(extensions)
+
+
+def _shipped(context: SparkContext, modules: Iterable[str]) -> _Shipped:
+    sources = own_sources(modules)
+    if not sources:
+        return _Shipped("", frozenset())
+    content = zipped(sources)
+    archive = f"own-code-{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    # Not by Spark's own way for Python, which would give it precedence over installed modules of the same name.
+    ship(context, archive, content, is_on_path=False)
+    return _Shipped(archive, frozenset(name.partition("/")[0].removesuffix(".py") for name in sources))
+
+
+def _put_first(shipped: _Shipped, archive: str) -> None:
+    """Make Python import these modules from an archive, in place of any other modules of their names."""
+    before = [each for each in sys.meta_path if isinstance(each, _Shipments)]
+    if [each.shipped for each in before] == [shipped]:
+        return
+    for each in before:
+        sys.meta_path.remove(each)
+    changed = shipped.modules.union(*(each.shipped.modules for each in before))
+    for name in [name for name in sys.modules if name.partition(".")[0] in changed]:
+        del sys.modules[name]
+    if shipped.modules:
+        sys.meta_path.insert(0, _Shipments(shipped, archive))
+
+
+class _Shipments:
+    """A finder of the shipped modules only; a package finds its own modules by its path."""
+
+    def __init__(self, shipped: _Shipped, archive: str) -> None:
+        self.shipped = shipped
+        self._archive = archive
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [self._archive]) if name in self.shipped.modules else None
+
+
+def own_sources(modules: Iterable[str]) -> dict[str, bytes]:
+    """Return the sources of the user's modules among ``modules`` and their imports, by their names in a zip.
+
+    Each source is the file that this process imports. A package is sent whole, because it may import its modules later.
+
+    Raises:
+        FedpingError: a source cannot be read.
+    """
+    sources: dict[str, bytes] = {}
+    pending, seen = list(modules), {"fedping", "pyspark", "__main__"}  # every executor has these
+    while pending:
+        if (module := pending.pop().partition(".")[0]) in seen:
+            continue
+        seen.add(module)
+        for name, file in _own_files(module):
+            sources[name] = _read(file) if file else b""
+            pending += _imports(sources[name])
+    return sources
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise FedpingError(
+            f"{file}: can't send it to Spark's executors, because it can't be read ({error.strerror}). Make it "
+            "readable, or move it."
+        ) from error
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield the modules in a source's import statements, except those of its own package."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # not a module that was imported
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def _own_files(module: str) -> list[tuple[str, Path | None]]:
+    """Return the file of a top-level module, or the files and folders of a package, by their names in a zip.
+
+    The result is empty for an installed module, and for a compiled one, which can't be imported from a zip.
+    """
+    places = _places(module)
+    if any(map(_is_installed, places)):
+        return []
+    found: list[tuple[str, Path | None]] = []
+    for place in places:
+        if place.is_file() and place.suffix == ".py":
+            found.append((f"{module}.py", place))
+        for folder, folders, files in os.walk(place):
+            if any(file.endswith(tuple(EXTENSION_SUFFIXES)) for file in files):
+                return []
+            within = Path(module, Path(folder).relative_to(place))
+            found.append((f"{within.as_posix()}/", None))  # makes a package without an __init__.py importable
+            found += ((f"{within.as_posix()}/{file}", Path(folder, file)) for file in files if _is_source(folder, file))
+            folders[:] = [each for each in folders if _is_of_package(Path(folder, each))]
+    return found
+
+
+def _is_source(folder: str, file: str) -> bool:
+    return file.endswith(".py") and not file.startswith(".") and Path(folder, file).is_file()  # not a broken link
+
+
+def _is_of_package(folder: Path) -> bool:
+    """Return whether a folder belongs to its package, that is, isn't hidden, a cache or a virtual environment."""
+    return not folder.name.startswith((".", "__pycache__")) and not (folder / "pyvenv.cfg").exists()
+
+
+def _places(module: str) -> list[Path]:
+    """Return the file of a top-level module, or the folders of a package, from which this process imports it."""
+    if (loaded := sys.modules.get(module)) is not None:
+        named = [*getattr(loaded, "__path__", ())] or [getattr(loaded, "__file__", None)]
+    else:
+        try:
+            spec = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            return []
+        named = [*(spec.submodule_search_locations or ())] or [spec.origin] if spec else []
+    return [Path(each) for each in named if each]
+
+
+def _is_installed(place: Path) -> bool:
+    folders = sysconfig.get_paths()
+    return bool({"site-packages", "dist-packages"} & set(place.parts)) or any(
+        place.is_relative_to(folders[each]) for each in ("stdlib", "platstdlib", "purelib", "platlib")
+    )

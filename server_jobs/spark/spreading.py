@@ -1,8 +1,8 @@
-"""Spreads pieces of work over the executors, and hears of each as it ends.
+"""Distribution of tasks over the executors, with each result as soon as its task ends.
 
-What comes back of a piece is small: the rest it leaves in files. It comes by way of a Spark accumulator, the only one
-of Spark's ways that tells the driver of a task when it ends and not when all have ended; Spark adds what a task has
-said once, however often it was tried.
+Results are small; larger ones are left in files. They arrive through a Spark accumulator, Spark's only channel that
+reports a task when it ends, not when all tasks have ended. Spark adds the result of a task once, however often it was
+tried.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.failures import Job
 from fedping.server_jobs.spark.session_pool import LivingSession
-from fedping.server_jobs.spark.user_modules import send_own
+from fedping.server_jobs.spark.shipping import send_own
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 T = TypeVar("T")
 
-Said: TypeAlias = tuple[int, bytes]
-"""What a piece of work came to: its number, and its outcome as bytes for :func:`_opened` alone."""
+Result: TypeAlias = tuple[int, bytes]
+"""The number of a task, and its outcome as bytes for :func:`_opened`."""
 
 
 def spread(
     sessions: LivingSession, work: Callable[[int], T], count: int, job: Job, modules: Iterable[str] = ()
 ) -> Generator[tuple[int, T], None, None]:
-    """Do ``count`` pieces of work on the executors; yield the number of each, from 0, and its outcome as it ends.
+    """Run ``count`` tasks on the executors; yield the number of each task, from 0, and its outcome when it ends.
 
-    A piece is begun anew on another executor when its own is lost, so it must be one that may be done twice. When one
-    raises an error, that is raised here as it would be had it been done here, and the others are given up.
+    A task is repeated on another executor if its own is lost, so it must be idempotent. An error of a task is raised
+    here as if the task had run here, and the other tasks are cancelled.
 
     Args:
-        sessions: where the executors are.
-        work: from a piece's number to its outcome. It is sent to the executors, with the extensions that this process
-            has met.
-        count: how many pieces there are.
-        job: what all of it is called.
-        modules: modules of the user's own that it imports.
+        sessions: the session of the executors.
+        work: function from a task's number to its outcome. It is sent to the executors, with the extensions that this
+            process has imported.
+        count: number of tasks.
+        job: name of the whole job.
+        modules: user's modules that ``work`` imports.
 
     Raises:
-        TemporaryFailure: Spark cannot do it now.
-        FedpingError: the executors cannot run our code.
+        TemporaryFailure: Spark can't run the tasks now.
+        FedpingError: the executors can't run our code.
     """
     if not count:
         return
@@ -55,19 +55,21 @@ def spread(
         context = session.sparkContext
         take_up = send_own(context, modules)
 
-        def done(number: int) -> Said:
-            return number, _done(work, take_up, number)
+        def outcome_of(number: int) -> Result:
+            return number, _outcome(work, take_up, number)
 
-        heard: SimpleQueue[list[Said] | BaseException | None] = SimpleQueue()
-        acting = threading.Thread(target=_act, args=(context, done, count, heard), name="spark-spreading", daemon=True)
-        acting.start()
+        results: SimpleQueue[list[Result] | BaseException | None] = SimpleQueue()
+        thread = threading.Thread(
+            target=_act, args=(context, outcome_of, count, results), name="spark-spreading", daemon=True
+        )
+        thread.start()
         try:
-            while (said := heard.get()) is not None:
-                if isinstance(said, BaseException):
-                    raise said
-                for number, outcome in said:
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                for number, outcome in result:
                     yield number, cast("T", _opened(outcome))
-        except BaseException:  # nobody waits for the rest, nor for what Spark says of its end
+        except BaseException:  # the caller needs neither the rest nor Spark's log of its end
             with suppress(Exception):
                 context.setLogLevel("OFF")
                 context.cancelAllJobs()
@@ -76,79 +78,79 @@ def spread(
 
 def _act(
     context: SparkContext,
-    done: Callable[[int], Said],
+    outcome_of: Callable[[int], Result],
     count: int,
-    heard: SimpleQueue[list[Said] | BaseException | None],
+    results: SimpleQueue[list[Result] | BaseException | None],
 ) -> None:
-    """Run the job to its end, whatever that is, and say so last."""
+    """Run the job, put its results into the queue, and last None or its error."""
     from pyspark.accumulators import AccumulatorParam
 
-    class Heard(AccumulatorParam[list[Said]]):
-        """A list that is empty on the driver, as what comes is passed on at once."""
+    class Collected(AccumulatorParam[list[Result]]):
+        """A list that stays empty on the driver, because results go to the queue at once."""
 
-        def zero(self, value: list[Said]) -> list[Said]:
+        def zero(self, value: list[Result]) -> list[Result]:
             return []
 
-        def addInPlace(self, value1: list[Said], value2: list[Said]) -> list[Said]:  # noqa: N802
-            heard.put(value2)
+        def addInPlace(self, value1: list[Result], value2: list[Result]) -> list[Result]:  # noqa: N802
+            results.put(value2)
             return value1
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _saying, ()
+            return _list_accumulator, ()
 
     try:
-        saying = context.accumulator([], Heard())
+        accumulator = context.accumulator([], Collected())
 
         def run(numbers: Iterable[int]) -> None:
             for number in numbers:
-                saying.add([done(number)])
+                accumulator.add([outcome_of(number)])
 
         context.parallelize(range(count), count).foreachPartition(run)
-        heard.put(None)
+        results.put(None)
     except BaseException as error:
-        heard.put(error)
+        results.put(error)
 
 
-def _saying() -> Any:
-    """Return what adds up lists, on an executor."""
+def _list_accumulator() -> Any:
+    """Return an accumulator parameter that concatenates lists, for executors."""
     from pyspark.accumulators import AccumulatorParam
 
-    class Saying(AccumulatorParam[list[Said]]):
-        def zero(self, value: list[Said]) -> list[Said]:
+    class Lists(AccumulatorParam[list[Result]]):
+        def zero(self, value: list[Result]) -> list[Result]:
             return []
 
-        def addInPlace(self, value1: list[Said], value2: list[Said]) -> list[Said]:  # noqa: N802
+        def addInPlace(self, value1: list[Result], value2: list[Result]) -> list[Result]:  # noqa: N802
             return value1 + value2
 
-    return Saying()
+    return Lists()
 
 
-def _done(work: Callable[[int], Any], take_up: Callable[[], None], number: int) -> bytes:
-    """Return the outcome of a piece of work, or the error that it ended with.
+def _outcome(work: Callable[[int], Any], take_up: Callable[[], None], number: int) -> bytes:
+    """Return the outcome of a task, or its error.
 
-    An error is an outcome, because Spark would try the same again in vain, and tell of it by a Java stack trace.
+    An error is an outcome, because Spark would repeat the task without success, and report a Java stack trace.
     """
     try:
         take_up()
         return pickle.dumps((work(number), None))
     except Exception as error:
-        if not isinstance(error, FedpingError):  # a defect, or a disk that is full: its traceback is of use
+        if not isinstance(error, FedpingError):  # a defect, or a full disk: its traceback helps
             error.add_note("on the executor:\n" + traceback.format_exc())
         return _error(error)
 
 
 def _error(error: Exception) -> bytes:
-    """Return an error for :func:`_opened`; what it says, if it cannot travel as it is."""
+    """Return an error for :func:`_opened`, or only its text if it can't be pickled."""
     try:
-        said = pickle.dumps((None, error))
-        pickle.loads(said)
+        data = pickle.dumps((None, error))
+        pickle.loads(data)
     except Exception:
         return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
-    return said
+    return data
 
 
 def _opened(outcome: bytes) -> Any:
-    found, error = pickle.loads(outcome)
+    value, error = pickle.loads(outcome)
     if error is not None:
         raise error
-    return found
+    return value

@@ -3,25 +3,42 @@
 If the driver runs here, this process is the driver and starts the JVM itself, if and when the command needs one: a
 mistake in the command is reported in half a second, a round with nothing to do costs no JVM, and Ctrl-C reaches Python
 first. If the driver runs on the cluster, spark-submit is run with the code and the entry point.
+
+Spark's standalone clusters run Java programs as drivers, not Python programs. There the application is Spark's own
+``PythonRunner``, by which every other cluster runs a Python driver, and the zip of our packages takes the place of the
+application's jar. A submission uses the RPC of the master, which requires the secret where ``spark.authenticate`` is
+on, and never its REST gateway, which does not.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from fedping.extras import missing_package
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.server_jobs.shutdown import EndedBySignal
-from fedping.server_jobs.spark import standalone
-from fedping.server_jobs.spark.arguments import pairs, properties_of, split, value_of, words_of
-from fedping.server_jobs.spark.settings import QUICK_START, REDACTED
-from fedping.server_jobs.spark.spark_home import spark_home
-from fedping.server_jobs.spark.submission import to_kubernetes
+from fedping.server_jobs.shutdown import EndedBySignal, Interrupted, TemporaryFailure, ended_by_signals
+from fedping.server_jobs.spark.failures import REFUSED, secret_refused
+from fedping.server_jobs.spark.installation import cache_folder, find_java, put_cached, spark_home
+from fedping.server_jobs.spark.settings import (
+    LOG4J,
+    QUICK_START,
+    REDACTED,
+    class_path,
+    option_pairs,
+    properties_of,
+    split_command,
+    value_of,
+    words_of,
+)
+from fedping.server_jobs.spark.shipping import STAGING, code_jar_file, needed_by
 
 OPTIONS_VARIABLE = "FEDPING_SPARK_OPTIONS"
 
@@ -76,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     log.choose(words[words.index("--") + 1 :] if "--" in words else [], os.environ)
     try:
-        return _run(*split([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
+        return _run(*split_command([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
     except EndedBySignal as ended:
         log.tell(f"{ended.sentence}; the driver, if it was submitted, goes on", before="spark-submit.sh: ")
         return ended.exit_code
@@ -91,12 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: list[str], command: list[str]) -> int:
-    asked = {name for name, _ in pairs(options)}
+    asked = {name for name, _ in option_pairs(options)}
     if asked & {"--help", "-h", "--usage-error"}:
         print(USAGE, end="")
         return 0
     if "--kill" in asked and (master := _master(options) or "").startswith("spark://"):
-        return standalone.kill(options, master, str(value_of(options, "--kill", "", {})), spark_home())
+        return kill_standalone(options, master, str(value_of(options, "--kill", "", {})), spark_home())
     if asked & {"--version", "--status", "--kill"}:
         _become_spark_submit(options)
     if not command:
@@ -149,12 +166,12 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
     words = [*(f"{name}={os.environ[name]}" for name in GOES_ALONG if name in os.environ), *command]
     master = _master(options) or ""
     if master.startswith("spark://"):
-        return standalone.submit([*ours, *options], words, master, spark_home())
+        return submit_standalone([*ours, *options], words, master, spark_home())
     ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}"]
     if master.startswith("k8s://") and not _uploads(options):
         application = [IN_IMAGE]
     else:
-        theirs = [value for name, value in pairs(options) if name == "--py-files"]
+        theirs = [value for name, value in option_pairs(options) if name == "--py-files"]
         code = str(code_archive_file(needed_by(command)))
         application = ["--py-files", ",".join([code, *theirs[-1:]]), str(ENTRY)]
     words = [*ours, *options, *application, *words]
@@ -180,9 +197,164 @@ def _become_spark_submit(words: list[str]) -> NoReturn:
 
 
 def _environment() -> dict[str, str]:
-    from fedping.server_jobs.spark.java import java_home
+    from fedping.server_jobs.spark.installation import java_home
 
     return {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
+
+
+EXIT_CODE = re.compile(r"^\s*exit code: (\d+)$", re.MULTILINE)
+
+
+def to_kubernetes(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a submission to Kubernetes; return the exit code of the driver's container, where one is waited for."""
+    code, said = run_and_read(words, environment)
+    ended = EXIT_CODE.findall(said)
+    return code or int(ended[-1]) if ended else code
+
+
+def run_and_read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a program and pass on to stderr what it says; return its exit code, and what it has said.
+
+    Raises:
+        FedpingError: it cannot be run.
+        EndedBySignal: SIGINT or SIGTERM came; the program is killed, and the driver that it waits for goes on.
+    """
+    said = []
+    with ended_by_signals():
+        try:
+            process = subprocess.Popen(
+                words,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise FedpingError(
+                f"cannot run {words[0]} ({error}): SPARK_HOME has to be a Spark 4.3, or unset"
+            ) from error
+        try:
+            for line in process.stdout or ():
+                said.append(line)
+                print(line, end="", file=sys.stderr, flush=True)
+        except Interrupted:
+            process.kill()
+            raise
+        finally:
+            process.wait()
+    return process.returncode, "".join(said)
+
+
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+RUNNER = "org.apache.spark.deploy.PythonRunner"
+CLIENT = "org.apache.spark.deploy.Client"
+
+LOG4J_OF_CLIENT = """\
+logger.client.name = org.apache.spark.deploy.ClientEndpoint
+logger.client.level = info
+"""
+"""Spark tells only by its log what has become of a submission: its exit code is 0 even of a driver that has failed."""
+
+OPENED = tuple(
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        "java.lang",
+        "java.lang.invoke",
+        "java.io",
+        "java.net",
+        "java.nio",
+        "java.util",
+        "java.util.concurrent",
+    )
+)
+"""What Spark opens of Java for every JVM that it starts but this one: Arrow needs ``java.nio``."""
+
+SUBMITTED = re.compile(r"Driver successfully submitted as (\S+)")
+ENDED = re.compile(r"State of driver (\S+) is ([A-Z]+), exiting")
+NO_MASTER = re.compile(r"No master is available|All masters are unresponsive")
+
+
+def submit_standalone(options: Sequence[str], command: Sequence[str], master: str, home: Path) -> int:
+    """Submit a command, and wait for its end unless ``spark.standalone.submit.waitAppCompletion`` is false.
+
+    Returns:
+        0 if the driver was submitted and has not failed, else 1; 130 or 143 if a signal ended the wait.
+
+    Raises:
+        InvalidSettings: nothing says where the code can be put for the driver's machine to fetch it.
+        FedpingError: it cannot be put there, or Java does not run.
+        TemporaryFailure: the master does not answer.
+    """
+    named = os.environ.get(STAGING)
+    if not named:
+        raise InvalidSettings(
+            f"for a driver on a standalone cluster, set {STAGING} to a folder that all its machines see under one "
+            "path: the driver's machine fetches the code from there"
+        )
+    code = code_jar_file(Path(named).absolute(), needed_by(command))
+    theirs = [value for name, value in option_pairs(options) if name == "--py-files"][-1:]
+    ours = ["--conf", "spark.standalone.submit.waitAppCompletion=true"]
+    ours += ["--conf", f"spark.driver.extraJavaOptions={' '.join((*QUICK_START, *OPENED))}"]
+    ours += ["--conf", f"spark.pyspark.python={os.environ.get('PYSPARK_PYTHON') or sys.executable}"]
+    application = ["--conf", "spark.master.rest.enabled=false", "--class", RUNNER, code.as_uri()]
+    # To PythonRunner: the program, which is in the driver's folder by then; what Python's path gets; its arguments.
+    arguments = [code.name, ",".join([code.name, *theirs]), *command]
+    words = [*ours, *_without(options, "--py-files"), *application, *arguments]
+    said = _told_by_spark(words, home)
+    if ended := ENDED.search(said):
+        return _outcome(ended[1], ended[2])
+    if SUBMITTED.search(said):
+        return 0
+    if REFUSED.search(said):
+        raise secret_refused(master)
+    if NO_MASTER.search(said):
+        raise TemporaryFailure(
+            f"the driver was not submitted: {master} does not answer; does it run, and can this machine reach it?"
+        )
+    raise FedpingError(f"the driver was not submitted to {master}; Spark says why, above")
+
+
+def kill_standalone(options: Sequence[str], master: str, driver: str, home: Path) -> int:
+    """Ask a master to kill a driver, by the same way as it was submitted; return 0 if it does so."""
+    # Any file will do for the jar: the class is Spark's own.
+    jar = str(next(home.glob("jars/spark-core_*.jar"), home))
+    client = ["--master", "local", "--deploy-mode", "client", "--class", CLIENT, jar, "kill", master, driver]
+    return 0 if "kill request for" in _told_by_spark([*_without(options, "--kill"), *client], home).lower() else 1
+
+
+def _outcome(driver: str, state: str) -> int:
+    if state == "FINISHED":
+        return 0
+    where = f"what it said is in the folder work/{driver} of its worker, and on that worker's page"
+    log.tell(f"{driver} ended as {state}; {where}", before="spark-submit.sh: ")
+    return 1
+
+
+def _without(options: Sequence[str], left_out: str) -> list[str]:
+    """Return options for spark-submit without one of them, such as ``--py-files``, which only Python programs have."""
+    kept: list[str] = []
+    for name, value in option_pairs(options):
+        if name != left_out:
+            kept += [name, value] if value else [name]
+    return kept
+
+
+def _told_by_spark(words: Sequence[str], home: Path) -> str:
+    """Run Spark's program of submissions, pass on to stderr what it logs, and return that."""
+    java = find_java().runtime / "bin" / "java"
+    logging = put_cached(cache_folder() / "spark" / "log4j2-submit.properties", (LOG4J + LOG4J_OF_CLIENT).encode())
+    started = [
+        str(java),
+        *QUICK_START,
+        f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "-cp",
+        class_path(home),
+        SUBMIT,
+    ]
+    _, said = run_and_read([*started, *words], {**os.environ, "SPARK_HOME": str(home)})
+    return said
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ from fedping.analysis.rounds.subsamples import mean_update
 from fedping.experiments.simulate import experiment_from_toml, simulate
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition, write_landed
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.round import engine_named, run_round

@@ -27,8 +27,8 @@ from fedping.client_sim.models import decayed, losses, model_for, selected_ranks
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import displayed
 from fedping.client_sim.transport import ACCEPTED
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.enrolment import enrol
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.protocol.spec import published
 from fedping.protocol.study import Arm, Study
 from tests.support.faulty_server import LANDED, faulty_server, refusal

@@ -19,13 +19,13 @@ from fedping.client_sim.fleet import pings as writer
 from fedping.client_sim.fleet.members import FleetSettings
 from fedping.client_sim.fleet.pings import ENCODED_LINES, batches, encoded_lines, encoded_pings
 from fedping.client_sim.http import HttpTransport
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import write_landed
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.update import Payloads
 from fedping.protocol.weights import MAX_WEIGHTS
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
+from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.ingest.settings import LOOKED_INTO
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine

@@ -20,9 +20,9 @@ from fedping.client_sim.learning import model_spec
 from fedping.client_sim.learning.states import StateFile, StatesOf, in_memory
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import OneSign, Privacy
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, Line, Study

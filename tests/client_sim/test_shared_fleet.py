@@ -27,9 +27,9 @@ from fedping.client_sim.learning.states import in_memory
 from fedping.client_sim.transport import Delivery, Outcome, TransportError
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import SIGN, ClippedFlat, OneSign, Privacy, frame_of
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedping.server_jobs.spark.arguments import properties_of, split, value_of
+from fedping.server_jobs.spark.settings import properties_of, split_command, value_of
 from fedping.server_jobs.spark.shipping import STAGING
 from fedping.server_jobs.spark.submit import GOES_ALONG
 from tests.server_jobs.commands import Place, hold, numpy_weights, place, script
@@ -57,7 +57,7 @@ def test_options_of_the_page_are_of_spark_submit_and_files_of_this_checkout() ->
     ran = subprocess.run([*script()[:1], "--usage-error"], capture_output=True, text=True)
     assert ran.returncode == 0
     for words in submissions():
-        options, command = split(words)
+        options, command = split_command(words)
         assert command or value_of(options, "--kill", "", {}), words
         for name in ("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.executor.podTemplateFile"):
             path = value_of(options, "", name, {})

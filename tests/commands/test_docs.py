@@ -18,8 +18,8 @@ import pytest
 
 from fedping.main import cli
 from fedping.server_jobs.health.checks import FINDINGS
-from fedping.server_jobs.ingest.admission.rejection import REASONS
-from fedping.server_jobs.ingest.edge.health import CHECKS
+from fedping.server_jobs.ingest.answers import REASONS
+from fedping.server_jobs.ingest.heartbeat import CHECKS
 from fedping.server_jobs.round.run import RoundResult
 from tests.support.environments import built_wheel, environment, install_wheel
 from tests.support.ingest_app import ingest_app

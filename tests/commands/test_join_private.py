@@ -24,9 +24,9 @@ from fedping.helper.enrol import join as helper_join
 from fedping.helper.folder import make_helper
 from fedping.main import main
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy, Shared
 from fedping.protocol.study import Arm, Study, public_study

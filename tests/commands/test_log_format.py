@@ -25,7 +25,7 @@ from fedping.experiments.server_process import server_process
 from fedping.main import main
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ingest.journal.segment import OPEN, segments
+from fedping.server_jobs.ingest.segments import OPEN, segments
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
@@ -129,8 +129,8 @@ def test_a_compactor_that_fails_quotes_no_ping(tmp_path: Path, capfd: pytest.Cap
         code = (
             "import os, sys; from pathlib import Path\n"
             "from fedping.protocol import log\n"
-            "from fedping.server_jobs.ingest.compaction import compactor\n"
-            "from fedping.server_jobs.ingest.processes.compacting import run_compactor\n"
+            "from fedping.server_jobs.ingest import compactor\n"
+            "from fedping.server_jobs.ingest.supervisor import run_compactor\n"
             "from fedping.server_jobs.ingest.settings import IngestSettings\n"
             f"log.choose(['--log-format', '{format_}'], {{}})\n"
             f"def run_once(self): raise ValueError('{CANARY}'.encode().decode())\n"

@@ -19,9 +19,9 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.history import HistoryConflict
 from fedping.model_store.version import ArmSummary, Counted, Outcome, Tally
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.enrolment import enrol, hash_assignment
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, public_json, public_study
 from fedping.protocol.study_changes import reassign_clients
 from fedping.server_jobs.health.checks import check_line

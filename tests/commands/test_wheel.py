@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedping.server_jobs.ingest.edge.demo_page import page_files
+from fedping.server_jobs.ingest.pages import page_files
 
 ROOT = Path(__file__).parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

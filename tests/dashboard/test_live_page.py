@@ -14,7 +14,7 @@ from fedping.model_store import ModelStore, VersionConflict, open_store
 from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import read_published, record_published
-from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
 from tests.support.dashboard import csrf_token, dashboard_client
 from tests.support.versions import WHEN, after, small_study, version_0

@@ -15,11 +15,11 @@ from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, Uploads
 from fedping.server_jobs.health.snapshot import LandedPings, ingest_snapshot
-from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
+from fedping.server_jobs.ingest.answers import REASONS, Rejection
 from fedping.server_jobs.ingest.counters import Counters, RejectionLog
-from fedping.server_jobs.ingest.journal.segment import SegmentWriter, created_ms
-from fedping.server_jobs.ingest.processes.process_lock import Lock
-from fedping.server_jobs.ingest.start import INGEST_LOCK
+from fedping.server_jobs.ingest.segments import SegmentWriter, created_ms
+from fedping.server_jobs.ingest.settings import INGEST_LOCK
+from fedping.server_jobs.processes import Lock
 from tests.support.dashboard import dashboard_settings
 from tests.support.landed import landed_table
 from tests.support.versions import small_study

@@ -10,7 +10,7 @@ import yaml
 
 from fedping.protocol.location import Bucket, place_of
 from fedping.protocol.object_store import PATIENCE
-from fedping.server_jobs.ingest.processes.supervisor import KILL_AFTER
+from fedping.server_jobs.ingest.supervisor import KILL_AFTER
 from tests.support.command_lines import refused, value_of
 from tests.support.compose import Service, composed, filled_in, mounts, services, waits_for
 from tests.support.images import ROOT, image, in_context

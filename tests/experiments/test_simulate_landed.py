@@ -17,15 +17,15 @@ from fedping.experiments.simulate.people import People
 from fedping.experiments.simulate.ticks import _BEHAVE, _DOCUMENT, _MOMENT, Models, TickMaker, uuid_bytes
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.clock import time_at
 from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.landing import landed_files
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
+from fedping.protocol.notation import time_at
+from fedping.server_jobs.ingest.application import Edge
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.processes.worker import services_for
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.worker import services_for
 from fedping.server_jobs.optimize import first_versions
 from tests.support.small_experiment import experiment_file
 

@@ -11,8 +11,8 @@ from fedping.experiments.simulate import experiment_from_toml, simulate
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
-from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.stopping_settings import EarlyStop
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import NumpyEngine, run_round

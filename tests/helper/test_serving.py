@@ -19,7 +19,7 @@ import requests
 
 from benchmarks.ingest import free_port
 from fedping.main import main
-from fedping.protocol.clock import utc_now
+from fedping.protocol.notation import utc_now
 from fedping.protocol.sharing.exchange import Answer, digest_of_signed, is_from
 from fedping.protocol.sharing.offer import Offer
 from tests.support.effort import in_full

@@ -33,9 +33,9 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import landed_files, partition, read_published, record_published
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
+from fedping.server_jobs.ingest.quarantine import FailureNote, failing
 from tests.support.laboratory import small_file
 from tests.support.rounds import WHEN, crowd, land, store_with
 from tests.support.small_experiment import experiment_file

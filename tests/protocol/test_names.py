@@ -11,13 +11,13 @@ import pytest
 from fedping.dashboard.results.counts import _ID as COUNT_ID
 from fedping.dashboard.runs.registry import _ID as RUN_ID
 from fedping.model_store.chain import number_in
-from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.json_schema import DOCUMENTS, json_schema
+from fedping.protocol.ping import DOCUMENT_TYPES
 from fedping.protocol.study import Study, study_from_toml
 from fedping.protocol.weights import Block, Name
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.edge.submit import document_id_in
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.submit import document_id_in
 from fedping.server_jobs.schedule import parse_every
 from tests.support.pings import ping_json
 from tests.support.versions import small_study

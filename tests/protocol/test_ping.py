@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.protocol.ping import Ping
+from fedping.protocol.ping import FRECENCY_UPDATE, Ping
 from tests.support.pings import ping_json
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedping.server_jobs.spark.java import java_home
+from fedping.server_jobs.spark.installation import java_home, spark_home
 from fedping.server_jobs.spark.settings import QUICK_START
-from fedping.server_jobs.spark.spark_home import spark_home
 from tests.support.effort import few_or_all
 from tests.support.processes import left_over, marked, new_mark, wait_until
 

@@ -32,12 +32,11 @@ from fedping.protocol.landing import (
 )
 from fedping.protocol.location import Place, key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
-from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
-from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest.compactor import Compactor, compact_the_rest
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
-from fedping.server_jobs.ingest.processes.compacting import compact_the_rest
+from fedping.server_jobs.ingest.duplicates import recently_landed
+from fedping.server_jobs.ingest.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.round import run_round, shard
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.plan import rules_for

@@ -39,6 +39,7 @@ from tests.support.versions import small_study
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 M = 5
 RULES = Rules(
     line=line_of(M), iteration=0, arms=("treatment", "control"), submits=(True, False), pings="frecency-update"
@@ -236,11 +237,11 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     tmp_path: Path, make: Callable[[Path], None], sentence: str
 ) -> None:
     from fedping.dashboard.results.landed import rows
-    from fedping.protocol.documents import FRECENCY_UPDATE
+    from fedping.protocol.ping import FRECENCY_UPDATE
     from fedping.server_jobs.health.snapshot import LandedPings
-    from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
-    from fedping.server_jobs.ingest.compaction.partitions import landed_segments
-    from fedping.server_jobs.ingest.edge.landed_counts import LandedCounts
+    from fedping.server_jobs.ingest.duplicates import recently_landed
+    from fedping.server_jobs.ingest.pages import LandedCounts
+    from fedping.server_jobs.ingest.partitions import landed_segments
 
     store = store_with(tmp_path / "store", small_study())
     land(tmp_path, crowd(20))

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pytest
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.ingest.edge.demo_page import BROWSER, page_files
+from fedping.server_jobs.ingest.pages import BROWSER, page_files
 from tests.support.ingest_app import STUDY, IngestApp, ingest_app, make_store
 from tests.support.ingest_server import running_ingest
 from tests.support.pings import ping_json

@@ -26,8 +26,8 @@ from fedping.protocol.spec import Block, ModelSpec, Step
 from fedping.protocol.study import Study
 from fedping.protocol.update import EncodedUpdate
 from fedping.protocol.upload import receiving, sending
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.admission.rules import ArmRule, LineHead, study_rules
+from fedping.server_jobs.ingest.admission import ArmRule, LineHead, study_rules
+from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.settings import LOOK_COST
 from tests.support.effort import few_or_all
 from tests.support.encodings import keys_of
@@ -197,7 +197,7 @@ def test_a_batch_has_no_more_lines_than_ingest_has_time_to_look_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a few kilobytes, unpacked to a hundred thousand lines of few bytes each, would keep a worker for an hour."""
-    monkeypatch.setattr("fedping.server_jobs.ingest.admission.rules.LOOKED_INTO", 300)
+    monkeypatch.setattr("fedping.server_jobs.ingest.admission.LOOKED_INTO", 300)
     encoded, dense = study_of("low-rank", (11, 7)), model_study(77)
     ingest = ingest_app(tmp_path, others=(encoded, dense))
     payload = base64.b64encode(good_payloads(encoded, 1)[0]).decode()

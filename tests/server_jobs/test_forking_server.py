@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fedping.protocol.links import Eden, Float32, Levels, Mask, Rotation, Signs, Steps, Upload
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.processes.process_lock import child_command
+from fedping.server_jobs.processes import child_command
 from tests.support.ingest_app import ingest_study, make_store
 from tests.support.ingest_server import ROOT, children, free_port, is_alive, running_ingest
 from tests.support.processes import left_over, new_mark, wait_until
@@ -32,8 +32,8 @@ server.serve(target_loader=load, wrap_loader=False)
 """
 PARENT = """
 import subprocess, sys
-from fedping.server_jobs.ingest.processes.process_lock import bound
-print(subprocess.Popen(bound(sys.argv[1:])).pid, flush=True)
+from fedping.server_jobs.processes import child_command
+print(subprocess.Popen(child_command(sys.argv[1:])).pid, flush=True)
 sys.stdin.read()
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -22,8 +22,7 @@ from fedping.server_jobs.health.checks import (
 )
 from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot
 from fedping.server_jobs.health.findings import RENDERERS, Health, Message, as_document, message
-from fedping.server_jobs.ingest.counters import OfStudy
-from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
+from fedping.server_jobs.ingest.counters import FIELDS, Came, OfStudy, Recently
 from fedping.server_jobs.round_status import Failing
 
 ARMS = (

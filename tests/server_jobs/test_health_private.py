@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from fedping.model_store.helper_requests import PendingRequest
 from fedping.model_store.version import ArmSummary, Outcome, Tally
-from fedping.protocol.clock import time_at
+from fedping.protocol.notation import time_at
 from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.checks import check_line
 from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, PrivateFacts
 from fedping.server_jobs.health.snapshot import StudyMonitor
-from fedping.server_jobs.ingest.recent import FIELDS, Came, Recently
+from fedping.server_jobs.ingest.counters import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round import run_round
 from tests.support.private_rounds import land_private

@@ -25,9 +25,9 @@ from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.health.findings import Finding, Health, Message
 from fedping.server_jobs.health.monitor import Reports, Webhook, make_poster, watch_studies
 from fedping.server_jobs.health.snapshot import LandedBeside, StudyMonitor, ingest_snapshot
+from fedping.server_jobs.ingest import submit
 from fedping.server_jobs.ingest.counters import OfStudy, of_studies
-from fedping.server_jobs.ingest.edge import submit
-from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
+from fedping.server_jobs.ingest.journal import Journal, NotStored
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest

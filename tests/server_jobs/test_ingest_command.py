@@ -64,7 +64,9 @@ def test_a_port_in_use(store: Path, tmp_path: Path) -> None:
 def test_the_port_and_the_journal_of_another_ingest(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedping.server_jobs.ingest.start.LOCK_PATIENCE", 0.2)  # seconds: nobody is about to give it up
+    monkeypatch.setattr(
+        "fedping.server_jobs.ingest.supervisor.LOCK_PATIENCE", 0.2
+    )  # seconds: nobody is about to give it up
     server = IngestServer(store, tmp_path / "landing", "--workers", "1")
     server.start()
     try:

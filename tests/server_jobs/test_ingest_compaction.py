@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.encodings.dense import dense_updates
 from fedping.protocol.landing import SHARDS_KEY, landed_files, partition
-from fedping.server_jobs.ingest.compaction import compactor as compactor_module
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
-from fedping.server_jobs.ingest.compaction.duplicates import RecentDocuments, first_of_each, keys_in, keys_of
+from fedping.protocol.ping import FRECENCY_UPDATE
+from fedping.server_jobs.ingest import compactor as compactor_module
+from fedping.server_jobs.ingest.backlog import Backlog, backlog, note_inherited, wait_until_landed
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.journal.backlog import Backlog, backlog, note_inherited, wait_until_landed
-from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
+from fedping.server_jobs.ingest.duplicates import RecentDocuments, first_of_each, keys_in, keys_of
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json
 from tests.support.versions import small_study

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters, totals
-from fedping.server_jobs.ingest.journal.frames import frame_header, scan
-from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, frame_header, scan, segments
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, old_frames_of

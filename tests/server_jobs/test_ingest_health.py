@@ -18,17 +18,16 @@ from types import SimpleNamespace
 import pytest
 
 from fedping.model_store import open_store
-from fedping.server_jobs.ingest.admission.catalogue import Catalogue
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
-from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest import heartbeat as health_module
+from fedping.server_jobs.ingest.admission import Catalogue
+from fedping.server_jobs.ingest.compactor import Compactor, attempt, compact_the_rest
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.edge import health as health_module
-from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK, LATE_AT_LEAST, LATE_PERIODS
-from fedping.server_jobs.ingest.edge.services import ServiceState
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
-from fedping.server_jobs.ingest.processes.compacting import attempt, compact_the_rest
-from fedping.server_jobs.ingest.processes.process_lock import Lock
-from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.heartbeat import LATE_AT_LEAST, LATE_PERIODS
+from fedping.server_jobs.ingest.quarantine import FailureNote, failing
+from fedping.server_jobs.ingest.segments import CLOSED, segments
+from fedping.server_jobs.ingest.services import ServiceState
+from fedping.server_jobs.ingest.settings import COMPACTOR_LOCK, IngestSettings
+from fedping.server_jobs.processes import Lock
 from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, make_store
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.pings import ping_json

@@ -21,15 +21,15 @@ import zstandard
 
 from benchmarks import hostile
 from fedping.client_sim.http import _outcome
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE
-from fedping.server_jobs.ingest.admission.budget import Budget
-from fedping.server_jobs.ingest.admission.decoding import DECODINGS
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.admission.rules import LineHead
-from fedping.server_jobs.ingest.edge.slow_clients import GRACE, Arrivals
-from fedping.server_jobs.ingest.edge.submit import Aside, Receive, Step, Steps
-from fedping.server_jobs.ingest.journal.segment import SegmentWriter
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE
+from fedping.server_jobs.ingest.admission import LineHead
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.body import Budget
+from fedping.server_jobs.ingest.decoding import DECODINGS
+from fedping.server_jobs.ingest.segments import SegmentWriter
 from fedping.server_jobs.ingest.settings import MIB, SLICE, IngestSettings, Limits
+from fedping.server_jobs.ingest.slow_clients import GRACE, Arrivals
+from fedping.server_jobs.ingest.submit import Aside, Receive, Step, Steps
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.ingest_server import running_ingest

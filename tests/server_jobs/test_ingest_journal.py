@@ -15,14 +15,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedping.server_jobs.ingest.compaction.partitions import close_abandoned
-from fedping.server_jobs.ingest.compaction.quarantine import Piece
+from fedping.server_jobs.ingest import segments as segment_module
+from fedping.server_jobs.ingest.backlog import backlog
 from fedping.server_jobs.ingest.counters import Counters, totals
-from fedping.server_jobs.ingest.journal import segment as segment_module
-from fedping.server_jobs.ingest.journal.backlog import backlog
-from fedping.server_jobs.ingest.journal.frames import count_rows, frame_header, payloads, scan
-from fedping.server_jobs.ingest.journal.journal import Journal, NotStored
-from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, SegmentWriter, is_abandoned, segments
+from fedping.server_jobs.ingest.journal import Journal, NotStored
+from fedping.server_jobs.ingest.partitions import close_abandoned
+from fedping.server_jobs.ingest.quarantine import Piece
+from fedping.server_jobs.ingest.segments import (
+    CLOSED,
+    OPEN,
+    SegmentWriter,
+    count_rows,
+    frame_header,
+    is_abandoned,
+    payloads,
+    scan,
+    segments,
+)
 from tests.support.ingest_app import PATH, ingest_app, landed_ids, old_frames_of
 from tests.support.pings import ping_json
 
@@ -146,7 +155,7 @@ def test_a_segment_is_not_taken_from_a_living_writer_and_is_cut_once_it_died(tmp
     code = f"""
 import os
 from pathlib import Path
-from fedping.server_jobs.ingest.journal.segment import SegmentWriter
+from fedping.server_jobs.ingest.segments import SegmentWriter
 writer = SegmentWriter(Path({str(tmp_path)!r}), 1, "frecency-update")
 writer.append(b"one\\n", 1)
 os.write(writer._file, b"FPJ2 torn")
@@ -251,8 +260,8 @@ def test_a_full_disk_answers_507_and_goes_on_when_there_is_room(tmp_path: Path, 
 def test_any_text_is_one_line_of_the_journal(text: str) -> None:
     import msgspec
 
-    from fedping.protocol.documents import FRECENCY_UPDATE
-    from fedping.server_jobs.ingest.journal.frames import JournalRecord, encode_records
+    from fedping.protocol.ping import FRECENCY_UPDATE
+    from fedping.server_jobs.ingest.segments import JournalRecord, encode_records
 
     ping = msgspec.convert(ping_json(selected_style=text), FRECENCY_UPDATE.ping)
     record = JournalRecord(

@@ -18,11 +18,11 @@ from fedping.model_store.rollback import continue_at
 from fedping.protocol.landing import record_published
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.admission.rules import LOOK_PAUSE
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.models import WORTH_PACKING
-from fedping.server_jobs.ingest.edge.operations import Operations
-from fedping.server_jobs.ingest.processes.worker import services_for
+from fedping.server_jobs.ingest.admission import LOOK_PAUSE
+from fedping.server_jobs.ingest.application import Edge
+from fedping.server_jobs.ingest.operations import Operations
+from fedping.server_jobs.ingest.pages import WORTH_PACKING
+from fedping.server_jobs.ingest.worker import services_for
 from tests.support.ingest_app import PATH, STUDY, IngestApp, ingest_app, ingest_study, landed_ids
 from tests.support.model_updates import model_study
 from tests.support.pings import ping_json

@@ -12,10 +12,10 @@ import pytest
 
 from fedping.protocol.landing import APART, OLDER, iterations, landed_files, partition
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.compaction import compactor as compactor_module
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
+from fedping.server_jobs.ingest import compactor as compactor_module
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
+from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.round.manifest import list_landed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, ingest_study, landed_ids
 from tests.support.pings import ping_json

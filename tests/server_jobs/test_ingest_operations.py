@@ -20,8 +20,7 @@ import pytest
 
 from fedping import __version__
 from fedping.main import main
-from fedping.server_jobs.ingest import flushing
-from fedping.server_jobs.ingest.edge import health, operations
+from fedping.server_jobs.ingest import backlog, heartbeat, operations
 from fedping.server_jobs.listener import is_addressed
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import ROOT, IngestServer, children, free_port, running_ingest
@@ -122,9 +121,9 @@ def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkey
         asked.append(now)
         return {"journal": None}
 
-    monkeypatch.setattr(health, "health", check)
-    monkeypatch.setattr(health.time, "monotonic", lambda: now)
-    pulse = health.Pulse(ingest.services, rest=9.0)
+    monkeypatch.setattr(heartbeat, "health", check)
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
+    pulse = heartbeat.Pulse(ingest.services, rest=9.0)
     for _ in range(1000):
         assert pulse() == {"journal": None}
         now += 0.01
@@ -132,7 +131,7 @@ def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkey
     takes = 60.0
     now += 1.0
     pulse()
-    now += health.LONGEST_REST - 0.01
+    now += heartbeat.LONGEST_REST - 0.01
     pulse()
     assert len(asked) == pytest.approx(11 + 1, abs=1)
     now += 0.02
@@ -150,11 +149,11 @@ def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.Monke
         hangs.wait(60)
         return {"journal": None}
 
-    pulse = health.Pulse(ingest.services, rest)
-    monkeypatch.setattr(health, "health", lambda _: {"journal": None})
+    pulse = heartbeat.Pulse(ingest.services, rest)
+    monkeypatch.setattr(heartbeat, "health", lambda _: {"journal": None})
     assert pulse() == {"journal": None}
-    monkeypatch.setattr(health, "health", hang)
-    monkeypatch.setattr(health, "PATIENCE", 0.05)
+    monkeypatch.setattr(heartbeat, "health", hang)
+    monkeypatch.setattr(heartbeat, "PATIENCE", 0.05)
     pulse._stale_at = 0.0
     with ThreadPoolExecutor(1) as pool:
         hung = pool.submit(pulse)
@@ -167,7 +166,7 @@ def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.Monke
             assert "hangs" in str(hung.result()["answers"]), "nor does the first who asked wait for it"
         finally:
             hangs.set()
-    monkeypatch.setattr(health, "health", lambda _: {"journal": None})
+    monkeypatch.setattr(heartbeat, "health", lambda _: {"journal": None})
     pulse._stale_at = 0.0
     while "answers" in pulse():  # until the check that hung has come back
         assert time.monotonic() < deadline
@@ -177,7 +176,7 @@ def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.Monke
 SERVE = """
 import os, sys
 from pathlib import Path
-from fedping.server_jobs.ingest.processes.operations import OperatorsListener
+from fedping.server_jobs.ingest.operations import OperatorsListener
 from fedping.server_jobs.ingest.settings import IngestSettings
 
 here = Path(sys.argv[1])
@@ -260,7 +259,7 @@ def test_only_an_answer_that_all_has_landed_is_believed(
     answer: bytes, code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one is begun and never ends."""
-    monkeypatch.setattr(flushing, "_PATIENCE", 1.0)
+    monkeypatch.setattr(backlog, "_PATIENCE", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from fedping.protocol.landing import all_landed, partition
 from fedping.protocol.storage import FolderStorage
-from fedping.server_jobs.ingest.compaction.compactor import clear_unfinished
-from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
-from fedping.server_jobs.ingest.journal.segment import OPEN, segments
+from fedping.server_jobs.ingest.compactor import clear_unfinished
+from fedping.server_jobs.ingest.duplicates import recently_landed
+from fedping.server_jobs.ingest.segments import OPEN, segments
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.run import run_round

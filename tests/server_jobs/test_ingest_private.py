@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.encodings.private import vector_updates
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.server_jobs.round.ping_file import joined, open_ping_file
 from fedping.server_jobs.round.plan import rules_for
 from tests.support.ingest_app import IngestApp, ingest_app

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedping.server_jobs.ingest.recent import (
+from fedping.server_jobs.ingest.counters import (
     NEWEST,
+    RECENT_SUFFIX,
     REQUESTS_SUFFIX,
     SLOTS,
-    SUFFIX,
     WIDTH,
     Came,
     Recently,
@@ -27,13 +27,13 @@ def test_the_window_forgets_and_the_newest_stay_for_a_day(tmp_path: Path) -> Non
     for _ in range(33):
         recents.add("s", "not_json", 1)
     now[0] += 30 * 60
-    (tmp_path / f"a{SUFFIX}").write_bytes(recents.encoded())
+    (tmp_path / f"a{RECENT_SUFFIX}").write_bytes(recents.encoded())
     refused = Came(rejected={"not_json": 33})
     assert recently(tmp_path, now[0]) == {"s": Recently(newest=refused)}
     assert recently(tmp_path, now[0] + 86_400) == {"s": Recently()}
     for _ in range(200):
         recents.add("s", "", 1)
-    (tmp_path / f"a{SUFFIX}").write_bytes(recents.encoded())
+    (tmp_path / f"a{RECENT_SUFFIX}").write_bytes(recents.encoded())
     found = recently(tmp_path, now[0])["s"]
     assert found.window == Came(accepted=200)
     assert found.newest.rejected == {}
@@ -47,14 +47,14 @@ def test_a_large_batch_hides_no_refusals_after_it(tmp_path: Path) -> None:
     now[0] += 1
     for _ in range(60):
         recents.add("s", "not_json", 1)
-    (tmp_path / f"a{SUFFIX}").write_bytes(recents.encoded())
+    (tmp_path / f"a{RECENT_SUFFIX}").write_bytes(recents.encoded())
     assert recently(tmp_path, now[0])["s"].newest == Came(accepted=40, rejected={"not_json": 60})
 
 
 def test_of_a_batch_the_newest_have_the_share_that_was_refused(tmp_path: Path) -> None:
     recents = Recents(lambda: NOW)
     recents.add_batch("s", {"": 5_000, "not_json": 500})
-    (tmp_path / f"a{SUFFIX}").write_bytes(recents.encoded())
+    (tmp_path / f"a{RECENT_SUFFIX}").write_bytes(recents.encoded())
     found = recently(tmp_path, NOW)["s"]
     assert found.window == Came(accepted=5_000, rejected={"not_json": 500})
     assert found.newest == Came(accepted=91, rejected={"not_json": 9})
@@ -68,7 +68,7 @@ def test_sixty_refusals_after_thousands_of_pings_are_most_of_the_newest(tmp_path
         now[0] += 0.01
         recents[k % processes].add("s", "not_json" if k >= 2_400 else "", 1)
     for number, one in enumerate(recents):
-        (tmp_path / f"{number}{SUFFIX}").write_bytes(one.encoded())
+        (tmp_path / f"{number}{RECENT_SUFFIX}").write_bytes(one.encoded())
     found = recently(tmp_path, now[0])["s"]
     assert found.window == Came(accepted=2_400, rejected={"not_json": 60})
     assert found.newest.rejected["not_json"] > 0.4 * (60 + found.newest.accepted)

@@ -13,8 +13,8 @@ import pytest
 
 from fedping.client_sim.privacy import Sharer
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import Privacy, Signs, frame_of, vectors_of
 from fedping.protocol.study import public_json
 from tests.conformance.vectors import FOLDER

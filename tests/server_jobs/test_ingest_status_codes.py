@@ -16,9 +16,9 @@ import zstandard
 
 from fedping.dashboard.application import create_application
 from fedping.dashboard.settings import DashboardSettings
-from fedping.protocol.documents import FRECENCY_UPDATE
-from fedping.server_jobs.ingest.admission.body import JSON_TYPES, Room, gunzip, unzstd
-from fedping.server_jobs.ingest.admission.rejection import Rejection
+from fedping.protocol.ping import FRECENCY_UPDATE
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.body import JSON_TYPES, Room, gunzip, unzstd
 from fedping.server_jobs.ingest.settings import MIB, Limits
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids
 from tests.support.pings import ping_json

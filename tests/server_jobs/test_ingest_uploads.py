@@ -21,9 +21,9 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
 from fedping.protocol.links import OwnLink, Sign
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.admission.catalogue import Catalogue
-from fedping.server_jobs.ingest.compaction.columns import from_base64
-from fedping.server_jobs.ingest.start import prepare
+from fedping.server_jobs.ingest.admission import Catalogue
+from fedping.server_jobs.ingest.partitions import from_base64
+from fedping.server_jobs.ingest.supervisor import prepare
 from fedping.server_jobs.optimize import first_versions
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.model_updates import model_ping_json, model_study

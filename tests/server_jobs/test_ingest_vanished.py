@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedping.server_jobs.ingest.journal.backlog import missing, note_inherited
-from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
-from fedping.server_jobs.ingest.processes.ticker import Keeper
+from fedping.server_jobs.ingest.backlog import missing, note_inherited
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
+from fedping.server_jobs.ingest.worker import Keeper
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import IngestServer
 from tests.support.pings import ping_json
@@ -73,7 +73,7 @@ def test_a_segment_that_is_removed_while_it_is_written_is_written_again(
         assert len(segments(ingest.settings.journal, OPEN)) == 1 + (clean is swapped)
     elif noticed_by == "a full disk":
         with monkeypatch.context() as patch:
-            patch.setattr("fedping.server_jobs.ingest.journal.segment.os.write", full)
+            patch.setattr("fedping.server_jobs.ingest.segments.os.write", full)
             assert ingest.ping().status_code == 507
         documents += accepted(ingest, 1)
     ingest.land()

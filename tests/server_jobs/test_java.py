@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.spark.java import find_java, java_home
+from fedping.server_jobs.spark.installation import find_java, java_home
 
 ROOT = Path(__file__).parents[2]
 FAKE = """\
@@ -87,7 +87,7 @@ def test_without_any_java_one_sentence_says_what_to_do(monkeypatch: pytest.Monke
 def test_a_cache_folder_that_cannot_be_made_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
-    with pytest.raises(FedpingError, match="set XDG_CACHE_HOME"):
+    with pytest.raises(FedpingError, match="XDG_CACHE_HOME"):
         java_home()
 
 
@@ -157,7 +157,8 @@ def without_module(arguments: list[str]) -> list[str]:
 
 def test_many_processes_at_once_get_one_launcher_that_runs(bare: Path) -> None:
     code = (
-        "import subprocess, sys; from fedping.server_jobs.spark.java import java_home; home = java_home(); print(home);"
+        "import subprocess, sys; from fedping.server_jobs.spark.installation import java_home;"
+        "home = java_home(); print(home);"
         "sys.exit(subprocess.run([home / 'bin' / 'java', '-version'], stderr=subprocess.DEVNULL).returncode)"
     )
     started = [
@@ -171,7 +172,7 @@ def test_many_processes_at_once_get_one_launcher_that_runs(bare: Path) -> None:
 
 
 def test_the_command_prints_the_folder_or_the_sentence(bare: Path) -> None:
-    command = [sys.executable, "-m", "fedping.server_jobs.spark.java"]
+    command = [sys.executable, "-m", "fedping.server_jobs.spark.installation"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout.strip()) == (0, str(java_home()))
     (bare / "file").touch()
@@ -179,5 +180,5 @@ def test_the_command_prints_the_folder_or_the_sentence(bare: Path) -> None:
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"XDG_CACHE_HOME": str(bare / "file")}
     )
     assert failed.returncode == 1
-    assert failed.stderr.startswith("fedping: cannot make the cache folder")
+    assert failed.stderr.startswith("fedping: Can't create the cache folder")
     assert len(failed.stderr.splitlines()) == 1

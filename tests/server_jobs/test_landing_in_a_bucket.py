@@ -44,7 +44,7 @@ from fedping.protocol.landing import (
 from fedping.protocol.location import Place, base_name, child, key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
 from fedping.protocol.storage import ChangedMeanwhile, storage_of
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
+from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
@@ -505,7 +505,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedping.protocol.location import place_of
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.support.killed_puts import die_at_put

@@ -12,7 +12,7 @@ from fedping.protocol.model import ModelDocument
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.spec import Block, ModelSpec, Step, Uniform, published
 from fedping.protocol.study import Study
-from fedping.server_jobs.ingest.edge.models import Documents
+from fedping.server_jobs.ingest.pages import Documents
 from fedping.server_jobs.ingest.settings import Limits
 from fedping.server_jobs.optimize import first_state, initial_state, state_to_document, step_arrays
 from fedping.server_jobs.round import recompute, run_round

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.model_store.store import open_store
-from fedping.protocol.documents import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.limits import Limits, UpdateLimits, usual_limits
 from fedping.protocol.links import Rotation
+from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Arm, Study, protected
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.round import NumpyEngine, recompute, run_round

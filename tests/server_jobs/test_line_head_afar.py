@@ -8,8 +8,8 @@ import pytest
 
 from fedping.model_store import StoreError
 from fedping.protocol.model import Staged
-from fedping.server_jobs.ingest.admission import rules
-from fedping.server_jobs.ingest.admission.rules import LineHead
+from fedping.server_jobs.ingest import admission
+from fedping.server_jobs.ingest.admission import LineHead
 from tests.support.processes import wait_until
 
 AFAR = 1e-9
@@ -34,8 +34,8 @@ def test_it_tells_what_is_published_and_what_is_staged() -> None:
 
 
 def test_nobody_waits_long_for_a_look_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "ANSWERS_WITHIN", 0.05)
-    monkeypatch.setattr(rules, "SETTLES_WITHIN", 0.1)
+    monkeypatch.setattr(admission, "ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr(admission, "SETTLES_WITHIN", 0.1)
     hangs, looks = threading.Event(), count()
 
     def look(known: int) -> int:
@@ -75,4 +75,4 @@ def test_a_flood_of_unknown_versions_costs_few_looks() -> None:
     while time.monotonic() < until:
         assert not head.has(4 + asked, now_ms())
         asked += 1
-    assert next(looks) < 2 + 0.6 / rules.AFAR_PAUSE + 2
+    assert next(looks) < 2 + 0.6 / admission.AFAR_PAUSE + 2

@@ -11,15 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.personalization import FineTune, Vector
-from fedping.protocol.ping import ModelPayload
+from fedping.protocol.ping import MODEL_UPDATE, ModelPayload
 from fedping.protocol.study import public_study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.admission.rules import LineHead, study_rules
-from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
+from fedping.server_jobs.ingest.admission import LineHead, study_rules
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH as FRECENCY_PATH

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedping.server_jobs.ingest.compaction.newcomers import HOUR_MS, KEPT_HOURS, Newcomers, Seen, newcomers
+from fedping.server_jobs.ingest.compactor_counts import HOUR_MS, KEPT_HOURS, Newcomers, Seen, newcomers
 from tests.support.ingest_app import PATH, ingest_app
 from tests.support.landed import random_ids
 from tests.support.pings import ping_json

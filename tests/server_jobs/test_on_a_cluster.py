@@ -164,7 +164,10 @@ def test_a_supervised_driver_is_started_again(place: Place, secured: Machines, s
 
 
 def test_a_driver_needs_a_folder_that_its_machine_sees(place: Place, tmp_path: Path, staged: dict[str, str]) -> None:
-    for folder, said in (("", "set FEDPING_SPARK_STAGING to a folder"), (str(tmp_path / "no"), "there is no folder")):
+    for folder, said in (
+        ("", "set FEDPING_SPARK_STAGING to a folder"),
+        (str(tmp_path / "no"), "FEDPING_SPARK_STAGING: no folder"),
+    ):
         ran = place.start("round", program=on_it("spark://127.0.0.1:9"), **staged | {"FEDPING_SPARK_STAGING": folder})
         assert ran.ended() == (1 if folder else 2)
         assert said in ran.said()

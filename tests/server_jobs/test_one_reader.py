@@ -16,11 +16,11 @@ from fedping.analysis.study import Window, count_study
 from fedping.dashboard.results.landed import Watch
 from fedping.main import main
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.server_jobs.erasure import find_pings
 from fedping.server_jobs.health.snapshot import LandedPings
 from fedping.server_jobs.round import run_round

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from fedping.main import main
-from fedping.server_jobs.ingest.admission.prefixes import FORGET_EVERY, PrefixLimits, prefix_of, sender
-from fedping.server_jobs.ingest.admission.rejection import Rejection
-from fedping.server_jobs.ingest.edge.asgi import environ_of
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.application import environ_of
+from fedping.server_jobs.ingest.prefixes import FORGET_EVERY, PrefixLimits, prefix_of, sender
 from tests.support.ingest_app import PATH, ingest_app, make_store
 from tests.support.ingest_server import running_ingest
 from tests.support.pings import ping_json

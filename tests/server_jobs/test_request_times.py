@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fedping.server_jobs.ingest import application as edge
 from fedping.server_jobs.ingest import latencies as times
-from fedping.server_jobs.ingest.edge import asgi as edge
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.asgi import Front
+from fedping.server_jobs.ingest.application import Edge, Front
 from fedping.server_jobs.ingest.latencies import BATCH, BOUNDS, OTHER, PING, ROUTES, TELEMETRY, latencies
-from fedping.server_jobs.ingest.processes.worker import services_for
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.worker import services_for
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.pings import ping_json

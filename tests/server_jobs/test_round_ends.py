@@ -13,10 +13,9 @@ import pytest
 from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.schedule import limit_for, parse_time_limit
-from fedping.server_jobs.spark.failures import told
-from fedping.server_jobs.spark.java import java_home
+from fedping.server_jobs.spark.failures import failure_sentence
+from fedping.server_jobs.spark.installation import java_home, spark_home
 from fedping.server_jobs.spark.settings import QUICK_START
-from fedping.server_jobs.spark.spark_home import spark_home
 from tests.server_jobs.commands import EVENT_SECONDS, ROOT, Hold, Place, script
 from tests.server_jobs.standalone import Machines, machines
 from tests.support.processes import left_over, new_mark
@@ -370,7 +369,7 @@ def test_what_hangs_on_its_way_out_is_ended_by_force_with_all_that_it_started(tm
     ],
 )
 def test_a_failure_of_spark_is_told_in_a_sentence(said: str, sentence: str, code: int) -> None:
-    found = told(RuntimeError(said), "yarn")
+    found = failure_sentence(RuntimeError(said), "yarn")
     assert found is not None
     assert sentence in str(found)
     assert "\n" not in str(found)
@@ -379,11 +378,11 @@ def test_a_failure_of_spark_is_told_in_a_sentence(said: str, sentence: str, code
 
 @pytest.mark.parametrize("error", [EOFError(), BrokenPipeError()], ids=["asked", "telling"])
 def test_a_jvm_that_ends_while_partials_are_fetched_is_told_in_a_sentence(error: Exception) -> None:
-    found = told(error, "yarn")
+    found = failure_sentence(error, "yarn")
     assert found is not None
     assert "Spark's JVM on this machine ended in the middle of the round" in str(found)
     assert found.exit_code == 75
 
 
 def test_a_defect_keeps_its_traceback() -> None:
-    assert told(RuntimeError("ZeroDivisionError: division by zero"), "yarn") is None
+    assert failure_sentence(RuntimeError("ZeroDivisionError: division by zero"), "yarn") is None

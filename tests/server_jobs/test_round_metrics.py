@@ -17,10 +17,10 @@ from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
-from fedping.server_jobs.ingest.admission.catalogue import Catalogue
-from fedping.server_jobs.ingest.edge.health import CHECKS
-from fedping.server_jobs.ingest.edge.services import ServiceState
+from fedping.server_jobs.ingest.admission import Catalogue
+from fedping.server_jobs.ingest.heartbeat import CHECKS
 from fedping.server_jobs.ingest.latencies import BATCH, PING, TELEMETRY
+from fedping.server_jobs.ingest.services import ServiceState
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.round_status import FAILURES, Attempt, keep_attempt, last_attempt
 from fedping.server_jobs.shutdown import DeadlineReached, EndedBySignal, TemporaryFailure

@@ -13,8 +13,8 @@ import pytest
 from fedping.main import main
 from fedping.model_store.rollback import continue_at, rollback
 from fedping.model_store.store import ModelStore, open_store
-from fedping.protocol.clock import time_at
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.notation import time_at
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import NumpyEngine, RoundResult, recompute, run_round

@@ -39,7 +39,7 @@ from fedping.protocol.limits import Limits
 from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
 from fedping.server_jobs.erasure import find_pings, remove
-from fedping.server_jobs.ingest.compaction.layout import Layouts
+from fedping.server_jobs.ingest.partitions import Layouts
 from fedping.server_jobs.round import aggregate as aggregates
 from fedping.server_jobs.round import recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, partial_size
@@ -430,7 +430,7 @@ def test_ingest_lays_files_out_as_the_study_says_even_where_it_cannot_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landing, "GROUP_ROWS", 64)
-    monkeypatch.setattr("fedping.server_jobs.ingest.compaction.layout.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("fedping.server_jobs.ingest.partitions.LOOK_EVERY", 0.0)
     ingest = ingest_app(tmp_path)
     store = open_store(ingest.settings.store)
     made, rng = store.study(STUDY), np.random.default_rng(1)

@@ -15,13 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.spark import private
+from fedping.server_jobs.spark import jvm
 from fedping.server_jobs.spark.archive import make_archive
-from fedping.server_jobs.spark.archive_place import archive_path, current_archive
-from fedping.server_jobs.spark.java import find_java
+from fedping.server_jobs.spark.installation import archive_path, current_archive, find_java, spark_home
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import QUICK_START, SparkSettings
-from fedping.server_jobs.spark.spark_home import spark_home
 from fedping.spark_session import analysis_session
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
@@ -173,15 +171,15 @@ def test_switched_off_nothing_private_is_touched_and_a_session_computes_the_same
 def test_private_names_are_used_only_of_the_releases_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import java_gateway
 
-    assert (private.mismatch(), private.may_be_used()) == (None, True)
+    assert (jvm.private_name_mismatch(), jvm.may_use_private_names()) == (None, True)
     with monkeypatch.context() as other:
-        other.setattr(private, "version", lambda package: "5.0.0" if package == "pyspark" else "0.10.9.9")
-        assert (private.mismatch(), private.may_be_used()) == ("pyspark 5.0.0", False)
+        other.setattr(jvm, "version", lambda package: "5.0.0" if package == "pyspark" else "0.10.9.9")
+        assert (jvm.private_name_mismatch(), jvm.may_use_private_names()) == ("pyspark 5.0.0", False)
     with monkeypatch.context() as other:
         other.delattr(java_gateway, "Popen")
-        assert (private.mismatch(), private.may_be_used()) == ("pyspark.java_gateway.Popen", False)
-    monkeypatch.setenv(private.VARIABLE, "off")
-    assert not private.may_be_used()
+        assert (jvm.private_name_mismatch(), jvm.may_use_private_names()) == ("pyspark.java_gateway.Popen", False)
+    monkeypatch.setenv(jvm.VARIABLE, "off")
+    assert not jvm.may_use_private_names()
 
 
 SLOW_JOB = """

@@ -16,12 +16,17 @@ from hypothesis import strategies as st
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.spark import submit
-from fedping.server_jobs.spark.archive_place import current_archive
-from fedping.server_jobs.spark.arguments import is_local, pairs, properties_of, split, value_of
-from fedping.server_jobs.spark.java import find_java
-from fedping.server_jobs.spark.settings import SparkSettings, plan
+from fedping.server_jobs.spark.installation import current_archive, find_java, spark_home
+from fedping.server_jobs.spark.settings import (
+    SparkSettings,
+    is_local,
+    option_pairs,
+    plan,
+    properties_of,
+    split_command,
+    value_of,
+)
 from fedping.server_jobs.spark.shipping import PACKAGES, code_archive
-from fedping.server_jobs.spark.spark_home import spark_home
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.rounds import crowd, land, store_with
@@ -43,9 +48,9 @@ COMMAND = st.lists(st.one_of(VALUE, st.just("--")), max_size=4)
 @given(options=st.lists(OPTION, max_size=6), command=COMMAND)
 def test_all_before_the_two_dashes_is_for_spark(options: list[tuple[str, ...]], command: list[str]) -> None:
     words = [word for option in options for word in option]
-    assert split([*words, "--", *command]) == (words, command)
-    assert split([*words, "round", *command]) == (words, ["round", *command])
-    assert len(list(pairs(words))) == len(options)
+    assert split_command([*words, "--", *command]) == (words, command)
+    assert split_command([*words, "round", *command]) == (words, ["round", *command])
+    assert len(list(option_pairs(words))) == len(options)
 
 
 @given(options=st.lists(OPTION, max_size=6), value=VALUE)
@@ -63,7 +68,7 @@ def test_of_two_masters_the_last_is_meant_and_the_flag_before_the_setting(
 def test_an_option_without_its_value_is_refused() -> None:
     for words in (["--master"], ["--master", "--", "round"]):
         with pytest.raises(InvalidSettings, match="--master lacks its value"):
-            split(words)
+            split_command(words)
 
 
 def test_the_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_cluster_mode_hands_code_and_entry_point_to_spark_submit(tmp_path: Path)
     given = ["--master", "yarn", "--deploy-mode", "cluster", "--py-files", "a.zip"]
     ran, words = run_with_a_spark_that_notes(tmp_path, [*given, "--", "round", "--store", "s 1", "x"])
     assert ran.returncode == 7, ran.stderr  # Spark's own exit code
-    options, rest = split(words)
+    options, rest = split_command(words)
     assert rest[0].endswith("server_jobs/spark/entry.py")
     assert rest[1:] == ["round", "--store", "s 1", "x"]
     assert value_of(options, "--master", "", {}) == "yarn"
@@ -170,7 +175,7 @@ def test_cluster_mode_hands_code_and_entry_point_to_spark_submit(tmp_path: Path)
 def test_a_command_on_the_cluster_gets_its_variables(tmp_path: Path) -> None:
     given = {"FEDPING_STORE": "s3://b/store", "FEDPING_LOG_FORMAT": "json", "FEDPING_WEBHOOK": "https://a.secret"}
     _, words = run_with_a_spark_that_notes(tmp_path, ["--master", "yarn", "--deploy-mode", "cluster", "round"], given)
-    _, rest = split(words)
+    _, rest = split_command(words)
     assert rest[1:] == ["FEDPING_STORE=s3://b/store", "FEDPING_LOG_FORMAT=json", "round"]
     entry = [sys.executable, rest[0], "FEDPING_STORE=nowhere", "store", "history", "x", "y"]
     ran = subprocess.run(entry, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
@@ -181,12 +186,12 @@ def test_a_command_on_the_cluster_gets_its_variables(tmp_path: Path) -> None:
 def test_on_kubernetes_the_code_is_the_images_unless_it_can_be_uploaded(tmp_path: Path) -> None:
     argv = ["--master", "k8s://h:1", "--deploy-mode", "cluster"]
     _, words = run_with_a_spark_that_notes(tmp_path / "a", [*argv, "round", "x"])
-    options, rest = split(words)
+    options, rest = split_command(words)
     assert rest == [submit.IN_IMAGE, "round", "x"]
     assert value_of(options, "--py-files", "", {}) is None
     uploads = ["--conf", "spark.kubernetes.file.upload.path=s3a://b/uploads"]
     _, words = run_with_a_spark_that_notes(tmp_path / "b", [*argv, *uploads, "round", "x"])
-    options, rest = split(words)
+    options, rest = split_command(words)
     assert rest[0].endswith("server_jobs/spark/entry.py")
     assert zipfile.is_zipfile(str(value_of(options, "--py-files", "", {})))
 
@@ -194,7 +199,7 @@ def test_on_kubernetes_the_code_is_the_images_unless_it_can_be_uploaded(tmp_path
 def test_options_of_the_environment_come_before_those_of_the_command_line(tmp_path: Path) -> None:
     defaults = {"FEDPING_SPARK_OPTIONS": "--master yarn --deploy-mode cluster --queue 'the queue'"}
     _, words = run_with_a_spark_that_notes(tmp_path, ["--master", "k8s://h:1", "--", "round", "x"], defaults)
-    options, _ = split(words)
+    options, _ = split_command(words)
     assert value_of(options, "--master", "", {}) == "k8s://h:1"
     assert value_of(options, "--queue", "", {}) == "the queue"
 

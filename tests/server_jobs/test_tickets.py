@@ -22,7 +22,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.study import protected, study_from_toml
 from fedping.protocol.tickets import PATTERN, TicketKey, keys_text, read_keys, ticket, validate_ticket, with_new_key
-from fedping.server_jobs.ingest.admission.catalogue import Catalogue
+from fedping.server_jobs.ingest.admission import Catalogue
 from fedping.server_jobs.optimize import first_versions
 from tests.support.ingest_app import IngestApp, ingest_app, ingest_study
 from tests.support.ingest_server import IngestServer, running_ingest

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 
-from fedping.server_jobs.stop_event import Wakeup
+from fedping.server_jobs.processes import Wakeup
 
 # Three thousand signals, each at some moment of a wait that begins anew all the time. A `threading.Event` in place of
 # the wakeup stands still for ever at one of them: the handler waits for the lock that its own thread holds.
 INTERRUPTED = """
 import os, signal
-from fedping.server_jobs.stop_event import Wakeup
+from fedping.server_jobs.processes import Wakeup
 
 wakeup = Wakeup()
 signal.signal(signal.SIGALRM, lambda number, frame: wakeup.ask())

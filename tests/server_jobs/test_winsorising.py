@@ -16,10 +16,10 @@ from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Winsorised
-from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.guard import Guard, Guardrail
 from fedping.protocol.landing import landed_files
 from fedping.protocol.limits import MOST_LOSS, Limits, usual_limits
+from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.protocol.stopping_settings import EarlyStop
 from fedping.protocol.study import Study, protected
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from fedping.server_jobs.ingest.processes.process_lock import child_command
+from fedping.server_jobs.processes import child_command
 from tests.support.images import image
 from tests.support.ingest_server import free_port
 from tests.support.processes import PATIENCE, wait_until

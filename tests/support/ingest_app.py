@@ -15,13 +15,13 @@ from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed
 from fedping.protocol.location import Place
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.ingest.compaction.compactor import Compactor
+from fedping.server_jobs.ingest.application import Edge
+from fedping.server_jobs.ingest.compactor import Compactor
 from fedping.server_jobs.ingest.counters import Counters, totals
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.operations import Operations
-from fedping.server_jobs.ingest.edge.services import Services
-from fedping.server_jobs.ingest.processes.worker import services_for
+from fedping.server_jobs.ingest.operations import Operations
+from fedping.server_jobs.ingest.services import Services
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.ingest.worker import services_for
 from fedping.server_jobs.optimize import first_versions
 from tests.support.pings import ping_json
 from tests.support.versions import WHEN, small_study, version_0

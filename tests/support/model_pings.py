@@ -7,10 +7,10 @@ from uuid import UUID, uuid5
 import numpy as np
 import pyarrow as pa
 
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.landed_table import id_column, landed_table
 from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.study import Study
 
 NAMES = UUID(int=7)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedping.server_jobs.ingest.processes.process_lock import exit_with_parent
+from fedping.server_jobs.processes import exit_with_parent
 from tests.browser.harness.available import needed
 from tests.support.ingest_server import free_port
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from fedping.protocol.arrow import landed_schema
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import frame_of, vectors_of
 from fedping.protocol.study import Study
 from tests.support.private import client_of

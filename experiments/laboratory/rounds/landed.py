@@ -28,12 +28,11 @@ from fedping.experiments.server_process import RunningIngest
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol import __version__
-from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, partition, write_landed
 from fedping.protocol.model import UnfitModel
-from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.ping import MODEL_UPDATE, NO_VERSION
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions

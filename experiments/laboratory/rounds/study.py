@@ -7,9 +7,9 @@ import numpy as np
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.privacy import has_turn
 from fedping.experiments.laboratory.preparing import Problem
-from fedping.protocol.documents import PRIVATE_UPDATE
 from fedping.protocol.limits import Limits
 from fedping.protocol.links import Upload
+from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec

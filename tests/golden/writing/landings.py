@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from werkzeug.test import Client
 
 from fedping.protocol.landing import landed_files, partition
-from fedping.server_jobs.ingest.edge.application import Edge
-from fedping.server_jobs.ingest.edge.operations import Operations
-from fedping.server_jobs.ingest.processes.worker import services_for
+from fedping.server_jobs.ingest.application import Edge
+from fedping.server_jobs.ingest.operations import Operations
+from fedping.server_jobs.ingest.services import services_for
 from fedping.server_jobs.ingest.settings import IngestSettings
 from tests.golden.reading.landings import DAMAGES
 from tests.golden.writing.common import ids, land, line, stored, study

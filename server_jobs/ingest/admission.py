@@ -1,0 +1,738 @@
+"""Admission of pings: the rules of each study, and a catalogue of the studies that follows the store.
+
+Rules are made once per study. The catalogue and the lines' newest versions are refreshed without a request to the store
+for each ping.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UnsetType
+
+from fedping.model_store import ModelStore
+from fedping.protocol.enrolment import Assignment, hash_assignment
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.extensions import ExtensionFailed
+from fedping.protocol.file_stamp import file_stamp
+from fedping.protocol.limits import Limits, UpdateLimits
+from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
+from fedping.protocol.model import Staged
+from fedping.protocol.ping import NO_VERSION, DocumentType, Ping, UpdatePayload
+from fedping.protocol.sharing.offer import Offer
+from fedping.protocol.study import Declared, Study
+from fedping.protocol.tickets import read_keys, validate_ticket
+from fedping.protocol.training import may_send_nothing_from
+from fedping.protocol.update import DENSE, EncodedUpdate
+from fedping.protocol.upload import Receiving, receiving
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.decoding import DECODINGS, Bounds, Decoding
+from fedping.server_jobs.ingest.settings import LOOK_COST, LOOKED_INTO
+
+LookFrom: TypeAlias = Callable[[int], int]
+"""Function that returns the newest version of a line, given one that exists."""
+
+LOOK_PAUSE = 0.01
+"""Minimum seconds between two reads of a store for unknown versions, by each worker and for each line; it bounds the
+cost of a flood of pings that name such versions."""
+
+AFAR_PAUSE = 0.1
+"""The same for a store in a bucket."""
+
+ANSWERS_WITHIN = 1.0
+"""Seconds that a request for the newest version waits for a bucket, before it gets the version known so far."""
+
+SETTLES_WITHIN = 5.0
+"""Seconds that a request with an unknown version or study waits for a bucket."""
+
+
+class LineHead:
+    """The newest version of a line, as last read from the store; ``latest`` reads it again.
+
+    Args:
+        known: number of the newest version.
+        look_from: returns the newest version, given one that exists.
+        see_store: raises StoreError or OSError if the store is away; an absent store looks like an absent version.
+        look_at_stage: returns the staged version, given the newest one.
+        rest: seconds for which :meth:`latest` and :meth:`staged` return the last result again; 0 for a store in a
+            folder. A bucket is read in a thread, one read at a time, so that requests don't wait for a bucket that is
+            away. Unknown versions in pings are read in any case.
+    """
+
+    def __init__(
+        self,
+        known: int,
+        look_from: LookFrom,
+        see_store: Callable[[], object] = lambda: None,
+        look_at_stage: Callable[[int], Staged | None] = lambda known: None,
+        rest: float = 0.0,
+    ) -> None:
+        self.known = known
+        self._rest = rest
+        self._staged: Staged | None = None
+        self._look_at_stage = look_at_stage
+        self._handed_out = known
+        self._look_from = look_from
+        self._see_store = see_store
+        self._looking = threading.RLock()
+        self._looked = 0.0
+        self._beside: _Look | None = None
+        self._beside_lock = threading.Lock()
+
+    def latest(self) -> int:
+        """Return the number of the newest published version.
+
+        It falls if an older copy of the store was restored, and stays while the store is away.
+        """
+        if self._rest:
+            look = self._look_of(lambda last: last.age < self._rest)
+            look.ended.wait(max(0.0, ANSWERS_WITHIN - look.age))
+            return self.known
+        with self._looking:  # otherwise an earlier read, which found less, might be the last to end
+            return self._look()
+
+    def _look(self) -> int:
+        found = self._look_from(self.known)
+        if found >= self.known or self._is_there():  # a store that is away looks like an empty one
+            if self._rest and found != self.known:
+                self._staged = None
+            self.known = found
+        return self.known
+
+    def staged(self) -> Staged | None:
+        """Return the staged version that follows the newest one of :meth:`latest`; None without one."""
+        return self._staged if self._rest else self._see_stage()
+
+    def _see_stage(self) -> Staged | None:
+        self._staged = self._look_at_stage(self.known)
+        if self._staged is not None:
+            self._handed_out = self._staged.iteration
+        return self._staged
+
+    def _look_of(self, will_do: Callable[[_Look], bool], wanted: int | None = None) -> _Look:
+        """Return the current read; else the last one if it ``will_do``, or a new one."""
+        with self._beside_lock:
+            last = self._beside
+            if last is None or (last.ended.is_set() and not will_do(last)):
+                pause = 0.0 if last is None else max(0.0, last.ended_at + AFAR_PAUSE - time.monotonic())
+                last = self._beside = _Look(wanted)
+                threading.Thread(target=self._look_beside, args=(last, pause), name="look", daemon=True).start()
+            return last
+
+    def _look_beside(self, look: _Look, pause: float) -> None:
+        try:
+            time.sleep(pause)
+            with self._looking:
+                newest = self._look()
+                with suppress(FedpingError, OSError):
+                    self._see_stage()
+                if look.wanted is not None and look.wanted > newest and not self.knows(look.wanted):
+                    self._see_store()
+        except (FedpingError, OSError) as error:
+            look.trouble = error
+        finally:
+            look.ended_at = time.monotonic()
+            look.ended.set()
+
+    def knows(self, version: int) -> bool:
+        """Return whether a version is known to be published, or staged for some clients."""
+        return version <= self.known or version == self._handed_out
+
+    def _is_there(self) -> bool:
+        try:
+            self._see_store()
+        except (FedpingError, OSError):
+            return False
+        return True
+
+    def has(self, version: int, since_ms: int) -> bool:
+        """Return whether a version that a client named at ``since_ms`` (milliseconds since 1970) existed then.
+
+        A version is in the store before a client can fetch it. So a read that began after ``since_ms`` decides, also
+        for all versions that were named in the meantime: those of a batch, and those of waiting requests.
+
+        Raises:
+            StoreError, OSError: the store cannot be read.
+        """
+        if self._rest:
+            self._look_afar(version, since_ms)
+        elif not self.knows(version) and self._looked <= since_ms:
+            with self._looking:
+                if not self.knows(version) and self._looked <= since_ms:
+                    time.sleep(min(LOOK_PAUSE, max(0.0, self._looked / 1000 + LOOK_PAUSE - time.time())))
+                    begun = time.time() * 1000
+                    if version > self.latest() and (self.staged() is None or not self.knows(version)):
+                        self._see_store()
+                    self._looked = begun
+        return self.knows(version)
+
+    def _look_afar(self, version: int, since_ms: int) -> None:
+        """Wait for a read that began after ``since_ms``, unless the version is known; raises as :meth:`has`."""
+        while not self.knows(version) and self._looked <= since_ms:
+            look = self._look_of(lambda last: last.wanted is not None and last.began_ms > since_ms, version)
+            if not look.ended.wait(max(0.0, SETTLES_WITHIN - look.age)):
+                raise FedpingError("the store does not answer")
+            if look.wanted is not None and look.began_ms > since_ms:
+                if look.trouble is not None:
+                    raise look.trouble
+                self._looked = look.began_ms
+
+
+class _Look:
+    """A read of a store in a thread: its start, its end, and its error.
+
+    ``wanted`` is an unknown version, for which an absent store is an error.
+    """
+
+    def __init__(self, wanted: int | None) -> None:
+        self.wanted = wanted
+        self.began_ms, self._began = time.time() * 1000, time.monotonic()
+        self.ended, self.ended_at = threading.Event(), 0.0
+        self.trouble: FedpingError | OSError | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._began
+
+
+@dataclass(frozen=True)
+class ArmRule:
+    """The rules of one arm.
+
+    Attributes:
+        document: type of its pings.
+        study: name of the study.
+        arm: name of the arm.
+        line: name of its line; None without one.
+        head: newest version of the line.
+        m: number of weights of an update; None if the arm sends no updates.
+        leaves_out: whether an update of an arm without updates is dropped, instead of rejected.
+        links: server's ends of the line's links; None if updates are dense.
+        lengths: minimum and maximum bytes of an encoded update.
+        has_zero: whether an encoded update of zeros decodes to zeros.
+        optional_from: first version for which clients may train without sending an update; None if there is none.
+        limits: limits of the study.
+        update_limits: limits of the line's updates.
+    """
+
+    document: DocumentType
+    study: str
+    arm: str
+    line: str | None
+    head: LineHead | None
+    m: int | None
+    leaves_out: bool = False
+    links: Receiving | None = None
+    lengths: tuple[int, int] = (0, 0)
+    has_zero: bool = False
+    limits: Limits | None = None
+    update_limits: UpdateLimits | None = None
+    optional_from: int | None = None
+
+    def check(self, payload: UpdatePayload, received_ms: int) -> None:
+        """Raise :class:`Rejection` if the arm may not send this payload."""
+        if self.head is None or not self.head.knows(payload.model_version):
+            self._check_version(payload.model_version, received_ms)
+        update = payload.update
+        if self.m is None:
+            if update is not None and not self.leaves_out:
+                raise Rejection(
+                    "update_not_expected",
+                    f"arm '{self.arm}' of study '{self.study}' does not submit updates; send \"update\": null",
+                )
+        elif update is None:
+            if self.optional_from is None or payload.model_version < self.optional_from:
+                raise Rejection(
+                    "update_missing", f"arm '{self.arm}' of study '{self.study}' submits updates; send {self._wanted}"
+                )
+        elif isinstance(update, EncodedUpdate):
+            try:
+                self._check_payload(payload, update)
+            except ExtensionFailed as error:  # rejects the ping alone, not its batch
+                raise Rejection(
+                    "update_payload",
+                    f"the upload link '{update.encoding}' of line '{self.line}' of study '{self.study}' cannot read "
+                    "the payload of the update; correct how it is encoded",
+                ) from error
+        elif self.links is not None:
+            raise self._other_encoding(f"an array of {len(update)} numbers")
+        elif len(update) != self.m:
+            raise Rejection(
+                "update_length", f"the update has {len(update)} numbers and the model {self.m} weights; send {self.m}"
+            )
+        elif not self.document.examples_of(payload) and (self.document.loss_of(payload) or any(update)):
+            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+        elif self.update_limits is not None and (trouble := self.update_limits.trouble(update)):
+            raise Rejection(
+                "update_range", f"the update {trouble} in line '{self.line}' of study '{self.study}'; do not send it"
+            )
+        if self.limits is not None:
+            rank = self.document.counted_in(payload) if self.document.ranked else -1
+            if trouble := self.limits.trouble(self.document.loss_of(payload), rank):
+                raise Rejection("beyond_limits", f"the {trouble} in study '{self.study}'; do not send the ping")
+
+    def kept(self, payload: UpdatePayload) -> UpdatePayload:
+        """Return an admitted payload as it is stored: without the update if the arm sends none."""
+        if self.m is None and payload.update is not None:
+            return msgspec.structs.replace(payload, update=None)
+        return payload
+
+    def _check_payload(self, payload: UpdatePayload, update: EncodedUpdate) -> None:
+        """Reject an encoded update that the round could not read; its values are not decoded."""
+        assert self.m is not None
+        if self.links is None or update.encoding != self.links.encoding:
+            raise self._other_encoding(f"encoded as '{update.encoding}'")
+        size, (least, most) = len(update.payload), self.lengths
+        if not least <= size <= most:
+            needed = f"{least}" if least == most else f"{least} to {most}"
+            raise Rejection(
+                "update_length",
+                f"the payload of the update has {size} bytes, and '{update.encoding}' makes {needed} of the model's "
+                f"{self.m} weights; send {needed}",
+            )
+        if trouble := self.links.trouble(update.payload, self.m):
+            raise Rejection("update_payload", f"the payload of the update {trouble}; correct how it is encoded")
+        if not self.document.examples_of(payload):
+            if self.has_zero and (self.document.loss_of(payload) or not self._is_zero(update.payload)):
+                raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+            if self.document.loss_of(payload):
+                raise Rejection("update_not_zero", f"{self.document.nothing}, so the loss has to be zero")
+
+    def _is_zero(self, payload: bytes) -> bool:
+        """Return whether a payload is an update of zeros; it is decoded, as only pings without examples need this."""
+        import pyarrow as pa
+
+        assert self.links is not None
+        assert self.m is not None
+        update, ok = self.links.decode(pa.array([payload], pa.binary()), self.m)
+        return bool(ok[0]) and not update.any()
+
+    def _other_encoding(self, sent: str) -> Rejection:
+        return Rejection(
+            "update_encoding",
+            f"the update is {sent}, which line '{self.line}' of study '{self.study}' does not take; send "
+            f"{self._wanted}, as the study's 'upload' says",
+        )
+
+    @property
+    def _wanted(self) -> str:
+        if self.links is None:
+            return f"{self.m} numbers"
+        return f'{{"encoding": "{self.links.encoding}", "payload": "<base64>"}}'
+
+    def _check_version(self, version: int, received_ms: int) -> None:
+        """Reject versions that no client can have fetched, because they would count in a later round."""
+        if self.head is None:
+            if version != NO_VERSION:
+                raise Rejection(
+                    "model_version", f"arm '{self.arm}' follows no model line, so its model_version is {NO_VERSION}"
+                )
+        elif not is_published(self.head, version, received_ms):
+            raise Rejection(
+                "model_version",
+                f"model_version {version} has not been published; the newest of line '{self.line}' is "
+                f"{self.head.known}: report the version that was fetched",
+            )
+
+
+def is_published(head: LineHead, version: int, received_ms: int) -> bool:
+    """Return whether a version exists (:meth:`LineHead.has`); raises :class:`Rejection` if the store is away."""
+    try:
+        return head.has(version, received_ms)
+    except (FedpingError, OSError) as error:
+        raise Rejection(
+            "version_unseen", f"the server cannot see at this moment whether version {version} exists; send it again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class StudyRules:
+    """The rules of a study: the decoders of its documents, its arms by name, and its lines' newest versions."""
+
+    study: Study
+    document: DocumentType
+    decoding: Decoding
+    arms: dict[str, ArmRule]
+    heads: dict[str, LineHead]
+    bounds: Bounds
+    dealt: Assignment | None = None
+    keys: TicketKeys | None = None
+
+    def most_lines(self, most: int) -> int:
+        """Return the maximum number of lines of a batch, at most ``most``: reading encoded updates takes long."""
+        weights = self.bounds.look // LOOK_COST
+        return min(most, LOOKED_INTO // weights) if weights else most
+
+    def check_kind(self, name: str, version: str | None) -> None:
+        """Raise :class:`Rejection` if the study has another document type or version; None matches any version."""
+        taken = self.document
+        if name != taken.name:
+            raise Rejection(
+                "unknown_type", f"study '{self.study.name}' takes documents of type {taken.name}; correct the path"
+            )
+        if version not in (taken.version, None):
+            raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
+
+    def is_settled(self, payload: UpdatePayload) -> bool:
+        """Return whether :meth:`admit` decides without a read of the store, which may take long."""
+        rule = self.arms.get(payload.study_variation)
+        return rule is None or rule.head is None or rule.head.knows(payload.model_version)
+
+    def admit(self, ping: Ping, received_ms: int) -> ArmRule:
+        """Return the rule of a ping's arm; raises :class:`Rejection` if it may not be sent.
+
+        Args:
+            ping: the received ping.
+            received_ms: time of receipt, in milliseconds since 1970.
+        """
+        payload = ping.payload
+        rule = self.arms.get(payload.study_variation)
+        if rule is None:
+            raise Rejection(
+                "unknown_arm",
+                f"study '{self.study.name}' has no arm '{payload.study_variation}'; it has {', '.join(self.arms)}",
+            )
+        if self.study.is_private and not isinstance(ping.ticket, UnsetType):
+            raise Rejection(
+                "not_a_ping",
+                f"study '{self.study.name}' is private, and a ticket would tell whose ping it is; send it without",
+            )
+        if self.keys is not None:
+            self.keys.check(self.study.name, ping, received_ms / 1000)
+        rule.check(payload, received_ms)
+        if self.dealt is not None and self.dealt.arm_of(ping.client_id) != rule.arm:
+            raise Rejection(
+                "not_enrolled",
+                f"the client id does not belong to arm '{rule.arm}' of study '{rule.study}'; the hash of a client's "
+                "one id says its arm: name that arm, or do not take part if there is none",
+            )
+        return rule
+
+
+class TicketKeys:
+    """The keys that verify tickets, refreshed from their file.
+
+    Raises:
+        FedpingError: the file cannot be read, or is not a file of keys.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = file_stamp(path)
+        self._keys = {key.name: key for key in read_keys(path)}
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; raises :class:`FedpingError` and keeps the known keys on failure."""
+        if (seen := file_stamp(self._path)) != self._seen:
+            self._keys = {key.name: key for key in read_keys(self._path)}
+            self._seen = seen
+
+    def check(self, study: str, ping: Ping, now: float) -> None:
+        """Raise :class:`Rejection` if a ping has no valid ticket; ``now`` is in seconds since 1970."""
+        if isinstance(ping.ticket, UnsetType):
+            raise Rejection(
+                "ticket_missing",
+                f"study '{study}' asks for a ticket, and the ping has none; send what the product gave",
+            )
+        if trouble := validate_ticket(self._keys, study, ping.client_id, ping.ticket, now):
+            what = "is too old" if trouble == "expired" else "is not one for this client id"
+            raise Rejection(f"ticket_{trouble}", f"the ticket {what}; ask the product for a new one")
+
+
+def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | None = None) -> StudyRules:
+    """Return the rules of a study with the heads of its lines; ``keys`` verify tickets, None without any.
+
+    Raises:
+        InvalidSettings: the server's end of an upload link is not installed, or the study requires tickets and there
+            are no keys.
+    """
+    if study.tickets != "required":
+        keys = None
+    elif keys is None:
+        raise InvalidSettings("it asks for tickets; start ingest with --ticket-keys")
+    m = {line.name: line.spec.m for line in study.lines}
+    links = {line.name: receiving(line) for line in study.lines}
+    encoded = {name: (found, found.lengths(m[name])) for name, found in links.items() if found.encoding != DENSE}
+    # Limits hold for the update itself. Where rounds undo links of each update, the sent values are not the update.
+    judged = {line.name: None if links[line.name].undone else line.limits for line in study.lines}
+    arms = {
+        arm.name: ArmRule(
+            study.document,
+            study.name,
+            arm.name,
+            arm.line,
+            heads[arm.line] if arm.line else None,
+            m[arm.line] if arm.line and (arm.submits or study.is_private) else None,
+            study.unwanted_updates == "leave_out",
+            links=encoded[arm.line][0] if arm.line in encoded else None,
+            lengths=encoded[arm.line][1] if arm.line in encoded else (0, 0),
+            has_zero=arm.line in encoded and _has_zero(study.line(arm.line).upload),
+            limits=study.limits,
+            update_limits=judged[arm.line] if arm.line else None,
+            optional_from=may_send_nothing_from(study.line(arm.line).training) if arm.line and arm.personal else None,
+        )
+        for arm in study.arms
+    }
+    decoding = DECODINGS[study.pings]
+    longest = max((most for _, (_, most) in encoded.values()), default=0)
+    look = LOOK_COST * max((m[line] for line in encoded), default=0)
+    bounds = decoding.bounds(max(m.values(), default=0), longest, look, telemetry=study.telemetry)
+    return StudyRules(study, study.document, decoding, arms, heads, bounds, hash_assignment(study), keys)
+
+
+def _has_zero(upload: Upload) -> bool:
+    """Return whether an encoded update of zeros decodes to zeros.
+
+    It does not where a link encodes zero as a positive number. It is unknown for links of users; a private vector is
+    more than an update, and shares are sealed.
+    """
+    unread = OwnLink | PrivateVector | SharedVector
+    return not any(isinstance(link, unread) or getattr(link, "zero", "") == "up" for link in upload)
+
+
+MISS_PAUSE = 0.1
+"""Minimum seconds between two reads of the store for an unknown study."""
+
+LOOK_REST = 1.0
+"""Seconds for which a newest version from a bucket is used again: a request to a bucket takes as long as a hundred
+pings and costs money."""
+
+AFAR_EVERY, NEAR_EVERY = 5.0, 1.0
+"""Seconds between two refreshes from a store in a bucket, where each request costs money, and from one in a folder."""
+
+TELEMETRY = "telemetry"
+"""Namespace of Firefox' own pings, whose paths name no study."""
+
+
+def telemetry_of(document: str) -> str:
+    """Return the name in a catalogue of the study that accepts a document type as telemetry."""
+    return f"{TELEMETRY}/{document}"  # not a valid name of a study
+
+
+def _about(error: FedpingError, what: str) -> str:
+    """Return the sentence of an error; that of invalid settings begins with ``what``."""
+    return f"{what}: {error}" if isinstance(error, InvalidSettings) else str(error)
+
+
+class Catalogue:
+    """The rules of every study of a store, its declared state, and the helpers' offers for its two-server lines.
+
+    A study is read when it is new and when its settings have changed; state and offers are read at every refresh. A
+    known study stays known, so that no ping is lost while the store is away. A study that can't be served, because it
+    needs what is not installed, is damaged, or was written by a later version, does not affect the others: only its own
+    pings have to be retried.
+
+    Args:
+        store: the store of the studies.
+        patient: whether to start without a readable store.
+        ticket_keys: file of the keys of tickets; None without one.
+
+    Attributes:
+        trouble: a sentence about an error of the store or of a study; None without one.
+        unusable: a sentence for each study that can't be served, by its name.
+
+    Raises:
+        StoreError: the store can't be read; with ``patient``, :attr:`trouble` reports it instead.
+        FedpingError: there are studies and none can be served; with ``patient`` likewise.
+    """
+
+    def __init__(self, store: ModelStore, *, patient: bool = False, ticket_keys: Path | None = None) -> None:
+        self._store = store
+        self._keys = None if ticket_keys is None else TicketKeys(ticket_keys)
+        self._rules: dict[str, StudyRules] = {}
+        self._entries: dict[str, int] = {}
+        self._declared: dict[str, Declared] = {}
+        self._offers: dict[str, dict[str, Offer]] = {}
+        self._telemetry: dict[str, StudyRules] = {}
+        self._refreshing, self._beginning = threading.Lock(), threading.Lock()
+        self._begun, self._ended = 0.0, threading.Event()
+        self._ended.set()
+        self._refreshed = 0.0
+        self.trouble: str | None = None
+        self.unusable: dict[str, str] = {}
+        if patient:
+            self.refresh()
+            return
+        self._read()
+        if self.unusable and not self._rules:
+            raise FedpingError(next(iter(self.unusable.values())))
+
+    def rules(self, study: str) -> StudyRules:
+        """Return the rules of a known study, without a read of the store; raises :class:`Rejection` otherwise."""
+        found = self._known(study)
+        if found is not None:
+            return found
+        if study in self.unusable:
+            raise Rejection("study_unreadable", f"the server cannot read the study '{study}' now; send it again later")
+        if study.startswith(telemetry_of("")):
+            raise Rejection(
+                "unknown_study",
+                f"no path of {TELEMETRY} names a study, and there is not exactly one here that takes "
+                f"{study.partition('/')[2]} pings as telemetry; correct the path",
+            )
+        there = ", ".join(sorted(self._rules)) or "none yet"
+        raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
+
+    def _known(self, study: str) -> StudyRules | None:
+        return self._rules.get(study) or self._telemetry.get(study)
+
+    def taking(self, study: str) -> StudyRules:
+        """Return the rules of a study that accepts pings; raises :class:`Rejection` if it is unknown or has ended."""
+        rules = self.rules(study)
+        if self.declared(rules.study.name).state == "ended":
+            raise Rejection("study_ended", f"study '{rules.study.name}' has ended and takes no more pings; leave it")
+        return rules
+
+    def declared(self, study: str) -> Declared:
+        """Return the declared state of a study as of the last refresh."""
+        return self._declared.get(study, Declared())
+
+    def offers(self, study: str) -> Mapping[str, Offer]:
+        """Return the helpers' offers for a study, by line, as of the last refresh."""
+        return self._offers.get(study, {})
+
+    def found(self, study: str) -> StudyRules:
+        """Return the rules of a study, refreshed if it is unknown; raises :class:`Rejection` if it doesn't exist."""
+        self.look_for(study)
+        return self.rules(study)
+
+    def look_for(self, study: str) -> None:
+        """Refresh if a study is unknown, unless that happened a moment ago."""
+        pause = MISS_PAUSE if self._store.is_near else LOOK_REST
+        if not self.knows(study) and time.monotonic() - self._refreshed > pause:
+            self.keep_up().wait(max(0.0, self._begun + SETTLES_WITHIN - time.monotonic()))
+
+    def names(self) -> list[str]:
+        """Return the names of the known studies, sorted."""
+        return sorted(self._rules)
+
+    def knows(self, study: str) -> bool:
+        """Return whether a study is known, without a read of the store."""
+        return self._known(study) is not None
+
+    def name_of(self, study: str) -> str:
+        """Return a study's name in the store, "" for an unknown study."""
+        known = self._known(study)
+        return known.study.name if known else ""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two refreshes."""
+        return NEAR_EVERY if self._store.is_near else AFAR_EVERY
+
+    def keep_up(self) -> threading.Event:
+        """Call :meth:`refresh`: in a thread for a bucket, unless a refresh is running.
+
+        Returns:
+            the event that the refresh has ended.
+        """
+        with self._beginning:
+            if self._ended.is_set():
+                self._begun = time.monotonic()
+                if self._store.is_near:
+                    self.refresh()
+                    return self._ended
+                self._ended = threading.Event()
+                threading.Thread(target=self._refresh_beside, name="catalogue", daemon=True).start()
+            return self._ended
+
+    def _refresh_beside(self) -> None:
+        try:
+            self.refresh()
+        finally:
+            self._ended.set()
+
+    def refresh(self) -> None:
+        """Refresh studies and heads; if the store can't be read, keep the known ones and set :attr:`trouble`."""
+        try:
+            self._read()
+            if self._keys is not None:
+                self._keys.refresh()
+        except (FedpingError, OSError) as error:
+            self.trouble = str(error)
+
+    def _read(self) -> None:
+        with self._refreshing:
+            self._refreshed = time.monotonic()
+            names = self._store.studies()
+            new, self.unusable = self._load_all(name for name in names if name not in self._rules)
+            self._rules = {**self._rules, **new}
+            unclear = [*self._read_changed(), *self._read_declared()]
+            takers = Counter(each.document.name for each in self._rules.values() if each.study.telemetry)
+            self._telemetry = {
+                telemetry_of(each.document.name): each
+                for each in self._rules.values()
+                if each.study.telemetry and takers[each.document.name] == 1
+            }
+            gone = sorted(self._rules.keys() - set(names))
+            for name in self._rules.keys() - set(gone):
+                for head in self._rules[name].heads.values():
+                    head.latest()
+        if gone:
+            raise FedpingError(f"the store {self._store.where} no longer has the study '{gone[0]}'; restore it")
+        self.trouble = "; and ".join([*self.unusable.values(), *unclear]) or None
+
+    def _read_changed(self) -> list[str]:
+        """Read the studies with changed settings again; return a sentence for each study that stays as it was."""
+        unclear = []
+        for name, rules in self._rules.items():
+            try:
+                entry = self._store.settings_entry(name)
+                if entry != self._entries.get(name, entry):
+                    self._rules = {**self._rules, name: self._load(name, rules.heads)}
+            except FedpingError as error:
+                unclear.append(_about(error, f"study '{name}' still has its earlier settings"))
+        return unclear
+
+    def _read_declared(self) -> list[str]:
+        """Read state and offers of each study; return a sentence for each study that stays as it was."""
+        unclear = []
+        declared, offers = dict(self._declared), dict(self._offers)
+        for name, rules in self._rules.items():
+            try:
+                declared[name] = self._store.declared(name)
+                offers[name] = self._store.offers(rules.study)
+            except FedpingError as error:
+                unclear.append(str(error))
+        self._declared, self._offers = declared, offers
+        return unclear
+
+    def _load_all(self, names: Iterable[str]) -> tuple[dict[str, StudyRules], dict[str, str]]:
+        """Return the rules of studies, and a sentence for each study that can't be served."""
+        rules: dict[str, StudyRules] = {}
+        unusable: dict[str, str] = {}
+        for name in names:
+            try:
+                rules[name] = self._load(name)
+            except FedpingError as error:
+                unusable[name] = _about(error, f"study '{name}' cannot take pings")
+        return rules, unusable
+
+    def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:
+        """Return the rules of a study, with the known ``heads`` of its lines; a change of settings adds no line."""
+        entry, study = self._store.settings(name)
+        known = dict(heads or {})
+        for line in study.lines:
+            known.setdefault(
+                line.name,
+                LineHead(
+                    self._store.newest(name, line.name),
+                    partial(self._store.newest_from, name, line.name),
+                    partial(self._store.study, name),
+                    partial(self._store.staged_after, name, line.name),
+                    rest=0.0 if self._store.is_near else LOOK_REST,
+                ),
+            )
+        rules = study_rules(study, known, self._keys)
+        self._entries[name] = entry
+        return rules

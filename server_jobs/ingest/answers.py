@@ -1,0 +1,212 @@
+"""Answers to requests, and rejections: status, reason for the counters, and sentence for the sender.
+
+The sentence may quote what was sent, because only the sender reads it. The operator reads ``detail``, which never does:
+a ping's content, ids and addresses stay out of every log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
+
+
+REASONS = {
+    "path": 404,
+    "page": 404,
+    "unknown_study": 404,
+    "unknown_type": 404,
+    "unknown_version": 404,
+    "study_ended": 410,
+    "document_id": 400,
+    "too_many_lines": 413,
+    "method": 405,
+    "length_required": 411,
+    "body_too_large": 413,
+    "decompressed_too_large": 413,
+    "path_too_long": 414,
+    "content_type": 415,
+    "content_encoding": 415,
+    "header_too_large": 431,
+    "body_incomplete": 400,
+    "body_timeout": 408,
+    "decompression": 400,
+    "not_utf8": 400,
+    "not_json": 400,
+    "nesting": 400,
+    "duplicate_key": 400,
+    "not_a_ping": 400,
+    "unknown_arm": 400,
+    "not_enrolled": 400,
+    "ticket_missing": 403,
+    "ticket_forged": 403,
+    "ticket_expired": 403,
+    "beyond_limits": 400,
+    "update_range": 400,
+    "update_not_expected": 400,
+    "update_missing": 400,
+    "update_length": 400,
+    "update_encoding": 400,
+    "update_payload": 400,
+    "beyond_study": 400,
+    "update_not_zero": 400,
+    "model_version": 400,
+    "version_unseen": 503,
+    "study_unreadable": 503,
+    "no_ping_accepted": 400,
+    "not_read": 400,
+    "busy": 503,
+    "too_many_pings": 429,
+    "disk_full": 507,
+    "not_stored": 500,
+    "internal": 500,
+}
+"""Every reason of a rejected request or line of a batch, with its HTTP status.
+
+:data:`PAGE` counts all rejections of pages, models and heartbeats, which are not pings.
+"""
+
+PAGE = "page"
+
+
+class Rejection(Exception):
+    """A rejected request or line.
+
+    Args:
+        reason: a key of :data:`REASONS`.
+        sentence: the problem, its place and the remedy, for the sender.
+        detail: the place in the ping, in words of its definition only, for the operator.
+        retry_after: seconds until a retry; None for the usual time.
+    """
+
+    def __init__(self, reason: str, sentence: str, detail: str = "", retry_after: int | None = None) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.status = REASONS[reason]
+        self.sentence = sentence
+        self.detail = detail
+        self.retry_after = retry_after
+
+    def stripped(self) -> Rejection:
+        """Return this rejection without traceback and causes, so that it can be kept.
+
+        A traceback holds frames, and these hold the body; a list of rejections in a frame would keep itself alive.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
+
+_PLACE = re.compile(r"\$[A-Za-z0-9_.\[\]]*")
+_QUOTES_THE_SENDER = ("unknown field", "Invalid enum value", "Invalid value")
+
+
+def rejection_of(error: Exception) -> Rejection:
+    """Return the rejection for an exception of a decoder."""
+    if isinstance(error, msgspec.ValidationError):
+        return _not_a_ping(str(error))
+    if isinstance(error, RecursionError):
+        return Rejection("nesting", "the ping is nested too deeply to be read; send the declared fields only")
+    if isinstance(error, UnicodeError):
+        return Rejection("not_utf8", "the body is not valid UTF-8; encode the JSON as UTF-8")
+    return Rejection("not_json", f"the body is not one JSON document: {_printable(str(error))}; send one JSON object")
+
+
+def _not_a_ping(message: str) -> Rejection:
+    place = _PLACE.search(message)
+    where = place.group() if place else "$"
+    quotes = any(words in message for words in _QUOTES_THE_SENDER)
+    detail = f"at {where}" if quotes else message
+    sentence = f"the document is not a ping: {_printable(message)}; correct that field as the ping's schema says"
+    return Rejection("not_a_ping", sentence, detail)
+
+
+def _printable(text: str, longest: int = 300) -> str:
+    """Return text that is safe in any answer: shortened, with invisible and lone-surrogate characters escaped."""
+    return text[:longest].encode("unicode_escape").decode("ascii")
+
+
+ALLOW_SUBMIT = "POST, PUT, OPTIONS"
+RETRY_AFTER = 5
+"""Seconds until the retry of a request to a busy server."""
+
+CORS = ("Access-Control-Allow-Origin", "*")
+_JSON = ("Content-Type", "application/json")
+_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+
+class HttpResponse(NamedTuple):
+    """A response with all its headers."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response; its headers include CORS, since any page may submit and fetch models."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def response(self) -> HttpResponse:
+        """Return the whole response."""
+        return HttpResponse(
+            self.status, [_JSON, CORS, ("Content-Length", str(len(self.body))), *self.headers], self.body
+        )
+
+    def send(self, start_response: StartResponse) -> Iterable[bytes]:
+        """Start the response by WSGI, and return its body."""
+        start_response(_LINES[self.status], self.response().headers)
+        return [self.body]
+
+
+ACCEPTED_ONE = Answer(200, b'{"accepted":1,"rejected":[]}')
+
+PREFLIGHT = Answer(
+    204,
+    b"",
+    (
+        ("Allow", ALLOW_SUBMIT),
+        ("Access-Control-Allow-Methods", ALLOW_SUBMIT),
+        ("Access-Control-Allow-Headers", "Content-Type, Content-Encoding"),
+        ("Access-Control-Max-Age", "86400"),
+    ),
+)
+
+
+_HEADERS: dict[int, tuple[tuple[str, str], ...]] = {
+    405: (("Allow", ALLOW_SUBMIT),),
+    408: (("Connection", "close"),),
+    503: (("Retry-After", str(RETRY_AFTER)),),
+}
+EXPOSED = ("Access-Control-Expose-Headers", "Retry-After")
+"""Without this header a page of another site can't read the time of the retry, and retries too early."""
+
+
+def refusal(rejection: Rejection) -> Answer:
+    """Return the answer to a rejected request."""
+    headers = _HEADERS.get(rejection.status, ())
+    if rejection.retry_after is not None:
+        headers = (("Retry-After", str(rejection.retry_after)),)
+    if any(name == "Retry-After" for name, _ in headers):
+        headers = (*headers, EXPOSED)
+    return Answer(rejection.status, msgspec.json.encode({"error": rejection.sentence}), headers)
+
+
+def batch_answer(accepted: int, rejected: list[tuple[int, str]]) -> Answer:
+    """Return the answer to a batch: 200 if a ping was accepted or the batch is empty, else 400.
+
+    ``rejected`` has the number of each rejected line and its sentence or reason.
+    """
+    status = 400 if rejected and not accepted else 200
+    lines = b",".join(b'{"line":%d,"reason":%b}' % (number, msgspec.json.encode(reason)) for number, reason in rejected)
+    return Answer(status, b'{"accepted":%d,"rejected":[%b]}' % (accepted, lines))

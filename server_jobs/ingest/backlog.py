@@ -1,0 +1,290 @@
+"""Accepted pings that have not landed: the contents of the journal, a balance of both, and flushing.
+
+Ingest never loses a segment, but a person or a clean-up script may remove one. Each process counts its work, so that
+missing pings show as a difference. The balance errs on one side only: pings that are written during the check, or are
+counted twice because the compactor was killed at the wrong moment, may hide missing ones; it never reports a loss that
+did not happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedping.protocol.errors import FedpingError, TemporaryFailure
+from fedping.protocol.folders import FILE_MODE, for_the_group, make_folder
+from fedping.protocol.own_login import login_in_address
+from fedping.server_jobs.ingest.counters import totals
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, count_rows, created_ms, segments
+from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.shutdown import TimedOut
+
+LOOK_EVERY = 0.005
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Pings and segments that have not landed, and the age of the oldest segment in seconds."""
+
+    pings: int
+    segments: int
+    oldest_seconds: float = 0.0
+
+
+def backlog(journal: Path) -> Backlog:
+    """Return the pings and segments in the journal, read from its files."""
+    paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
+    rows = {path: segment_rows(path) for path in paths}
+    ages = [time.time() - created_ms(path) / 1000 for path in paths if rows[path]]
+    return Backlog(sum(rows.values()), len(paths), max(ages, default=0.0))
+
+
+def segment_rows(path: Path) -> int:
+    """Return the number of pings in a segment, which may be rolled or compacted at the same time."""
+    for there in (path, path.with_suffix(CLOSED)):
+        try:
+            with open(there, "rb") as file:
+                status = os.fstat(file.fileno())
+                return _rows(there, status.st_ino, status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            continue
+    return 0
+
+
+@lru_cache(maxsize=4096)
+def _rows(path: Path, _inode: int, _size: int, _changed: int) -> int:
+    """Return the number of pings in a segment; the arguments change with its contents."""
+    with open(path, "rb") as file:
+        return count_rows(file)
+
+
+def request_flush(request: Path) -> None:
+    """Ask every worker to roll its segment now."""
+    request.touch(FILE_MODE)
+    os.utime(request)
+
+
+def wait_until_landed(journal: Path, timeout: float, complete: Callable[[], bool] = lambda: True) -> bool:
+    """Return whether all present segments are gone, and all is ``complete``, within ``timeout`` seconds."""
+    stems = _stems(journal)
+    deadline = time.monotonic() + timeout
+    while stems & _stems(journal) or not complete():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_EVERY)
+    return True
+
+
+def stem_of(segment: Path) -> str:
+    """Return the part of a segment's name that stays when it is rolled."""
+    return segment.name.partition(".")[0]
+
+
+def _stems(journal: Path) -> set[str]:
+    return {stem_of(path) for suffix in (OPEN, CLOSED) for path in segments(journal, suffix)}
+
+
+_INHERITED = "inherited"
+
+
+def note_inherited(settings: IngestSettings) -> None:
+    """Record the segments that exist before ingest starts: their pings were accepted by an earlier one."""
+    stems = {stem_of(path) for suffix in (OPEN, CLOSED) for path in segments(settings.journal, suffix)}
+    make_folder(settings.counters)
+    with open(settings.counters / _INHERITED, "w", opener=for_the_group) as file:
+        file.write("\n".join(sorted(stems)))
+
+
+def inherited(settings: IngestSettings) -> frozenset[str]:
+    """Return the stems of the segments that existed before ingest started."""
+    try:
+        return _stems_in(settings.counters / _INHERITED, (settings.counters / _INHERITED).stat().st_mtime_ns)
+    except FileNotFoundError:
+        return frozenset()
+
+
+@lru_cache(maxsize=4)
+def _stems_in(file: Path, _changed: int) -> frozenset[str]:
+    return frozenset(file.read_text().splitlines())
+
+
+_PERIOD = "period"
+
+
+def note_period(settings: IngestSettings) -> None:
+    """Record how often pings land, for observers of the journal; the file's time is the start."""
+    with open(settings.counters / _PERIOD, "w", opener=for_the_group) as file:
+        file.write(f"{settings.compact_every!r}")
+
+
+def period_of(counters: Path) -> tuple[float, float] | None:
+    """Return how often pings land, in seconds, and since when, in seconds since 1970; None if it was not recorded."""
+    try:
+        with open(counters / _PERIOD) as file:
+            return float(file.read()), os.fstat(file.fileno()).st_mtime
+    except (OSError, ValueError):
+        return None
+
+
+def waiting_since(journal: Path, began: float) -> float | None:
+    """Return when the oldest segment entered its state, in seconds since 1970; None without any.
+
+    A closed segment waits since its last ping; an open one since its creation, because its worker may no longer roll
+    it. For segments of an earlier ingest the time is ``began``, when the present one started.
+    """
+    since: list[float] = []
+    for path in [*segments(journal, OPEN), *segments(journal, CLOSED)]:
+        with contextlib.suppress(FileNotFoundError):  # it has just landed
+            since.append(max(began, created_ms(path) / 1000 if path.suffix == OPEN else path.stat().st_mtime))
+    return min(since, default=None)
+
+
+def settled(sums: Mapping[str, int]) -> int:
+    """Return the number of pings accepted since the start that have left the journal in a counted way."""
+    return sums["landed"] + sums["duplicates"] + sums["quarantined_pings"] - sums["inherited"]
+
+
+def missing(settings: IngestSettings) -> int:
+    """Return a lower bound on the number of missing pings among those accepted since the start."""
+    # Missing pings stay missing, but the compactor's counts may be read during a change: hence two checks.
+    return min(_look(settings), _look(settings)) if _look(settings) else 0
+
+
+def _look(settings: IngestSettings) -> int:
+    # In this order, a ping that is accepted or lands meanwhile is counted at least once.
+    accepted = totals(settings.counters)["accepted"]
+    if accepted <= settled(totals(settings.counters)):
+        return 0
+    pending = _pending(settings.journal, inherited(settings))
+    return max(0, accepted - pending - settled(totals(settings.counters)))
+
+
+def _pending(journal: Path, others: Collection[str]) -> int:
+    found = {stem_of(path): path for suffix in (OPEN, CLOSED) for path in segments(journal, suffix)}
+    return sum(segment_rows(path) for stem, path in found.items() if stem not in others)
+
+
+def balance_trouble(settings: IngestSettings) -> str | None:
+    """Return a sentence if accepted pings are missing."""
+    count = missing(settings)
+    if not count:
+        return None
+    return (
+        f"{count} pings that were answered 200 are neither in Parquet nor in the journal {settings.journal}: segments "
+        "were removed or moved; put them back there, and keep everything but ingest away from that folder"
+    )
+
+
+def unlanded(settings: IngestSettings) -> list[str]:
+    """Return a sentence for each cause of accepted pings that neither landed nor wait in the journal."""
+    sums = totals(settings.counters)
+    sentences = [trouble] if (trouble := balance_trouble(settings)) else []
+    if sums["quarantined"]:
+        sentences.append(
+            f"{sums['quarantined']} damaged pieces of the journal, with about {sums['quarantined_pings']} pings that "
+            f"were answered 200, have not landed and are kept in {settings.quarantine}"
+        )
+    return sentences
+
+
+def ending(settings: IngestSettings, emptied: bool) -> str:
+    """Return the closing sentence of ingest; ``emptied`` is whether the journal is empty."""
+    if not emptied:
+        pings = backlog(settings.journal).pings
+        waiting = (
+            f"Stopped before everything was in {settings.landing}: {pings} pings are kept in the journal; start "
+            "again to land them"
+        )
+        return ". ".join([waiting if pings else "Stopped early; no ping was waiting", *unlanded(settings)]) + "."
+    sentences = unlanded(settings)
+    if sentences:
+        return f"Stopped; not everything that was accepted is in Parquet: {'. '.join(sentences)}."
+    torn = totals(settings.counters)["torn"]
+    unfinished = f" {torn} unfinished writes, whose pings were never accepted, are in {settings.quarantine}."
+    return "Stopped; everything that was accepted is in Parquet." + (unfinished if torn else "")
+
+
+_MOST_BYTES = 65_536
+"""Maximum bytes of an answer; ingest's has a few hundred."""
+
+_PATIENCE = 10.0
+"""Seconds for the transfer, in addition to the time for landing."""
+
+
+def flush(operations: str, seconds: float) -> None:
+    """Return once every ping accepted so far is in Parquet, through ingest's operations port.
+
+    Args:
+        operations: the address of ingest's operations port, such as http://127.0.0.1:8082.
+        seconds: time limit for landing.
+
+    Raises:
+        TemporaryFailure: ingest does not answer, or too many flushes are under way.
+        TimedOut: pings have not landed within the time.
+        FedpingError: the address is not that of an operations port.
+    """
+    url = f"{operations.rstrip('/')}/__flush__"
+    status, answer = _answer(url, operations, seconds)
+    if status == 504:
+        raise TimedOut(f"ingest at {operations} has not landed its pings within {seconds:g} s. See its log.")
+    if status == 503:
+        raise TemporaryFailure(f"ingest at {operations} has too many flushes under way. Run the command again.")
+    if status != 200 or not isinstance(answer, dict) or answer.get("flushed") is not True:
+        raise FedpingError(
+            f"{url} does not answer as ingest does ({status}). Pass the address of its operations port, which its "
+            "first lines name."
+        )
+
+
+def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
+    """Post to an address; return the status and the JSON of the answer, None without JSON."""
+    import requests
+
+    deadline = time.monotonic() + seconds + _PATIENCE
+    late = TemporaryFailure(
+        f"ingest doesn't answer at {url}. Check that it runs, and that this is its operations port."
+    )
+    outcome: list[tuple[int, Any] | FedpingError] = []
+
+    def ask() -> None:
+        try:
+            with requests.post(
+                url,
+                params={"timeout": seconds},
+                timeout=seconds + _PATIENCE,
+                allow_redirects=False,
+                stream=True,
+                auth=login_in_address,
+            ) as response:
+                body = response.raw.read(_MOST_BYTES)
+            try:
+                outcome.append((response.status_code, json.loads(body)))
+            except ValueError:
+                outcome.append((response.status_code, None))
+        except ValueError:  # an invalid address; errors of requests are ValueErrors, too
+            outcome.append(_no_address(operations))
+        except Exception:  # any error of requests, urllib3 and sockets
+            outcome.append(late)
+
+    # A server that sends single bytes never exceeds the timeout of a socket.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(max(0.0, deadline - time.monotonic()))
+    answer = outcome[0] if outcome else late
+    if isinstance(answer, FedpingError):
+        raise answer
+    return answer
+
+
+def _no_address(operations: str) -> FedpingError:
+    return FedpingError(
+        f"'{operations[:200]}' isn't an address. Pass that of ingest's operations port, such as http://127.0.0.1:8082."
+    )

@@ -1,0 +1,154 @@
+"""Counts of the compactor, through which every ping goes: updates by encoding, and new clients by hour.
+
+The compactor writes its counts since its start into its own files, and readers sum the files, including those of
+compactors that died. Like the counters they begin with ingest.
+
+New clients show whether somebody invents clients. No id is kept: a Bloom filter (Bloom 1970) remembers which ids were
+seen, as bits of a table of fixed size, by hashes with random keys that are never written. It ends with the process.
+When half of its bits are set it becomes the older of two filters, and the oldest is dropped. A recently seen id never
+counts as new; at most one new id in eight is taken for a known one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.protocol.draws import mixed
+from fedping.protocol.folders import make_folder
+from fedping.server_jobs.ingest.counters import write_counts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_UPLOADS = ".uploads"
+
+
+class Uploaded(NamedTuple):
+    """A kind of update: its study, line and encoding."""
+
+    study: str
+    line: str
+    encoding: str
+
+
+class UploadCounts:
+    """The counts of one compactor."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_UPLOADS}"
+        self._counts: dict[Uploaded, tuple[int, int]] = defaultdict(lambda: (0, 0))
+
+    def add(self, study: str, line: str | None, landed: pa.Table) -> None:
+        """Count the updates among landed pings of one line."""
+        import pyarrow as pa  # not above: counts are read by the supervisor, which forks and may have no threads
+        import pyarrow.compute as pc
+
+        from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING
+
+        sizes, tags = pc.binary_length(landed[UPDATE]), landed[UPDATE_ENCODING].cast(pa.string())
+        for tag in pc.unique(tags).drop_null().to_pylist():
+            mine = sizes.filter(pc.equal(tags, tag))
+            what = Uploaded(study, line or "", tag)
+            updates, size = self._counts[what]
+            self._counts[what] = updates + len(mine), size + (pc.sum(mine).as_py() or 0)
+
+    def write(self) -> None:
+        """Let others see the counts so far."""
+        write_counts(self._path, [(*what, *counts) for what, counts in self._counts.items()])
+
+
+def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
+    """Return how many updates have landed, and their bytes."""
+    sums: dict[Uploaded, tuple[int, int]] = {}
+    for path in sorted(folder.glob(f"*{_UPLOADS}")):
+        for study, line, encoding, updates, size in msgspec.json.decode(
+            path.read_bytes(), type=list[tuple[str, str, str, int, int]]
+        ):
+            what = Uploaded(study, line, encoding)
+            before = sums.get(what, (0, 0))
+            sums[what] = before[0] + updates, before[1] + size
+    return sums
+
+
+_NEWCOMERS = ".newcomers"
+
+BITS = 2**24
+"""Of a filter, two megabytes: room for 2.9 million ids, of which there are two a study."""
+
+HASHES = 4
+HOUR_MS = 3_600_000
+KEPT_HOURS = 72
+"""Of which counts are written."""
+
+
+class Seen:
+    """The ids that have been seen, in two filters.
+
+    Args:
+        keys: four numbers of 64 bits, which nobody else may know.
+        bits: of a filter, a power of two.
+    """
+
+    def __init__(self, keys: NDArray[np.uint64], bits: int = BITS) -> None:
+        self._keys, self._bits = keys, bits
+        self._now, self._before = np.zeros(bits, np.bool_), np.zeros(0, np.bool_)
+
+    def add(self, ids: NDArray[np.uint8]) -> int:
+        """See ids of shape (k, 16), which may repeat; return how many of them are new."""
+        words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
+        first = mixed(mixed(words[:, 0] ^ self._keys[0]) + (words[:, 1] ^ self._keys[1]))
+        first, where = np.unique(first, return_index=True)
+        words = words[where]
+        step = mixed(mixed(words[:, 0] ^ self._keys[2]) + (words[:, 1] ^ self._keys[3])) | np.uint64(1)
+        probes = np.arange(HASHES).astype(np.uint64)
+        places: NDArray[np.uint64] = (first[:, None] + step[:, None] * probes) & np.uint64(self._bits - 1)
+        known = np.asarray(self._now[places].all(axis=1))
+        if len(self._before):
+            known |= np.asarray(self._before[places].all(axis=1))
+        self._now[places] = True
+        if 2 * np.count_nonzero(self._now) > self._bits:
+            self._before, self._now = self._now, np.zeros(self._bits, np.bool_)
+        return int(len(known) - np.count_nonzero(known))
+
+
+class Newcomers:
+    """The counts of one compactor."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_NEWCOMERS}"
+        self._seen: dict[str, Seen] = {}
+        self._counts: dict[str, Counter[int]] = defaultdict(Counter)
+
+    def add(self, study: str, ids: NDArray[np.uint8], received_ms: int) -> None:
+        """Count the new ones among the clients of landed pings, at a time in milliseconds since 1970."""
+        if study not in self._seen:
+            self._seen[study] = Seen(np.frombuffer(secrets.token_bytes(32), np.uint64))
+        hours, hour = self._counts[study], received_ms // HOUR_MS
+        hours[hour] += self._seen[study].add(ids)
+        for old in [each for each in hours if each <= hour - KEPT_HOURS]:
+            del hours[old]
+
+    def write(self) -> None:
+        """Let others see what has been counted."""
+        write_counts(self._path, self._counts)
+
+
+def newcomers(folder: Path) -> Mapping[str, Mapping[int, int]]:
+    """Return by study and hour since 1970 how many new clients there were, since ingest was started."""
+    sums: dict[str, Counter[int]] = defaultdict(Counter)
+    for path in sorted(folder.glob(f"*{_NEWCOMERS}")):
+        for study, hours in msgspec.json.decode(path.read_bytes(), type=dict[str, dict[int, int]]).items():
+            sums[study].update(hours)
+    return sums

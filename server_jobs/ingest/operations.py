@@ -1,0 +1,507 @@
+"""The operations port: metrics, status, the heartbeat with reasons, and flush, served by a process of its own.
+
+Any program that reaches the port may use it; on loopback these are the programs of this machine. Pages in a browser are
+rejected: requests from another site, and requests by a name that was pointed at this machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from flask import Blueprint, Flask, Response, request
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from fedping.model_store import store_at
+from fedping.protocol.errors import FedpingError
+from fedping.server_jobs.health.checks import FINDINGS
+from fedping.server_jobs.health.facts import PrivateFacts
+from fedping.server_jobs.health.round_metrics import LineRounds, build_family, round_families
+from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor, ingest_snapshot
+from fedping.server_jobs.ingest.admission import Catalogue
+from fedping.server_jobs.ingest.application import tell_errors
+from fedping.server_jobs.ingest.backlog import (
+    Backlog,
+    backlog,
+    missing,
+    request_flush,
+    settled,
+    wait_until_landed,
+)
+from fedping.server_jobs.ingest.compactor_counts import Uploaded, uploaded
+from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
+from fedping.server_jobs.ingest.heartbeat import Pulse, heartbeat_pages, store_notes
+from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
+from fedping.server_jobs.ingest.services import ServiceState
+from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.listener import is_addressed, is_cross_site, listen, stay_here
+from fedping.server_jobs.processes import exit_with_parent
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+T = TypeVar("T")
+
+COUNTERS = {
+    "accepted": ("pings_accepted", "Pings that were answered 200, duplicates included."),
+    "posted_bytes": ("posted_bytes", "Bytes of bodies received below /submit, as sent; rejected ones too."),
+    "fetched_bytes": ("fetched_bytes", "Bytes of bodies sent below /models."),
+    "landed": ("pings_landed", "Pings written to Parquet."),
+    "duplicates": ("pings_duplicate", "Pings dropped by the compactor because their document had landed with them."),
+    "quarantined": ("journal_quarantined", "Pieces of the journal that could not be read and are in quarantine."),
+    "quarantined_pings": ("pings_quarantined", "Pings in those pieces, as far as known; they do not land."),
+    "torn": ("journal_torn", "Writes that a killed process did not finish; their pings were never accepted."),
+    "rescued": ("journal_rescued", "Segments that were removed while being written, and written again."),
+    "batches": ("batches", "Batches accepted."),
+    "commits": ("journal_commits", "Flushes of the journal to disk; each makes many pings durable."),
+    "journal_bytes": ("journal_bytes", "Bytes written to the journal."),
+    "files": ("files_landed", "Parquet files written."),
+    "passes": ("compactions", "Passes of the compactor."),
+    "failed_passes": ("compactions_failed", "Passes of the compactor that failed and are retried."),
+}
+COARSE = dict.fromkeys(("accepted", "landed", "duplicates", "batches", "commits", "pings"), 1000) | {
+    "journal_bytes": 1_000_000,
+    "posted_bytes": 1_000_000,
+    "fetched_bytes": 1_000_000,
+}
+"""Steps to which counters are rounded down with a private study, because exact ones would reveal single pings."""
+
+SECONDS = {
+    "commit_microseconds": ("journal_commit_seconds", "Time spent in writing and flushing the journal."),
+    "compaction_microseconds": ("compaction_seconds", "Time spent in compaction."),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """The contents of the metrics page.
+
+    Attributes:
+        sums: every counter.
+        waiting: the pings and segments in the journal.
+        missing: number of accepted pings that are neither landed nor in the journal.
+        checks: the checks of the heartbeat; a sentence for each that fails.
+        updates: number and bytes of landed updates, by kind.
+        unserved: number of studies that can't be served.
+        studies: state and health of the other studies.
+        by_study: pings accepted and rejected, by study.
+        private: the private studies.
+        budgets: guarantee and remaining budget of each private line.
+        rounds: outcomes of the rounds of each line.
+        answers: answer times by route and class of status.
+    """
+
+    sums: Mapping[str, int]
+    waiting: Backlog
+    missing: int
+    checks: Mapping[str, str | None]
+    updates: Mapping[Uploaded, tuple[int, int]]
+    unserved: int
+    studies: Mapping[str, Judgement]
+    by_study: Mapping[str, OfStudy]
+    private: frozenset[str]
+    budgets: Sequence[tuple[str, str, PrivateFacts]]
+    rounds: Sequence[LineRounds]
+    answers: Mapping[tuple[str, str], Answered]
+
+    def coarse(self) -> Metrics:
+        """Return these metrics without the exact numbers of pings that a private study must not reveal.
+
+        The numbers of private studies are removed, and with any private study the sums of all studies are rounded down.
+        """
+        if not self.private:
+            return self
+        return replace(
+            self,
+            sums={name: _coarse(name, number) for name, number in self.sums.items()},
+            waiting=replace(self.waiting, pings=_coarse("pings", self.waiting.pings)),
+            updates={kind: counts for kind, counts in self.updates.items() if kind.study not in self.private},
+            by_study={study: counts for study, counts in self.by_study.items() if study not in self.private},
+        )
+
+
+def exposition(metrics: Metrics) -> tuple[bytes, str]:
+    """Return the metrics page and its content type."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.registry import Collector
+
+    shown = metrics.coarse()
+
+    class Sums(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield build_family("ingest")
+            yield from _ingest_families(shown)
+            yield from _study_families(shown)
+            yield from _budget_families(shown.budgets)
+            yield from round_families(shown.rounds)
+            yield from latency_families(shown.answers, private=bool(shown.private))
+
+    registry = CollectorRegistry()
+    registry.register(Sums())
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _ingest_families(metrics: Metrics) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for key, (name, text) in COUNTERS.items():
+        yield CounterMetricFamily(f"fedping_ingest_{name}", text, value=metrics.sums[key])
+    for key, (name, text) in SECONDS.items():
+        yield CounterMetricFamily(f"fedping_ingest_{name}", text, value=metrics.sums[key] / 1e6)
+    refused = CounterMetricFamily(
+        "fedping_ingest_rejected", "Refused requests and lines, by reason.", labels=["reason"]
+    )
+    for key, count in metrics.sums.items():
+        if key.startswith("rejected."):
+            refused.add_metric([key.partition(".")[2]], count)
+    yield refused
+    text = "Processes of ingest that died and were started again, by what they were."
+    died = CounterMetricFamily("fedping_ingest_processes_died", text, labels=["process"])
+    for process in PROCESSES:
+        died.add_metric([process], metrics.sums[f"died.{process}"])
+    yield died
+    labels = list(Uploaded._fields)
+    landed = CounterMetricFamily("fedping_ingest_updates_landed", "Updates written to Parquet.", labels=labels)
+    size = CounterMetricFamily("fedping_ingest_update_bytes", "Bytes of those updates as encoded.", labels=labels)
+    for what, (number, bytes_) in metrics.updates.items():
+        landed.add_metric(what, number)
+        size.add_metric(what, bytes_)
+    yield landed
+    yield size
+    yield GaugeMetricFamily(
+        "fedping_ingest_pings_pending", "Pings in the journal, not landed yet.", metrics.waiting.pings
+    )
+    yield GaugeMetricFamily("fedping_ingest_segments_pending", "Segments of the journal.", metrics.waiting.segments)
+    yield GaugeMetricFamily(
+        "fedping_ingest_oldest_pending_seconds",
+        "How long the oldest of them waits to land: what a machine that is lost now would take with it.",
+        metrics.waiting.oldest_seconds,
+    )
+    yield GaugeMetricFamily(
+        "fedping_ingest_pings_missing",
+        "Pings that were answered 200 and are nowhere.",
+        metrics.missing,
+    )
+    yield GaugeMetricFamily(
+        "fedping_ingest_studies_unserved", "Studies that cannot be read or served.", metrics.unserved
+    )
+    well = GaugeMetricFamily("fedping_ingest_check", "Checks of the heartbeat: 1 is well, 0 is not.", labels=["check"])
+    for name, trouble in metrics.checks.items():
+        well.add_metric([name], 0 if trouble else 1)
+    yield well
+
+
+def _coarse(name: str, number: int) -> int:
+    """Return a counter rounded down to thousands of pings or millions of bytes."""
+    step = COARSE["pings"] if name.startswith("rejected.") else COARSE.get(name, 1)
+    return number - number % step
+
+
+def _budget_families(budgets: Sequence[tuple[str, str, PrivateFacts]]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["study", "line"]
+    epsilon = GaugeMetricFamily(
+        "fedping_study_privacy_epsilon", "What the rounds of a private line have spent.", labels=labels
+    )
+    left = GaugeMetricFamily(
+        "fedping_study_privacy_rounds_left", "How many rounds the guarantee of a line still allows.", labels=labels
+    )
+    for study, line, private in budgets:
+        if private.epsilon is not None:
+            epsilon.add_metric([study, line], private.epsilon)
+        if private.rounds_left is not None:
+            left.add_metric([study, line], private.rounds_left)
+    yield epsilon
+    yield left
+
+
+def _study_families(metrics: Metrics) -> Iterator[Metric]:
+    """Yield the health of studies: one number for each study and each name of a finding or rejection reason."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    states = GaugeMetricFamily("fedping_study_state", "What is declared: 1 of the state.", labels=["study", "state"])
+    text = "What is found, as on the dashboard: 0 nothing, 1 a warning, 2 a problem."
+    findings = GaugeMetricFamily("fedping_study_finding", text, labels=["study", "finding"])
+    over = GaugeMetricFamily("fedping_study_lines_over", "Lines whose training is over.", labels=["study"])
+    staged = [
+        GaugeMetricFamily(
+            f"fedping_study_staged_{name}", f"Of a line with a staged version: {of}", labels=["study", "line"]
+        )
+        for name, of in (
+            ("version", "its number."),
+            ("share", "the share of clients that has it."),
+            ("clients_heard", "how many of these the last round has heard."),
+            ("clients_wanted", "how many have to be heard."),
+        )
+    ]
+    accepted = CounterMetricFamily("fedping_study_accepted", "Pings that were answered 200.", labels=["study"])
+    text = "Refused requests and lines, by reason."
+    rejected = CounterMetricFamily("fedping_study_rejected", text, labels=["study", "reason"])
+    for study, (declared, health) in metrics.studies.items():
+        own = metrics.by_study.get(study, OfStudy())
+        if study not in metrics.private:
+            accepted.add_metric([study], own.accepted)
+        for reason, number in own.rejected.items():
+            rejected.add_metric([study, reason], number)
+        for state in STATES:
+            states.add_metric([study, state], int(state == declared.state))
+        worst = {
+            name: max((LEVELS[one.severity] for one in health.findings if one.name == name), default=0)
+            for name in FINDINGS
+        }
+        for name, level in worst.items():
+            findings.add_metric([study, name], level)
+        over.add_metric([study], len(health.over))
+        for one in health.staged:
+            for family, value in zip(staged, (one.version, one.share, one.heard, one.wanted), strict=True):
+                family.add_metric([study, one.line], value)
+    yield states
+    yield findings
+    yield over
+    yield from staged
+    yield accepted
+    yield rejected
+
+
+STATES = ("running", "paused", "ended")
+LEVELS = {"warning": 1, "problem": 2}
+FLUSH_SECONDS = 30.0
+LONGEST_FLUSH_SECONDS = 600.0
+MOST_FLUSHES = 8
+"""Maximum number of waiting flushes, so that some threads are always free for short requests."""
+
+
+class Operations(Flask):
+    """The application of the operations port."""
+
+    def __init__(self, watched: ServiceState) -> None:
+        super().__init__("fedping.operations", static_folder=None)
+        self._names = (watched.settings.operations_host, socket.gethostname())
+        pulse = Pulse(watched)
+        self.register_blueprint(heartbeat_pages(pulse, partial(store_notes, watched)))
+        self.register_blueprint(operations_pages(watched, pulse))
+        self.before_request(self._refuse_pages)
+        stay_here(self)
+        tell_errors(self)
+
+    def _refuse_pages(self) -> Response | None:
+        """Reject pages of other sites, and requests by a foreign host name (DNS rebinding)."""
+        if not is_addressed(request.host, self._names):
+            return _refusal("ask by an address, by localhost, or by the name given with --operations-host")
+        if is_cross_site(request):
+            return _refusal("a page of another site may not ask for this; ask with a program on this machine")
+        return None
+
+
+def _metrics(watched: ServiceState, monitor: StudyMonitor, checks: Mapping[str, str | None]) -> Metrics:
+    """Return the metrics of this moment; those of studies and rounds are empty while the store does not answer."""
+    settings, away = watched.settings, _is_away(watched, checks)
+    by_study = of_studies(settings.counters)
+    return Metrics(
+        sums=totals(settings.counters),
+        waiting=backlog(settings.journal),
+        missing=missing(settings),
+        checks=checks,
+        updates=uploaded(settings.counters),
+        unserved=len(watched.catalogue.unusable),
+        studies={} if away else _or_empty(lambda: monitor.all(ingest_snapshot(settings)), {}),
+        by_study=by_study,
+        private=_private(monitor, watched.catalogue, frozenset(by_study), away),
+        budgets=[] if away else monitor.budgets(),
+        rounds=[] if away else _or_empty(monitor.rounds, []),
+        answers=latencies(settings.counters),
+    )
+
+
+def _is_away(watched: ServiceState, checks: Mapping[str, str | None]) -> bool:
+    """Return whether a bucket has just not answered. Another request would wait for it as well."""
+    return not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
+
+
+def _or_empty(read: Callable[[], T], empty: T) -> T:
+    """Return what was read, or ``empty`` if the store can't be read, which the check ``store`` reports."""
+    try:
+        return read()
+    except (FedpingError, OSError):
+        return empty
+
+
+def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
+    """Return the views of metrics, status and flush."""
+    views = Blueprint("operations", __name__)
+    settings = watched.settings
+    monitor = StudyMonitor(settings)
+    flushing = threading.BoundedSemaphore(MOST_FLUSHES)
+
+    def current_status() -> dict[str, object]:
+        counted = frozenset(of_studies(settings.counters))
+        return status_of(watched, bool(_private(monitor, watched.catalogue, counted, _is_away(watched, pulse()))))
+
+    @views.get("/metrics")
+    def metrics() -> Response:
+        text, content_type = exposition(_metrics(watched, monitor, pulse()))
+        return Response(text, content_type=content_type)
+
+    @views.get("/__status__")
+    def status() -> Response:
+        return _json_response(current_status())
+
+    @views.post("/__flush__")
+    def flush() -> Response:
+        """Land all pings accepted before this request; answer when they are in Parquet, or 504 after the timeout.
+
+        Pings that were removed from the journal never land; the answer is 504 then, too.
+        """
+        if not flushing.acquire(blocking=False):
+            return _json_response(
+                {"error": f"{MOST_FLUSHES} flushes are under way, which will land the same; wait"}, 503
+            )
+        try:
+            accepted = totals(settings.counters)["accepted"]
+            request_flush(settings.flush_request)
+            landed = wait_until_landed(
+                settings.journal, _seconds(), lambda: settled(totals(settings.counters)) >= accepted
+            )
+        finally:
+            flushing.release()
+        return _json_response(current_status() | {"flushed": landed}, 200 if landed else 504)
+
+    return views
+
+
+def _private(monitor: StudyMonitor, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
+    """Return the private studies; while the store can't be read, the known ones and all counted unknown studies.
+
+    Numbers that were shown exactly must not be rounded down meanwhile, because Prometheus takes a falling counter for a
+    restart.
+    """
+    known = catalogue.names()
+    private = {name for name in known if catalogue.rules(name).study.is_private}
+    if not away:
+        with suppress(FedpingError, OSError):
+            return frozenset(private | monitor.private())
+    return frozenset(private | catalogue.unusable.keys() | (counted - {*known}))
+
+
+def status_of(watched: ServiceState, is_private: bool) -> dict[str, object]:
+    """Return the numbers of pings accepted and landed since ingest started, and of those in the journal now.
+
+    With ``is_private``, if a study is private, numbers of pings are rounded down as in the metrics.
+    """
+    sums: Mapping[str, int] = totals(watched.settings.counters)
+    waiting = backlog(watched.settings.journal)
+    if is_private:
+        sums = {name: _coarse(name, number) for name, number in sums.items()}
+        waiting = replace(waiting, pings=_coarse("pings", waiting.pings))
+    rejected = {name.partition(".")[2]: n for name, n in sums.items() if name.startswith("rejected.") and n}
+    return {
+        "accepted": sums["accepted"],
+        "landed": sums["landed"],
+        "duplicates": sums["duplicates"],
+        "quarantined": sums["quarantined"],
+        "missing": missing(watched.settings),
+        "pending": waiting.pings,
+        "pending_segments": waiting.segments,
+        "rejected": rejected,
+    }
+
+
+def _seconds() -> float:
+    timeout = request.args.get("timeout", type=float, default=FLUSH_SECONDS)
+    return FLUSH_SECONDS if math.isnan(timeout) else min(max(timeout, 0.0), LONGEST_FLUSH_SECONDS)
+
+
+def _refusal(sentence: str) -> Response:
+    return _json_response({"error": sentence}, 403)
+
+
+def _json_response(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, content_type="application/json")
+
+
+MOST_AT_ONCE = 64
+SILENT_SECONDS = 10.0
+"""Seconds that a connection may keep a thread waiting for its request."""
+
+
+class OperatorsListener:
+    """The socket of the operations port. This process listens and a child serves, so that requests survive its death.
+
+    Raises:
+        CannotStart: the host is not one of this machine's, or the port is in use.
+    """
+
+    def __init__(self, settings: IngestSettings) -> None:
+        self._settings = settings
+        self._socket = listen(
+            settings.operations_host, settings.operations_port, "--operations-host", "--operations-port"
+        )
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """The URL on which it listens."""
+        host = self._settings.operations_host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def serve(self, parent: int) -> None:
+        """Serve until this process ends, at the latest with ``parent``."""
+        exit_with_parent(parent)
+        os.setpgrp()
+        watched = _watched(self._settings)
+        threading.Thread(target=_keep_up, args=(watched.catalogue,), daemon=True).start()
+        address = self._socket.getsockname()[0]
+        _Server(address, self.port, Operations(watched), _Handler, fd=self._socket.fileno()).serve_forever()
+
+
+class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.0"  # one request per connection, and so per thread
+    timeout = SILENT_SECONDS
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Log nothing: scrapes arrive every few seconds, and a dropped connection is no error."""
+
+
+class _Server(ThreadedWSGIServer):
+    """A server with a bounded number of threads; further connections wait to be accepted."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+
+    def process_request(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
+def _watched(settings: IngestSettings) -> ServiceState:
+    """Return the parts to watch. The store may be unreadable; the heartbeat reports why."""
+    store = store_at(settings.store)
+    return ServiceState(
+        settings=settings, store=store, catalogue=Catalogue(store, patient=True, ticket_keys=settings.ticket_keys)
+    )
+
+
+def _keep_up(catalogue: Catalogue) -> None:
+    """Follow the newest versions as workers do, so that published versions stay known if the store is lost."""
+    while True:
+        time.sleep(catalogue.every)
+        catalogue.refresh()

@@ -1,0 +1,220 @@
+"""Slow connections: bodies that arrive slowly, and answers that are not read.
+
+Bodies are received without a thread, so that a slow one costs only a little memory. Overdue connections are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from granian.rsgi import ProtocolClosed
+
+from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.settings import SMALL
+
+if TYPE_CHECKING:
+    from granian.rsgi import HTTPProtocol
+
+
+GRACE = 0.25
+"""Minimum seconds of a body, also with more slow bodies than allowed."""
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """An arriving body.
+
+    Attributes:
+        began: start, in seconds of the loop's clock.
+        got: bytes received so far.
+        seen: bytes at the last check.
+        reading: the task that receives it.
+        timer: the next check.
+    """
+
+    began: float
+    got: int = 0
+    seen: int = 0
+    reading: asyncio.Task[bytes] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def cut(self) -> None:
+        """Stop receiving the body."""
+        if self.reading is not None:
+            self.reading.cancel()
+
+
+class Arrivals:
+    """The arriving bodies of one worker.
+
+    Args:
+        most: maximum of slow bodies; beyond it the slowest are cut off.
+        seconds: time for a body. It may take longer at a rate of at least
+        rate: bytes per second, in every such period.
+    """
+
+    def __init__(self, most: int, seconds: float, rate: int) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._rate = rate
+        self._waiting: set[Arrival] = set()
+        self._is_cutting = False
+
+    async def receive(
+        self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
+    ) -> bytes:
+        """Return a body of ``length`` bytes; ``grown`` is called with the bytes about to be held.
+
+        Without ``keep`` the body is read, and b"" is returned.
+
+        Raises:
+            Rejection: the body ended too early or took too long, or ``grown`` rejected it.
+        """
+        loop = asyncio.get_running_loop()
+        arrival = Arrival(loop.time())
+        is_small = length <= SMALL and keep
+        read = _whole(protocol, length) if is_small else _piecewise(protocol, length, grown, keep, arrival)
+        # A task can be cancelled; the server's own coroutine cannot.
+        arrival.reading = loop.create_task(read)
+        arrival.timer = loop.call_later(self._seconds, self._look, loop, arrival)
+        self._waiting.add(arrival)
+        self._cut_soon_if_too_many(len(self._waiting), loop)
+        try:
+            return await arrival.reading
+        except asyncio.CancelledError:
+            raise too_slow() from None
+        except ProtocolClosed:
+            raise Rejection("body_incomplete", "the connection ended before the body; send it again") from None
+        finally:
+            arrival.timer.cancel()
+            arrival.reading = None  # otherwise a reference to the arrival would keep the body in memory
+            self._waiting.discard(arrival)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, arrival: Arrival) -> None:
+        """Cut a body off unless it is fast enough since the last check."""
+        if arrival.got - arrival.seen < self._rate * self._seconds:
+            arrival.cut()
+        else:
+            arrival.seen = arrival.got
+            arrival.timer = loop.call_later(self._seconds, self._look, loop, arrival)
+
+    def _cut_soon_if_too_many(self, waiting: int, loop: asyncio.AbstractEventLoop) -> None:
+        if waiting > self._most and not self._is_cutting:
+            self._is_cutting = True
+            loop.call_later(GRACE, self._cut_the_slowest, loop)
+
+    def _cut_the_slowest(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_cutting = False
+        now = loop.time()
+        slow = [arrival for arrival in self._waiting if now - arrival.began >= GRACE]
+        slow.sort(key=lambda arrival: (arrival.got / (now - arrival.began), arrival.began))
+        overdue = slow[: max(0, len(slow) - self._most)]
+        for arrival in overdue:
+            arrival.cut()
+        # The others may be slow too, and possibly no further body arrives to start a check.
+        self._cut_soon_if_too_many(len(self._waiting) - len(overdue), loop)
+
+
+async def _whole(protocol: HTTPProtocol, length: int) -> bytes:
+    """Return a small body in one read."""
+    body = await protocol() if length else b""
+    if len(body) != length:
+        raise incomplete(len(body), length)
+    return body
+
+
+async def _piecewise(
+    protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None, keep: bool, arrival: Arrival
+) -> bytes:
+    body = bytearray()
+    async for piece in protocol:
+        if grown is not None:
+            grown(len(piece))
+        if keep:
+            body += piece
+        arrival.got += len(piece)
+    if arrival.got != length:
+        raise incomplete(arrival.got, length)
+    return cast(bytes, body)  # not copied, which would double the memory; callers use only what bytes support
+
+
+def incomplete(got: int, length: int) -> Rejection:
+    """Return the rejection of a body that ended too early."""
+    return Rejection("body_incomplete", f"the body ended after {got} of {length} bytes; send it again")
+
+
+def too_slow() -> Rejection:
+    """Return the rejection of a body that was cut off."""
+    return Rejection("body_timeout", "the body came too slowly; send it again over a better connection")
+
+
+_ACKED_AT = 120
+"""Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
+
+
+class Unread:
+    """Closes connections whose answers are not read.
+
+    A connection is closed if bytes wait to be sent and less than ``rate`` bytes per second were confirmed in
+    ``seconds``.
+    """
+
+    def __init__(self, seconds: float, rate: int) -> None:
+        self._seconds = seconds
+        self._rate = rate
+        self._since: dict[int, tuple[float, int]] = {}
+        self._looked = 0.0
+
+    def look(self, now: float) -> None:
+        """Close overdue connections at a time of the monotonic clock; they are checked four times in ``seconds``."""
+        if now - self._looked < self._seconds / 4 or sys.platform != "linux":
+            return
+        self._looked = now
+        since: dict[int, tuple[float, int]] = {}
+        for descriptor, (confirmed, waits) in _sent().items():
+            if waits:
+                began, at_first = self._since.get(descriptor, (now, confirmed))
+                enough = not 0 <= confirmed - at_first < self._rate * (now - began)
+                since[descriptor] = (now, confirmed) if enough else (began, at_first)
+                if now - since[descriptor][0] >= self._seconds:
+                    _close(descriptor)
+        self._since = since
+
+
+def _sent() -> dict[int, tuple[int, int]]:
+    """Return the confirmed and the waiting bytes of each TCP connection of this process, by descriptor."""
+    found = {}
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError), _duplicate(int(name)) as connection:
+            found[int(name)] = _sent_by(connection)
+    return found
+
+
+def _duplicate(descriptor: int) -> socket.socket:
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _sent_by(connection: socket.socket) -> tuple[int, int]:
+    """Return the bytes that the client has confirmed, and those that wait to be sent."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+    waits = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder), int.from_bytes(waits, sys.byteorder)

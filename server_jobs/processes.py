@@ -1,0 +1,134 @@
+"""Child processes: tied to their parent, stopped by an event, and locks that end with a process.
+
+:func:`child_command` runs this file by itself, without any package, so it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_POLL = 0.25
+
+
+def exit_with_parent(parent: int) -> None:
+    """Make the system kill this process when its parent ends. Call it first in a child.
+
+    Nothing is lost: accepted pings are on disk, and the next start recovers them.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def child_command(command: Sequence[str], nice: int = 0) -> list[str]:
+    """Return a command that runs another one in the same process, which dies with this process.
+
+    ``nice`` is added to its niceness, so that the program of that name is not needed.
+
+    It is for `subprocess`, whose ``preexec_fn`` would do the same in Python code between fork and exec, which may wait
+    forever for a lock that another thread of this process held. Except on Linux the tie does not survive the exec, so
+    there the command is not tied.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Lock:
+    """A lock file that this process and its forks hold as long as one of them lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def take(self, patience: float = 0.0) -> bool:
+        """Try to take the lock, for up to ``patience`` seconds; return whether it is ours."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o640)
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(file)
+                    return False
+                time.sleep(0.02)
+            else:
+                self._file = file
+                return True
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a living process holds a lock file."""
+    probe = Lock(path)
+    if probe.take():
+        assert probe._file is not None
+        os.close(probe._file)
+        return False
+    return True
+
+
+def take_slot(folder: Path) -> int:
+    """Return the lowest number, from 0, that no other living worker holds."""
+    number = 0
+    while not Lock(folder / f".worker-{number}.lock").take():
+        number += 1
+    return number
+
+
+class Wakeup:
+    """A stop event that signal handlers can set.
+
+    A byte in a pipe ends the wait. The lock of a `threading.Event` could be held by the thread that the handler
+    interrupts, which would wait for itself forever.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        self.asked = False
+
+    def ask(self) -> None:
+        """Set the event: the current wait and every later one end at once."""
+        self.asked = True
+        os.write(self._writer, b".")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for at most ``seconds``; return whether the event is set."""
+        if not self.asked:
+            select.select([self.reader], [], [], seconds)
+        return self.asked
+
+
+def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
+    """Become the command, tied to a parent, with the signal handlers from before Python's start."""
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        exit_with_parent(parent)
+    os.nice(nice)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"{command[0]} cannot be run: {error.strerror}")
+
+
+if __name__ == "__main__":
+    _bind_and_run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
