@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from fedping.protocol.extensions import OWN, Own
+from fedping.protocol.rules import Traits
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -14,9 +15,13 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
     """Every client."""
 
+    traits: ClassVar[Traits] = frozenset({"all clients"})
+
 
 class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
     """``clients`` different ones, all equally likely."""
+
+    traits: ClassVar[Traits] = frozenset({"equal parts"})
 
     clients: Count
 
@@ -25,6 +30,7 @@ class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     """Each client independently with probability ``share``; their number is random and may be zero."""
 
     digest_name: ClassVar[str] = "Bernoulli"
+    traits: ClassVar[Traits] = frozenset({"by coin"})
 
     share: Annotated[float, Meta(gt=0, le=1)] = 0.1
 
@@ -64,6 +70,7 @@ class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "sampling"
+    traits: ClassVar[Traits] = frozenset({"equal parts"})
 
 
 Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | OwnSampling

@@ -16,7 +16,7 @@ from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, Summ
 from fedping.experiments.laboratory.results.folder import write_table
 from fedping.experiments.laboratory.run_identity import OwnModules, begun_in, code_identity, forget_changed
 from fedping.experiments.laboratory.settings import Experiment
-from fedping.experiments.laboratory.settings.private import with_noise
+from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
 from fedping.experiments.on_executors import forget_locks
 from fedping.experiments.run_folder import OtherRun, claim, noted_of, take_over, write_document

@@ -24,7 +24,7 @@ from fedping.experiments.laboratory.rounds.graph import adjacency, mixing_votes,
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.run_identity import code_identity
 from fedping.experiments.laboratory.settings import experiment_from_toml
-from fedping.experiments.laboratory.settings.gossip import Gossip
+from fedping.experiments.laboratory.settings.setup import Gossip
 from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.papers.pictures import PICTURES
 from fedping.protocol.errors import InvalidSettings

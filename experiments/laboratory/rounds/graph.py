@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.blas import one_thread
-from fedping.experiments.laboratory.settings.gossip import Gossip
+from fedping.experiments.laboratory.settings.setup import Gossip
 from fedping.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
