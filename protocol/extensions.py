@@ -25,7 +25,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from importlib import metadata
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -552,7 +552,13 @@ def with_own(raw: Any, kind: Any) -> Any:
         OddSettings: an extension has no such setting, or it is of another type.
         InvalidSettings: an extension cannot be imported.
     """
-    return _with_own(raw, msgspec.inspect.type_info(kind), ())
+    return _with_own(raw, _type_info(kind), ())
+
+
+@lru_cache(maxsize=256)
+def _type_info(kind: Any) -> msgspec.inspect.Type:
+    """Return the fields of a type. They are kept, since reading a study's takes a tenth of a second."""
+    return msgspec.inspect.type_info(kind)
 
 
 def _with_own(raw: Any, info: msgspec.inspect.Type, place: tuple[str, ...]) -> Any:

@@ -112,19 +112,6 @@ class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return found
 
 
-def check_limits(study: str, document: DocumentType, limits: Limits) -> None:
-    """Raise :class:`InvalidSettings` if limits are about what the study's pings do not have."""
-    if limits.rank is not None and not document.ranked:
-        raise InvalidSettings(
-            f"the limits of study '{study}' have a 'rank', which {document.name} pings do not have; leave it out"
-        )
-    if limits.examples is not None and document.ranked:
-        raise InvalidSettings(
-            f"the limits of study '{study}' have 'examples', but each of its {document.name} pings is of one at most; "
-            "leave it out"
-        )
-
-
 def check_new_limits(study: str, limits: Limits) -> None:
     """Raise :class:`InvalidSettings` if every loss that is taken counts as the same number.
 

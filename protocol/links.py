@@ -7,13 +7,14 @@ They are published with the line. What they do is in `fedping.protocol.upload`, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct, json
 from msgspec.structs import fields
 
-from fedping.protocol.errors import UnfitTable
+from fedping.protocol.errors import InvalidSettings, UnfitTable
 from fedping.protocol.extensions import OWN, Own
+from fedping.protocol.rules import Traits, traits_of, traits_where
 from fedping.protocol.sharing.keys import Seal
 from fedping.protocol.spec import Positive
 from fedping.protocol.update import DENSE
@@ -22,9 +23,13 @@ from fedping.protocol.update import DENSE
 class Dense(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag=DENSE):
     """Encode an update as float32 numbers, 4 bytes a weight, as JSON a plain array. It is what no link means, too."""
 
+    traits: ClassVar[Traits] = frozenset({"encodes"})
+
 
 class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="float32"):
     """Encode an update as the bytes of its float32 numbers: as exact as `dense`, and quicker to read than JSON."""
+
+    traits: ClassVar[Traits] = frozenset({"encodes"})
 
 
 class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="sign"):
@@ -34,6 +39,8 @@ class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     with two bits a weight.
     """
 
+    traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "equal lengths", "inexact"})
+
     zero: Literal["abstain", "up"] = "abstain"
 
 
@@ -42,6 +49,8 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
     ``zero`` is how a zero travels: ``abstain`` as a zero, five weights a byte; ``up`` as a positive number, eight.
     """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "inexact"})
 
     zero: Literal["abstain", "up"] = "abstain"
 
@@ -63,6 +72,14 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     draw: Literal["blocks", "independent"] = "blocks"
 
     @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        coins = self.draw == "independent"
+        return traits_where(
+            {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
+        )
+
+    @property
     def encoding(self) -> str:
         """The tag that travels, where no other link follows."""
         return "mask" if self.draw == "blocks" else "mask-independent"
@@ -75,6 +92,8 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
     rotation follows from.
     """
 
+    traits: ClassVar[Traits] = frozenset({"inexact"})
+
     seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
 
 
@@ -83,6 +102,8 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     ``rotate`` has each client rotate its update before, by a rotation of its own (Suresh et al. 2017).
     """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact"})
 
     bits: Literal[1, 2, 4, 8]
     rotate: bool = False
@@ -103,6 +124,8 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
         InvalidSettings: both or none are given.
     """
 
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact"})
+
     size: Positive | None = None
     step: Positive | None = None
 
@@ -121,6 +144,8 @@ class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     than 0.5 % of the norm from 22 weights of similar size on, and more of fewer or where a few stand out.
     """
 
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "other draws"})
+
     bits: Annotated[int, Meta(ge=1, le=4)] = 1
 
     @property
@@ -135,6 +160,8 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     ``fixed`` is the side of the random factor: that of a layer's ``outputs``, as in the thesis, or ``inputs``. Weights
     that are no matrix, and matrices for which it saves nothing, travel as they are.
     """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank"})
 
     rank: Annotated[int, Meta(ge=1, le=65_535)]
     fixed: Literal["outputs", "inputs"] = "outputs"
@@ -151,6 +178,8 @@ class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     It is the one link of such a line.
     """
 
+    traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
+
 
 class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="shared"):
     """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
@@ -158,6 +187,8 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
     largest number of a metric, on which it depends how many bits there are.
     """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
 
     seal: Seal = "x25519"
     proofs: bool = False
@@ -222,3 +253,66 @@ def in_words(upload: Upload) -> str:
 def tag_of(link: UploadLink) -> str:
     """Return the tag that travels with what a link has encoded."""
     return str(getattr(link, "encoding", name_of(link)))
+
+
+def check_links(upload: Upload, line: str) -> None:
+    """Refuse what no list of links can be, whoever has registered what.
+
+    Raises:
+        InvalidSettings: a link of ours that encodes is not the last.
+    """
+    for link, _, last in stages(upload, line):
+        if "encodes" in traits_of(link):
+            refuse_after_encoding(link, line, last)
+
+
+def stages(upload: Upload, line: str) -> Iterator[tuple[UploadLink, UploadLink | None, bool]]:
+    """Yield a line's links, what encodes what a mask keeps together with the mask; and whether it is the last.
+
+    Raises:
+        InvalidSettings: something follows a mask that is no encoding of ours, or what encodes.
+    """
+    for place, link in enumerate(upload, 1):
+        if isinstance(link, Mask):
+            following = upload[place:]
+            _refuse_after_mask(link, following, line)
+            yield link, following[0] if following else None, True
+            return
+        yield link, None, place == len(upload)
+
+
+AFTER_A_MASK = (Float32, Levels, Steps)
+"""Links that may encode what a mask has kept."""
+
+
+def _refuse_after_mask(mask: Mask, following: Upload, line: str) -> None:
+    if not following:
+        return
+    first = following[0]
+    where = f"'upload' of line '{line}' has '{name_of(first)}' after 'mask'"
+    rotates = isinstance(first, Levels) and first.rotate
+    if len(following) > 1 or not isinstance(first, AFTER_A_MASK) or rotates:
+        raise InvalidSettings(
+            f"{where}, which keeps a few numbers; one link may follow, that encodes them: 'float32', 'levels' without "
+            "rotate, or 'steps'"
+        )
+    if mask.draw == "independent":
+        raise InvalidSettings(
+            f'{where} with draw = "independent", which keeps another number of weights each time and sends them as '
+            'float32; leave one of the two out, or set draw = "blocks"'
+        )
+
+
+def refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
+    """Raise :class:`InvalidSettings` if a link that encodes is not the last one of a line."""
+    if not last:
+        raise InvalidSettings(
+            f"'upload' of line '{line}' has the link '{name_of(link)}' before its last one, but it encodes updates, "
+            "after which nothing can be done to them; put it last"
+        )
+
+
+def traits_of_links(upload: Upload) -> Traits:
+    """Return what the links of a line are, and whether the one that encodes is alone."""
+    alone = len(upload) == 1 or isinstance(next(iter(upload), None), Mask)
+    return traits_where({"alone": alone}).union(*map(traits_of, upload))

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import Positive, Step
 
 Kept: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -34,6 +35,11 @@ class LocalMomentum(
     nesterov: bool = False
     keep: bool = False
 
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"steps along gradients": True, "keeps memory": self.keep})
+
 
 class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="rmsprop"):
     """RMSprop (Hinton 2012) on the client: a gradient over the root of the running mean of the gradients' squares.
@@ -45,6 +51,11 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     beta: Kept = 0.9
     epsilon: Positive = 1e-7
     keep: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
 class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adam"):
@@ -58,6 +69,11 @@ class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     beta2: Kept = 0.999
     epsilon: Positive = 1e-8
     keep: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
 class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="rprop"):
@@ -73,6 +89,11 @@ class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
     step: Step = Step(start=0.1, min=1e-6, max=50.0)
     keep: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
     def __post_init__(self) -> None:
         self.step.check("the client optimizer 'rprop'")

@@ -6,12 +6,13 @@ thesis chapter 6: w are the shared weights of a version, P the weights of a clie
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from fedping.protocol.errors import UnfitTable
-from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
+from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer, LocalRProp
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import Positive, Seed
 
 Version: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -22,6 +23,10 @@ NamesOfWeights: TypeAlias = Annotated[
 
 NumberOfSteps: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 NumberOfExamples: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
+def _is_not_in_browsers(optimizer: LocalOptimizer) -> bool:
+    return not isinstance(optimizer, LocalDescent | LocalRProp)
 
 
 class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="fine_tune"):
@@ -41,6 +46,18 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
     proximal: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
     optimizer: LocalOptimizer = LocalDescent()
     shares: bool = True
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where(
+            {
+                "personal": True,
+                "frozen weights": bool(self.frozen),
+                "leaves at once": not self.from_version and not self.proximal,
+                "not in browsers": _is_not_in_browsers(self.optimizer),
+            }
+        )
 
 
 class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="vector"):
@@ -66,6 +83,18 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     optimizer: LocalOptimizer = LocalDescent()
     in_step: bool = False
 
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where(
+            {
+                "personal": True,
+                "vector": True,
+                "in step": self.in_step,
+                "not in browsers": _is_not_in_browsers(self.optimizer),
+            }
+        )
+
 
 class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="partly_local"):
     """Blocks of the model that stay with the client for good and are no part of any version or update.
@@ -74,6 +103,8 @@ class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     2019), or takes ``steps`` of the ``local`` blocks first, with w as fetched, and then trains w beside these, as does
     FedRep (Collins et al. 2021). ``rate`` is the size of the local blocks' steps.
     """
+
+    traits: ClassVar[Traits] = frozenset({"personal", "local blocks", "not in browsers"})
 
     local: Annotated[NamesOfWeights, Meta(min_length=1)]
     rate: Positive
@@ -95,6 +126,8 @@ class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     ``rate`` from their start; on the others w is trained beside these. To predict, they are fitted on all examples.
     """
 
+    traits: ClassVar[Traits] = frozenset({"personal", "local blocks", "not in browsers"})
+
     local: Annotated[NamesOfWeights, Meta(min_length=1)]
     rate: Positive
     steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -112,6 +145,8 @@ class Expert(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     ``clip`` is the most that an example's gradient by w may be long, and noise of standard deviation ``noise`` times
     ``clip`` is added to their sum.
     """
+
+    traits: ClassVar[Traits] = frozenset({"personal", "not in browsers"})
 
     private_rate: Positive
     gate_rate: Positive

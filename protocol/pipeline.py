@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import OWN, Own
 from fedping.protocol.landing import APART
+from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, traits_where
 from fedping.protocol.spec import Positive
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -53,6 +54,11 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
     rate_rounding: Literal["none", "half_even", "half_up"] = "none"
     quorum: Quorum | None = None
 
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"quorum": self.quorum is not None and self.quorum.enabled})
+
 
 Decay: TypeAlias = Literal["none", "1/sqrt(t)", "1/t"]
 """What a rate is multiplied by in the t-th round that takes a step, counted from 1: by 1, 1/√t or 1/t."""
@@ -71,6 +77,11 @@ class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     rate: Positive = 1.0
     decay: Decay = "none"
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"as it is": self.rate == 1.0 and self.decay == "none"})
 
 
 class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="momentum"):
@@ -176,6 +187,8 @@ Weighting: TypeAlias = Literal["client", "ping", "examples"]
 class Mean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean"):
     """The weighted mean of the updates (thesis 7.2)."""
 
+    traits: ClassVar[Traits] = frozenset({"mean"})
+
 
 class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean_of_signs"):
     """The weighted mean of the updates' signs: its own sign is what most votes say (thesis 4.4).
@@ -188,6 +201,11 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     zero: Literal["abstain", "up"] = "abstain"
 
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"takes signs": True, "majority": True, "zeros up": self.zero == "up"})
+
 
 class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="recluster"):
     """Federated k-means: the clients' centroids are clustered once more (Rodríguez-Barroso et al. 2020, 5.3).
@@ -198,6 +216,7 @@ class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     """
 
     digest_name: ClassVar[str] = "Recluster"
+    traits: ClassVar[Traits] = frozenset({"centroids"})
 
     iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
@@ -205,9 +224,13 @@ class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 class Median(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="median"):
     """The weighted median of each weight on its own, one point a client (Yin et al. 2018)."""
 
+    traits: ClassVar[Traits] = frozenset({"compares", "majority"})
+
 
 class TrimmedMean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="trimmed_mean"):
     """Of each weight on its own the weighted mean, without the lowest and the highest ``share`` of votes (Yin 2018)."""
+
+    traits: ClassVar[Traits] = frozenset({"compares", "majority"})
 
     share: Annotated[float, Meta(gt=0, lt=0.5)] = 0.1
 
@@ -221,6 +244,8 @@ class GeometricMedian(
     is the least distance that counts, in units of the median distance from that point.
     """
 
+    traits: ClassVar[Traits] = frozenset({"majority"})
+
     iterations: Annotated[int, Meta(ge=1, le=10_000)] = 100
     smoothing: Annotated[float, Meta(gt=0, le=1)] = 1e-6
 
@@ -230,6 +255,8 @@ class Krum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     ``hostile`` is the share of votes that may be anybody's: neighbours are counted until what is left is that, and two.
     """
+
+    traits: ClassVar[Traits] = frozenset({"compares", "majority"})
 
     hostile: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
     keep: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
@@ -241,6 +268,8 @@ class CenteredClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     The center is the direction of the round before, and moves to that mean ``iterations`` times. ``beta`` is how much
     of the direction of the round before is kept: momentum, on the server, since clients remember nothing here.
     """
+
+    traits: ClassVar[Traits] = frozenset({"majority"})
 
     radius: Positive
     iterations: Annotated[int, Meta(ge=1, le=10_000)] = 3
@@ -265,6 +294,8 @@ class NoClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 class ClipByNorm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="norm"):
     """An update that is longer than ``norm``, by the Euclidean norm, is shortened to it (Sun et al. 2019)."""
 
+    traits: ClassVar[Traits] = frozenset({"clips"})
+
     norm: Positive
 
 
@@ -283,6 +314,11 @@ class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     multiple: Positive = 1.0
     growth: Annotated[float, Meta(gt=1, le=100)] = 1.5
     units: Literal["weight", "step"] = "weight"
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"clips": True, "clips by steps": self.units == "step"})
 
 
 Clip: TypeAlias = NoClip | ClipByNorm | ClipByQuantile
@@ -334,9 +370,23 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     most_votes: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
     @property
+    def traits(self) -> Traits:
+        """What its parts are, and what it does besides (`fedping.protocol.rules`)."""
+        late = self.staleness
+        own: dict[Trait, bool] = {
+            "late pings": late is not None,
+            "late steps": late is not None and late.on == "step",
+            "buckets": self.bucketing is not None,
+            "votes of clients": self.weighting == "client",
+            "votes of examples": self.weighting == "examples",
+            "most votes": self.most_votes is not None,
+        }
+        return traits_of(self.optimizer) | traits_of(self.aggregate) | traits_of(self.clip) | traits_where(own)
+
+    @property
     def clips(self) -> bool:
         """Whether long updates are shortened."""
-        return isinstance(self.clip, ClipByNorm | ClipByQuantile)
+        return "clips" in traits_of(self.clip)
 
     @property
     def quorum(self) -> Quorum | None:
@@ -347,44 +397,9 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def is_linear(self) -> bool:
         """Whether a round's direction is that of the sum of the updates, whatever each of them is."""
-        return isinstance(self.aggregate, Mean) and not self.clips
+        return "mean" in traits_of(self.aggregate) and not self.clips
 
     def __post_init__(self) -> None:
         if self.min_clients < 1:
             raise InvalidSettings("min_clients must be at least 1; a round cannot step on nobody's update")
-        if self.most_votes is not None and self.weighting == "client":
-            raise InvalidSettings(
-                "every client has one vote, so 'most_votes' has nothing to bound; leave it out, or set weighting = "
-                '"examples" or "ping"'
-            )
-        if self.staleness is not None and isinstance(self.aggregate, Recluster):
-            raise InvalidSettings(
-                "reclustering needs the centroids that a movement began at, which late pings do not have; leave out "
-                "'staleness', or set another 'aggregate'"
-            )
-        if self.staleness is not None and self.staleness.on == "step" and isinstance(self.aggregate, MeanOfSigns):
-            raise InvalidSettings(
-                "a sign has no length, so 'staleness' cannot weight the step of one; set on = \"votes\", or another "
-                "'aggregate'"
-            )
-        if self.clips and isinstance(self.aggregate, MeanOfSigns | Recluster):
-            what = "reclustering moves centroids" if isinstance(self.aggregate, Recluster) else "a sign has no length"
-            raise InvalidSettings(
-                f"{what}, so 'clip' cannot shorten updates before it; leave out 'clip', or set another 'aggregate'"
-            )
-        if self.quorum is not None and not (self.clips and isinstance(self.aggregate, Mean)):
-            raise InvalidSettings(
-                "the 'quorum' of rprop is a share of what a clip lets through to a mean; set clip = { by = "
-                '"quantile", units = "step", multiple = 0.1 } and aggregate = { by = "mean" }, or leave out '
-                "'quorum'"
-            )
-        if self.bucketing is not None and isinstance(self.aggregate, Mean | Recluster):
-            why = (
-                "the mean of the means of buckets is the mean of all"
-                if isinstance(self.aggregate, Mean)
-                else "reclustering averages no centroids by their position"
-            )
-            raise InvalidSettings(
-                f"{why}, so 'bucketing' is of no use; leave it out, or set another 'aggregate', such as "
-                'aggregate = { by = "median" }'
-            )
+        check("pipeline", Parts(self.traits))

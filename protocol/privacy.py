@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import least_noise
+from fedping.protocol.rules import Parts, Traits, check, traits_where
 from fedping.protocol.sharing.keys import Identity, Seal
 from fedping.protocol.weights import Finite, Kind, Positive
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedping.protocol.spec import ModelSpec
+
 
 METRICS = ("clients", "loss", "top_choice")
 """What a vector tells after the update: that there is a client, its loss, and whether what it chose was on top."""
@@ -170,18 +172,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     delay_minutes: Annotated[float, Meta(ge=0, le=1440)] = 10.0
 
     def __post_init__(self) -> None:
-        if self.central is None and self.local is None and self.shared is None:
-            raise InvalidSettings(
-                "'privacy' says neither how the operator protects clients nor how they protect themselves; give "
-                "'central', 'local', 'shared', or several of them"
-            )
-        if self.shared is not None:
-            self._check_shared(self.shared)
-        if isinstance(self.local, OneSign) and not isinstance(self.contribution, Signs):
-            raise InvalidSettings(
-                "clients that send one sign have nothing to clip; leave 'contribution' of 'privacy' out, or set "
-                'local = { mechanism = "gaussian", ... }'
-            )
+        check("privacy", Parts(self.traits))
         if not self.loss[0] < self.loss[1]:
             raise InvalidSettings(f"'privacy' has losses from {self.loss[0]:g} to {self.loss[1]:g}; give a range")
         if self.central is not None and self.central.delta >= 1 / self.central.population:
@@ -190,17 +181,21 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 f"them away outright; give less than {1 / self.central.population:.2g}"
             )
 
-    def _check_shared(self, shared: Shared) -> None:
-        if self.central is not None and self.central.sampling < 1:
-            raise InvalidSettings(
-                "both servers of 'shared' see which clients count, so 'sampling' would protect nobody from them; leave "
-                "it out, and the noise is that which its absence takes"
-            )
-        if shared.proofs and (self.local is not None or not isinstance(self.contribution, Signs)):
-            raise InvalidSettings(
-                "clients can prove votes alone: leave 'local' and 'contribution' of 'privacy' out, or 'proofs' of "
-                "'shared'"
-            )
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where(
+            {
+                "private": True,
+                "central": self.central is not None,
+                "sampled": self.central is not None and self.central.sampling < 1,
+                "local noise": self.local is not None,
+                "one sign": isinstance(self.local, OneSign),
+                "shared": self.shared is not None,
+                "proofs": self.shared is not None and self.shared.proofs,
+                "votes alone": isinstance(self.contribution, Signs),
+            }
+        )
 
     @property
     def turns(self) -> float:

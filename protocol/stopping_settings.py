@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from msgspec import Meta, Struct
 
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.rules import Traits
 
 Minutes: TypeAlias = Annotated[float, Meta(ge=0, le=525_600)]
 """A time, up to a year."""
@@ -72,6 +73,8 @@ class IterationByClients(
     It lasts ``least`` minutes in any case, and ``most`` minutes at the longest.
     """
 
+    traits: ClassVar[Traits] = frozenset({"ends by updates"})
+
     clients: Annotated[int, Meta(ge=1)]
 
 
@@ -81,6 +84,8 @@ class IterationBySigns(_Iteration, frozen=True, forbid_unknown_fields=True, kw_o
     A sign is stable when the mean is at least ``z`` standard errors from 0, or when all updates of that weight are 0.
     The share of stable signs has to be ``share``. It lasts ``least`` minutes in any case, and ``most`` at the longest.
     """
+
+    traits: ClassVar[Traits] = frozenset({"ends by updates", "reads each update"})
 
     z: Annotated[float, Meta(gt=0, le=100)] = 2.0
     share: Annotated[float, Meta(gt=0, le=1)] = 0.8

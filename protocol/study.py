@@ -16,21 +16,21 @@ from msgspec.structs import force_setattr, replace
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.guard import Guard, Guardrail
+from fedping.protocol.guard import Guard
 from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
-from fedping.protocol.limits import Limits, UpdateLimits, check_limits, completed
-from fedping.protocol.links import PrivateVector, SharedVector, Sign, Upload
+from fedping.protocol.limits import Limits, UpdateLimits, completed
+from fedping.protocol.links import PrivateVector, SharedVector, Upload, check_links, traits_of_links
 from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
-from fedping.protocol.personalization import Vector
 from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
-from fedping.protocol.pipeline import ClipByQuantile, Mean, NoClip, Pipeline, Quorum, Recluster, RProp
+from fedping.protocol.pipeline import ClipByQuantile, NoClip, Pipeline, Quorum, RProp
 from fedping.protocol.privacy import Privacy, frame_of, published_privacy
+from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec, Name
-from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
+from fedping.protocol.stopping_settings import EarlyStop, IterationLength
 from fedping.protocol.training import OneGradient, OwnTraining, Training
-from fedping.protocol.upload import check_links, receiving
+from fedping.protocol.upload import receiving
 
 SHARES_SLACK = 1e-9
 """How far above 1 the shares of the arms may sum: three times 1/3 written in decimals is not a mistake."""
@@ -115,21 +115,32 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.privacy is not None and not self.upload:
             force_setattr(self, "upload", (_private_link(self.privacy, self.spec),))
         check_links(self.upload, self.name)
-        _check_private(self)
-        if isinstance(self.pipeline.aggregate, Recluster):
+        if self.privacy is not None:
+            frame_of(self.privacy, self.spec)
+            check("private line", self.parts, f"line '{self.name}' is private: ")
+        check("line", self.parts)
+        if self.parts.has("centroids"):
             centroids_of(self.spec)
-        if self.pipeline.clips and _sends_signs(self.training, self.upload):
-            raise InvalidSettings(
-                f"clients of line '{self.name}' send signs, which are all equally long, so 'clip' has nothing to "
-                'shorten; leave it out, or set clip = { by = "none" }'
-            )
-        clip = self.pipeline.clip
-        by_step = isinstance(clip, ClipByQuantile) and clip.units == "step"
-        if by_step and not isinstance(self.training, OneGradient):
-            raise InvalidSettings(
-                f"clients of line '{self.name}' send how far weights have moved, which step sizes are no units of; "
-                "leave 'units' out of 'clip'"
-            )
+
+    @property
+    def parts(self) -> Parts:
+        """What its parts and its own settings are, for `fedping.protocol.rules`."""
+        guard, limits = self.guard, self.limits
+        rail = guard.guardrail if guard is not None else None
+        own: dict[Trait, bool] = {
+            "other upload": self.privacy is not None and self.upload != (_private_link(self.privacy, self.spec),),
+            "guard": guard is not None,
+            "staged": guard is not None and guard.stage is not None,
+            "guardrail": rail is not None,
+            "guardrail of ranks": rail is not None and rail.metric == "rank_selected",
+            "participation": self.participation < 1,
+            "line limits": limits is not None,
+            "bounded": limits is not None and bool(limits.norm or limits.weight),
+            "early stopping": self.early_stopping is not None,
+        }
+        declared = (self.training, self.pipeline, self.privacy, self.length)
+        traits = traits_of_links(self.upload).union(traits_where(own), *map(traits_of, declared))
+        return Parts(traits, {"line": self.name})
 
 
 def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVector:
@@ -141,78 +152,11 @@ def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVe
     return SharedVector(seal=shared.seal, proofs=shared.proofs, metric=metric)
 
 
-def _check_private(line: Line) -> None:
-    """Raise :class:`InvalidSettings` if a private line has what no private line can have, or another one its link."""
-    if line.privacy is None:
-        if any(isinstance(link, PrivateVector | SharedVector) for link in line.upload):
-            raise InvalidSettings(
-                f"line '{line.name}' sends private vectors, but has no 'privacy'; say which, or leave the link out"
-            )
-        return
-    frame_of(line.privacy, line.spec)
-    linked = line.upload == (_private_link(line.privacy, line.spec),)
-    pipeline = line.pipeline
-    for wrong, why in (
-        (not linked, "a client sends one bounded vector and nothing else, so leave 'upload' out"),
-        (pipeline.weighting != "client", 'one client may have one vote only, so set weighting = "client"'),
-        (
-            pipeline.aggregate != Mean() or pipeline.clips or pipeline.bucketing is not None,
-            "noise is added to the sum of bounded vectors, so leave 'aggregate', 'clip' and 'bucketing' out",
-        ),
-        (
-            pipeline.staleness is not None,
-            "what is released is never added to, so late pings cannot count: leave 'staleness' out",
-        ),
-        (line.guard is not None, "a guard looks at exact figures, which are not kept; leave 'guard' out"),
-        (
-            line.participation < 1,
-            "'contributions' of 'privacy' says how often a client sends; leave 'participation' out",
-        ),
-        (line.limits is not None, "'contribution' of 'privacy' bounds an update; leave 'limits' out"),
-        (
-            isinstance(line.length, IterationByClients | IterationBySigns),
-            'when a round is made may not depend on who has sent; set length = { by = "time" }',
-        ),
-        (
-            line.privacy.local is not None and line.early_stopping is not None,
-            "its clients protect themselves and tell no loss to stop by; leave 'early_stopping' out",
-        ),
-        (
-            not isinstance(line.training, OwnTraining) and line.training.sign,
-            "'contribution' of 'privacy' says whether signs are sent; leave 'sign' out of 'training'",
-        ),
-    ):
-        if wrong:
-            raise InvalidSettings(f"line '{line.name}' is private: {why}")
-
-
-def _check_personal(line: Line, arms: list[Arm]) -> None:
-    """Raise :class:`InvalidSettings` if a line's arms and its training disagree on whether anything is personal."""
-    asked = [arm.name for arm in arms if arm.personal]
-    if isinstance(line.training, OwnTraining):
-        return
-    if line.training.personal is None and asked:
-        raise InvalidSettings(
-            f"arm '{asked[0]}' is personal, but nothing in the training of line '{line.name}' is a client's own; add "
-            "[lines.training.personal], or leave 'personal' out"
-        )
-    if line.training.personal is not None and not asked:
-        raise InvalidSettings(
-            f"the training of line '{line.name}' makes models of clients' own, and no arm applies them; set 'personal "
-            "= true' on an arm that follows the line, or leave [lines.training.personal] out"
-        )
-
-
 def training_of(line: Line | PublicLine, arm: Arm) -> Training:
     """Return how clients of an arm learn that follows a line: nothing becomes their own unless the arm is personal."""
     if arm.personal or isinstance(line.training, OwnTraining):
         return line.training
     return replace(line.training, personal=None)
-
-
-def _sends_signs(training: Training, upload: Upload) -> bool:
-    signs = not isinstance(training, OwnTraining) and training.sign
-    return signs or any(isinstance(link, Sign) for link in upload)
 
 
 def centroids_of(spec: ModelSpec) -> tuple[int, int]:
@@ -290,9 +234,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 f"study '{self.name}' has shards = {self.shards}, and it has to be a power of two from {SHARDS} to "
                 f"{MOST_SHARDS:,}; leave it out for {SHARDS}"
             )
-        _check_private_study(self)
-        if self.limits is not None:
-            check_limits(self.name, self.document, self.limits)
+        self._check_parts()
         check_analysed(self.name, self.document, self.metrics, self.segments)
         _refuse_repeated(self.name, "metrics", [metric.name for metric in self.metrics])
         _refuse_repeated(self.name, "segments", [segment.name for segment in self.segments])
@@ -320,37 +262,58 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 "trained; set 'submits = true' on an arm that follows it"
             )
         for line in self.lines:
-            if line.participation < 1 and self.document is not MODEL_UPDATE:
-                raise InvalidSettings(
-                    f"line '{line.name}' of study '{self.name}' has a 'participation', and clients that send "
-                    f"{self.pings} pings do not draw who takes part; leave it out, or give arms smaller shares"
-                )
-            _check_personal(line, [arm for arm in self.arms if arm.line == line.name])
+            parts = self.parts_of(line)
+            check("line of a study", parts)
             if line.early_stopping is not None:
                 _check_validates(self.arm(line.early_stopping.arm), line.name)
-            staged = line.guard is not None and line.guard.stage is not None
-            if staged and not any(arm.line == line.name and arm.applies and not arm.personal for arm in self.arms):
-                raise InvalidSettings(
-                    f"versions of line '{line.name}' are to be staged, and no arm of study '{self.name}' applies them "
-                    "as they are; set 'applies = true' on an arm that follows the line and is not personal, or leave "
-                    "'stage' out"
-                )
-            if line.guard is not None and line.guard.guardrail is not None:
-                self._check_guardrail(line, line.guard.guardrail)
+            check("guard of a study", parts)
 
-    def _check_guardrail(self, line: Line, rail: Guardrail) -> None:
-        """Raise :class:`InvalidSettings` if the study's pings never tell whether a guardrail is exceeded."""
-        if {True, False} - {arm.applies for arm in self.arms if arm.line == line.name and not arm.personal}:
-            raise InvalidSettings(
-                f"the guardrail of line '{line.name}' compares arms that apply its versions with arms that do not, and "
-                f"study '{self.name}' has only one of the two, personal ones aside; add the other, with line = "
-                f"\"{line.name}\", or leave 'guardrail' out"
-            )
-        if rail.metric == "rank_selected" and not self.document.ranked:
-            raise InvalidSettings(
-                f"the guardrail of line '{line.name}' is about 'rank_selected', which {self.document.name} pings do "
-                "not have; choose the loss, or leave 'guardrail' out"
-            )
+    def _check_parts(self) -> None:
+        """Raise :class:`InvalidSettings` if a study with a private line could learn of a client in another way."""
+        parts = self._parts
+        if parts.has("private line"):
+            check("private study", parts, f"line '{parts.words['private']}' of study '{self.name}' is private: ")
+        check("study", parts)
+
+    @property
+    def _parts(self) -> Parts:
+        private = [line.name for line in self.lines if line.privacy is not None]
+        open_lines = [line.name for line in self.lines if line.privacy is None]
+        without = [arm.name for arm in self.arms if arm.line is None]
+        own: dict[Trait, bool] = {
+            "private line": bool(private),
+            "open line": bool(open_lines),
+            "arm without line": bool(without),
+            "private pings": self.is_private,
+            "ranked pings": self.document.ranked,
+            "draws participants": self.document is MODEL_UPDATE,
+            "several lines": len(self.lines) > 1,
+            "chosen arms": self.enrolment == "elsewhere",
+            "telemetry": self.telemetry,
+            "metrics": bool(self.metrics),
+            "segments": bool(self.segments),
+            "tickets": self.tickets != "none",
+            "study limits": self.limits is not None,
+            "limit of ranks": self.limits is not None and self.limits.rank is not None,
+            "limit of examples": self.limits is not None and self.limits.examples is not None,
+        }
+        first = {"private": private, "open": open_lines, "arm": without}
+        words = {word: names[0] for word, names in first.items() if names}
+        return Parts(traits_where(own), {"study": self.name, "pings": self.pings, **words})
+
+    def parts_of(self, line: Line) -> Parts:
+        """Return what a line, its study, and the arms that follow it are, for `fedping.protocol.rules`."""
+        arms = [arm for arm in self.arms if arm.line == line.name]
+        personal = [arm.name for arm in arms if arm.personal]
+        applied = {arm.applies for arm in arms if not arm.personal}
+        own: dict[Trait, bool] = {
+            "personal arm": bool(personal),
+            "applied": True in applied,
+            "control": False in applied,
+        }
+        of_study, of_line = self._parts, line.parts
+        words = {**of_study.words, **of_line.words, "personal": next(iter(personal), "")}
+        return Parts(of_line.traits | of_study.traits | traits_where(own), words)
 
     @property
     def digest(self) -> str:
@@ -396,49 +359,6 @@ def _check_pieces(study: str, arms: tuple[Arm, ...], pieces: tuple[Piece, ...]) 
                 f"the pieces of arm '{arm.name}' of study '{study}' make {sizes[arm.name]:g} of all, and its share is "
                 f"{arm.share:g}; leave 'pieces' out, which only 'fedping study change' makes"
             )
-
-
-def _check_private_study(study: Study) -> None:
-    """Raise :class:`InvalidSettings` if a study with a private line could learn of a client by another way."""
-    name = PRIVATE_UPDATE.name
-    private = [line.name for line in study.lines if line.privacy is not None]
-    if not private:
-        if study.pings == name:
-            raise InvalidSettings(
-                f"study '{study.name}' takes {name} pings, but has no private line; give its lines 'privacy', or "
-                "leave 'pings' out"
-            )
-        return
-    open_lines = [line.name for line in study.lines if line.privacy is None]
-    without = [arm.name for arm in study.arms if arm.line is None]
-    for wrong, why in (
-        (study.pings != name, f'{study.pings} pings tell more than a guarantee covers; set pings = "{name}"'),
-        (
-            bool(open_lines),
-            f"line '{next(iter(open_lines), '')}' is not, and one study has one type of ping; give it 'privacy', or "
-            "put it into a study of its own",
-        ),
-        (
-            bool(without),
-            f"arm '{next(iter(without), '')}' follows no line, so nothing would protect its clients; give it 'line', "
-            "without 'applies' if it is to rank as before",
-        ),
-        (
-            study.enrolment == "elsewhere" and len(study.lines) > 1,
-            "a client that chooses its arm could contribute to several lines, and the guarantee is for one; set "
-            'enrolment = "hash", or leave one line in the study',
-        ),
-        (study.telemetry, "the envelope of Firefox tells more of a client; leave 'telemetry' out"),
-        (bool(study.metrics), "its pings have no other columns to compare arms by; leave 'metrics' out"),
-        (bool(study.segments), "its pings have no columns to divide clients by; leave 'segments' out"),
-        (study.limits is not None, "'privacy' bounds what a ping says; leave 'limits' out"),
-        (
-            study.tickets != "none",
-            "a client has another id with every version, which no ticket can be for beforehand; leave 'tickets' out",
-        ),
-    ):
-        if wrong:
-            raise InvalidSettings(f"line '{private[0]}' of study '{study.name}' is private: {why}")
 
 
 State: TypeAlias = Literal["running", "paused", "ended"]
@@ -596,7 +516,7 @@ def study_as_written(path: Path) -> Study:
     """
     written = converted(read_toml(path, "study file"), Study, f"the study file {path}: ")
     for line in written.lines:
-        _refuse_in_step(line)
+        check("written study", line.parts)
     return written
 
 
@@ -612,19 +532,6 @@ def as_once_new(study: Study) -> Iterator[Study]:
     """
     yield _without_what_is_off(protected(study, Quorum(), clips=False))
     yield _without_what_is_off(study)
-
-
-def _refuse_in_step(line: Line) -> None:
-    """Refuse a line whose iterations could not end: of every second version there would be no pings.
-
-    It is no line's own rule, since the laboratory has such lines, whose rounds end whoever sends.
-    """
-    personal = None if isinstance(line.training, OwnTraining) else line.training.personal
-    if isinstance(personal, Vector) and personal.in_step:
-        raise InvalidSettings(
-            f"clients of line '{line.name}' would all train their vector on every second version and send nothing, so "
-            "that no round could follow; leave 'in_step' out, and each client takes turns of its own"
-        )
 
 
 USUAL_QUORUM = Quorum(decides=0.015)
@@ -680,9 +587,8 @@ def _without_stages_off(pipeline: Pipeline) -> Pipeline:
 
 def _with_quorum(pipeline: Pipeline, quorum: Quorum) -> Pipeline:
     """Return a pipeline with a quorum, if it says nothing of one, and clips by step sizes before a mean."""
-    by_step = isinstance(pipeline.clip, ClipByQuantile) and pipeline.clip.units == "step"
     optimizer = pipeline.optimizer
-    if not (by_step and isinstance(pipeline.aggregate, Mean) and isinstance(optimizer, RProp)):
+    if not (isinstance(optimizer, RProp) and pipeline.traits >= {"clips by steps", "mean"}):
         return pipeline
     return replace(pipeline, optimizer=replace(optimizer, quorum=optimizer.quorum or quorum))
 
@@ -694,9 +600,10 @@ def _clipped(line: Line) -> Pipeline:
     RProp are measured by its step sizes, since it moves each weight by its own, however small a number has decided the
     sign; and clipped well below the usual norm: it looks at no length, and the loudest honest clients are few.
     """
-    if line.pipeline.clip is not None or not line.pipeline.is_linear or _sends_signs(line.training, line.upload):
+    signs = line.parts.has_any("sends signs", "equal lengths")
+    if line.pipeline.clip is not None or not line.pipeline.is_linear or signs:
         return line.pipeline
-    by_sign = isinstance(line.pipeline.optimizer, RProp) and isinstance(line.training, OneGradient)
+    by_sign = isinstance(line.pipeline.optimizer, RProp) and line.parts.has("gradient")
     clip = ClipByQuantile(units="step", multiple=0.1) if by_sign else ClipByQuantile()
     with_clip = replace(line.pipeline, clip=clip)
     try:

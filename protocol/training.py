@@ -11,10 +11,11 @@ from typing import Annotated, ClassVar, TypeAlias
 from msgspec import Meta, Struct
 
 from fedping.protocol.errors import UnfitTable
-from fedping.protocol.extensions import OWN, Own
+from fedping.protocol.extensions import OWN, Own, registered
 from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
-from fedping.protocol.personalization import FineTune, PartlyLocal, Personalization, Reconstruct, Vector
+from fedping.protocol.personalization import FineTune, Personalization, Vector
 from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, traits_where
 from fedping.protocol.spec import Positive
 
 
@@ -31,6 +32,11 @@ class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     batch: Annotated[int, Meta(ge=1)] | None = None
     sign: bool = False
     personal: Personalization | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What it and its parts are (`fedping.protocol.rules`)."""
+        return traits_of(self.personal) | traits_where({"gradient": True, "sends signs": self.sign})
 
 
 class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="local"):
@@ -60,32 +66,32 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
     structured: bool = False
     personal: Personalization | None = None
 
+    @property
+    def traits(self) -> Traits:
+        """What it and its parts are (`fedping.protocol.rules`)."""
+        own: dict[Trait, bool] = {"local steps": True, "sends signs": self.sign, "structured": self.structured}
+        return traits_of(self.optimizer) | traits_of(self.personal) | traits_where(own)
+
     def __post_init__(self) -> None:
         if self.epochs is None and self.steps is None:
             raise UnfitTable("local training needs 'epochs' or 'steps'; give one of them")
         if self.epochs is not None and self.steps is not None:
             raise UnfitTable("local training has both 'epochs' and 'steps'; leave one of them out")
-        if self.structured and self.sign:
-            raise UnfitTable(
-                "local training has structured = true and sign = true, but signs of what a link sends are not within "
-                "that; leave one of them out"
-            )
-        if self.structured and getattr(self.optimizer, "keep", False):
-            raise UnfitTable(
-                "local training has structured = true and an 'optimizer' with keep = true, whose memory is of other "
-                "weights than the next update sends; leave one of them out"
-            )
-        if self.structured and isinstance(self.personal, PartlyLocal | Reconstruct):
-            raise UnfitTable(
-                "local training has structured = true and a 'personal' model with 'local' blocks, which are in nothing "
-                "that a link sends; leave 'structured' out"
-            )
+        check("training", Parts(self.traits), error=UnfitTable)
 
 
 class OwnTraining(Own, frozen=True, tag_field="algorithm", tag=OWN):
     """A client algorithm of somebody's own package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "client_algorithm"
+    traits: ClassVar[Traits] = frozenset({"own training"})
+
+    @property
+    def declared_traits(self) -> Traits:
+        """Its traits with those that its class declares; an algorithm that is not installed declares none."""
+        extension = registered(self.kind, self.name)
+        adds_mean = extension is not None and bool(getattr(extension.make, "adds_mean", False))
+        return self.traits | traits_where({"adds the mean": adds_mean})
 
 
 Training: TypeAlias = OneGradient | LocalSteps | OwnTraining

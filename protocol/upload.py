@@ -15,10 +15,10 @@ others are extensions (`fedping.protocol.extensions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -53,12 +53,12 @@ from fedping.protocol.links import (
     Upload,
     UploadLink,
     name_of,
+    refuse_after_encoding,
+    stages,
     tag_of,
+    traits_of_links,
 )
-from fedping.protocol.local_optimizers import LocalAdam, LocalRMSProp, LocalRProp
-from fedping.protocol.pipeline import Krum, MeanOfSigns, Median, Recluster, TrimmedMean
-from fedping.protocol.stopping_settings import IterationBySigns
-from fedping.protocol.training import LocalSteps
+from fedping.protocol.rules import Parts, check, traits_of
 from fedping.protocol.update import DENSE, longest_payload
 
 if TYPE_CHECKING:
@@ -66,21 +66,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from fedping.protocol.limits import UpdateLimits
+    from fedping.protocol.pipeline import Pipeline
     from fedping.protocol.spec import ModelSpec
-    from fedping.protocol.study import Line, PublicLine
+    from fedping.protocol.training import Training
 
 _End = TypeVar("_End", ClientEnd, ServerEnd)
-
-
-def check_links(upload: Upload, line: str) -> None:
-    """Refuse what no list of links can be, whoever has registered what.
-
-    Raises:
-        InvalidSettings: a link of ours that encodes is not the last.
-    """
-    for link, _, last in _stages(upload, line):
-        if not isinstance(link, OwnLink | Rotation):
-            _refuse_after_encoding(link, line, last)
 
 
 def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None) -> Ends:
@@ -101,43 +92,6 @@ def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None)
     return _ENDS[type(link)](link, spec)
 
 
-def _stages(upload: Upload, line: str) -> Iterator[tuple[UploadLink, UploadLink | None, bool]]:
-    """Yield a line's links, what encodes what a mask keeps together with the mask; and whether it is the last.
-
-    Raises:
-        InvalidSettings: something follows a mask that is no encoding of ours, or what encodes.
-    """
-    for place, link in enumerate(upload, 1):
-        if isinstance(link, Mask):
-            following = upload[place:]
-            _refuse_after_mask(link, following, line)
-            yield link, following[0] if following else None, True
-            return
-        yield link, None, place == len(upload)
-
-
-AFTER_A_MASK = (Float32, Levels, Steps)
-"""Links that may encode what a mask has kept."""
-
-
-def _refuse_after_mask(mask: Mask, following: Upload, line: str) -> None:
-    if not following:
-        return
-    first = following[0]
-    where = f"'upload' of line '{line}' has '{name_of(first)}' after 'mask'"
-    rotates = isinstance(first, Levels) and first.rotate
-    if len(following) > 1 or not isinstance(first, AFTER_A_MASK) or rotates:
-        raise InvalidSettings(
-            f"{where}, which keeps a few numbers; one link may follow, that encodes them: 'float32', 'levels' without "
-            "rotate, or 'steps'"
-        )
-    if mask.draw == "independent":
-        raise InvalidSettings(
-            f'{where} with draw = "independent", which keeps another number of weights each time and sends them as '
-            'float32; leave one of the two out, or set draw = "blocks"'
-        )
-
-
 @dataclass(frozen=True)
 class Sending:
     """The client's ends of a line's links: what is done to each update in turn, and what encodes it (None: dense).
@@ -152,7 +106,27 @@ class Sending:
     structured: Structured | None = None
 
 
-def sending(line: Line | PublicLine) -> Sending:
+class SendingLine(Protocol):
+    """A line, or the public part of one, as far as its clients' ends depend on it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model whose updates are sent."""
+
+    @property
+    def training(self) -> Training:
+        """What its clients do."""
+
+    @property
+    def upload(self) -> Upload:
+        """Its links."""
+
+
+def sending(line: SendingLine) -> Sending:
     """Return the client's ends of a line's links.
 
     Raises:
@@ -160,39 +134,25 @@ def sending(line: Line | PublicLine) -> Sending:
             train within it as the line's training asks.
     """
     transforms: list[Transform] = []
-    within = _is_structured(line)
-    for link, values, last in _stages(line.upload, line.name):
+    parts, where = (
+        Parts(traits_of(line.training) | traits_of_links(line.upload)),
+        f"[lines.training] of line '{line.name}' ",
+    )
+    within = parts.has("structured")
+    for link, values, last in stages(line.upload, line.name):
         client, _ = ends_of(link, line.spec, values)
         if client.transform is not None:
             transforms.append(client.transform)
             continue
-        _refuse_after_encoding(link, line.name, last)
+        refuse_after_encoding(link, line.name, last)
         encoding = client.encoding or tag_of(link)
         if not within:
             return Sending(tuple(transforms), encoding, client.encode)
         if client.structured is not None and not transforms:
-            _refuse_uneven_steps(link, line)
+            check("clients' end of low rank", parts, where)
             return Sending((), encoding, client.structured.encode, client.structured)
-    if within:
-        raise InvalidSettings(
-            f"[lines.training] of line '{line.name}' has structured = true, which trains within what the line's upload "
-            "link sends; set upload to the link 'mask' or 'low-rank' alone, or leave out 'structured'"
-        )
+    check("clients' end", parts, where)
     return Sending(tuple(transforms))
-
-
-def _is_structured(line: Line | PublicLine) -> bool:
-    return isinstance(line.training, LocalSteps) and line.training.structured
-
-
-def _refuse_uneven_steps(link: UploadLink, line: Line | PublicLine) -> None:
-    optimizer = line.training.optimizer if isinstance(line.training, LocalSteps) else None
-    if isinstance(optimizer, LocalRMSProp | LocalAdam | LocalRProp) and isinstance(link, LowRank):
-        raise InvalidSettings(
-            f"[lines.training] of line '{line.name}' has structured = true and an 'optimizer' that steps by another "
-            "rate for each weight, which leads out of what the link 'low-rank' sends; take gradient descent or "
-            "momentum, or the link 'mask'"
-        )
 
 
 @dataclass(frozen=True)
@@ -248,7 +208,23 @@ class Receiving:
         return direction
 
 
-def receiving(line: Line) -> Receiving:
+class ReceivingLine(SendingLine, Protocol):
+    """A line as far as its server's ends depend on it."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What the server does with its updates."""
+
+    @property
+    def limits(self) -> UpdateLimits | None:
+        """How large its updates may be."""
+
+    @property
+    def parts(self) -> Parts:
+        """What its parts are."""
+
+
+def receiving(line: ReceivingLine) -> Receiving:
     """Return the server's ends of a line's links.
 
     A link is undone once, of the sum, if it can be, if the round takes the mean of updates as they are, if nothing
@@ -259,18 +235,20 @@ def receiving(line: Line) -> Receiving:
         InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or one cannot be
             undone where it is, or clients cannot train as asked, or the round cannot aggregate what is sent.
     """
-    _refuse_to_aggregate(line)
-    if _is_structured(line):
+    parts = line.parts
+    inexact = [name_of(link) for link in line.upload if "inexact" in traits_of(link)]
+    words = {"aggregate": str(line.pipeline.aggregate.__struct_config__.tag), "inexact": next(iter(inexact), "")}
+    check("server's end", Parts(parts.traits, words), f"[lines.pipeline] of line '{line.name}' ")
+    if parts.has("structured"):
         sending(line)  # or no client could
     encoding, (_, decoder) = DENSE, ends_of(Dense(), line.spec)
     each: list[Undo] = []
     once: list[UndoSum] = []
-    looked_at = line.limits is not None or isinstance(line.length, IterationBySigns)
-    each_from_here = looked_at or not line.pipeline.is_linear
-    for link, values, last in _stages(line.upload, line.name):
+    each_from_here = not line.pipeline.is_linear or parts.has_any("line limits", "reads each update")
+    for link, values, last in stages(line.upload, line.name):
         client, server = ends_of(link, line.spec, values)
         if server.decode is not None:
-            _refuse_after_encoding(link, line.name, last)
+            refuse_after_encoding(link, line.name, last)
             encoding, decoder = client.encoding or tag_of(link), server
         elif server.undo_sum is not None and not each_from_here:
             once.append(server.undo_sum)
@@ -284,42 +262,6 @@ def receiving(line: Line) -> Receiving:
                 "no link before it that is undone of each update"
             )
     return Receiving(encoding, decoder, tuple(reversed(each)), tuple(reversed(once)))
-
-
-def _refuse_to_aggregate(line: Line) -> None:
-    """Refuse aggregations that what the links send would mislead."""
-    aggregate = line.pipeline.aggregate
-    where = f"[lines.pipeline] of line '{line.name}'"
-    masked = any(isinstance(link, Mask) for link in line.upload)
-    if masked and isinstance(aggregate, MeanOfSigns) and aggregate.zero == "up":
-        raise InvalidSettings(
-            f"{where} counts zeros as upward votes, and the upload link 'mask' leaves most weights at zero; set "
-            'aggregate = { by = "mean_of_signs", zero = "abstain" }, or leave out the link'
-        )
-    if masked and isinstance(aggregate, Median | TrimmedMean | Krum):
-        raise InvalidSettings(
-            f'{where} has aggregate = {{ by = "{aggregate.__struct_config__.tag}" }}, which compares the clients\' '
-            "numbers of a weight, and the upload link 'mask' leaves most of them at zero; take another aggregate, or "
-            "leave out the link"
-        )
-    inexact = next((link for link in line.upload if isinstance(link, _INEXACT)), None)
-    if isinstance(aggregate, Recluster) and inexact is not None:
-        raise InvalidSettings(
-            f"{where} reclusters, for which an update has to say how far each centroid has moved, and the upload link "
-            f"'{name_of(inexact)}' does not say it exactly; leave it out, or take 'float32'"
-        )
-
-
-_INEXACT = (Sign, Signs, Mask, Rotation, Levels, Steps, Eden, LowRank)
-"""Links of ours after which an update is not what the client has learned."""
-
-
-def _refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
-    if not last:
-        raise InvalidSettings(
-            f"'upload' of line '{line}' has the link '{name_of(link)}' before its last one, but it encodes updates, "
-            "after which nothing can be done to them; put it last"
-        )
 
 
 def _dense(link: Dense, spec: ModelSpec) -> Ends:

@@ -26,30 +26,15 @@ from fedping.client_sim.learning.registry import (
 )
 from fedping.client_sim.models import ranking_models
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import registered
 from fedping.protocol.limits import usual_limits
-from fedping.protocol.links import Eden, Mask, Sign, Signs, Upload, UploadLink, name_of
-from fedping.protocol.local_optimizers import LocalDescent, LocalRProp
+from fedping.protocol.links import Mask, UploadLink, name_of
 from fedping.protocol.personalization import FineTune, Personalization, Vector
 from fedping.protocol.ping import FRECENCY_UPDATE
-from fedping.protocol.pipeline import (
-    CenteredClip,
-    GeometricMedian,
-    GradientDescent,
-    Krum,
-    Mean,
-    MeanOfSigns,
-    Median,
-    Pipeline,
-    Recluster,
-    TrimmedMean,
-)
+from fedping.protocol.rules import Parts, Trait, Traits, check, sentences, traits_of, traits_where
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
-from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
+from fedping.protocol.training import OwnTraining, Training
 from fedping.protocol.upload import receiving
-
-_BY_MAJORITY = MeanOfSigns | Median | TrimmedMean | GeometricMedian | Krum | CenteredClip
 
 _NEAR = 0.8
 """Similarity from which one name counts as a misspelling of another: one or two letters of ten differ."""
@@ -88,37 +73,18 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
 
 def check_training(model: Model[Any], training: Training, *, keeps_state: bool = True) -> None:
     """Raise unless clients of a model can train as asked, and can keep the state of the training."""
-    if (
-        isinstance(training, LocalSteps)
-        and not isinstance(training.optimizer, LocalDescent)
-        and moves_itself(bare(model))
-    ):
-        raise InvalidSettings(
-            "the training has an 'optimizer', which steps along gradients, but the model moves its weights by a rule "
-            "of its own, as k-means does; leave 'optimizer' out"
-        )
-    if isinstance(training, LocalSteps) and training.structured and moves_itself(bare(model)):
-        raise InvalidSettings(
-            "the training has structured = true, which leaves out a part of each gradient, but the model moves its "
-            "weights by a rule of its own, as k-means does; leave 'structured' out"
-        )
-    personal = getattr(training, "personal", None)
-    if isinstance(personal, FineTune) and personal.frozen and moves_itself(bare(model)):
-        raise InvalidSettings(
-            "the training keeps weights 'frozen', for which a step leaves out a part of the gradient, but the model "
-            "moves its weights by a rule of its own, as k-means does; leave 'frozen' out"
-        )
-    if algorithm_for(training).init_state(bare(model)) and not keeps_state:
-        raise InvalidSettings(
-            f"the training '{algorithm_name(training)}' keeps state with its clients between rounds, and users of a "
-            "simulated study keep none; run it in the laboratory, or with 'fedping fleet'"
-        )
+    of_model: dict[Trait, bool] = {
+        "moves itself": moves_itself(bare(model)),
+        "keeps state": bool(algorithm_for(training).init_state(bare(model))),
+        "no store": not keeps_state,
+    }
+    words = {"training": algorithm_name(training)}
+    check("model", Parts(traits_of(training) | traits_where(of_model), words))
 
 
-def adds_mean(training: Training) -> bool:
-    """Whether clients' algorithm is an own one that relies on the mean of the updates being added as it is."""
-    extension = registered(training.kind, training.name) if isinstance(training, OwnTraining) else None
-    return extension is not None and bool(getattr(extension.make, "adds_mean", False))
+def declared_traits(training: Training) -> Traits:
+    """Return what a training is, with the traits that the class of an extension declares."""
+    return training.declared_traits if isinstance(training, OwnTraining) else traits_of(training)
 
 
 def wrong_participation(training: Training, share: float, clients: int | None = None) -> Iterator[str]:
@@ -132,7 +98,7 @@ def wrong_participation(training: Training, share: float, clients: int | None = 
         clients: their number, if it is known: a difference of less than one client is none.
     """
     said = training.settings.get("participation") if isinstance(training, OwnTraining) else None
-    if not adds_mean(training) or not isinstance(said, int | float):
+    if "adds the mean" not in declared_traits(training) or not isinstance(said, int | float):
         return
     if abs(said - share) > max(0.05 * share, 1 / clients if clients else 0.0):
         yield (
@@ -142,33 +108,20 @@ def wrong_participation(training: Training, share: float, clients: int | None = 
         )
 
 
-def check_server(training: Training, pipeline: Pipeline, upload: Upload, *, is_private: bool = False) -> None:
-    """Raise unless the server adds the mean of the updates if clients' algorithm relies on that (:func:`adds_mean`).
+def check_mean(training: Training, traits: Traits) -> None:
+    """Raise unless the server adds the mean of the updates, if the training relies on that.
 
-    An algorithm that is not installed here cannot be asked.
+    An algorithm that is not installed here declares nothing.
+
+    Args:
+        training: what clients do.
+        traits: of the line or of the experiment.
 
     Raises:
         InvalidSettings: something else is added.
     """
-    if not adds_mean(training):
-        return
-    for wrong, what, remedy in (
-        (is_private, "a private line bounds updates and adds noise", "leave the guarantee out, or train otherwise"),
-        (
-            pipeline.optimizer != GradientDescent(),
-            "the server has another optimizer",
-            'set optimizer = { optimizer = "gradient_descent", rate = 1.0 }',
-        ),
-        (not isinstance(pipeline.aggregate, Mean), "the server has another 'aggregate'", "leave it out"),
-        (pipeline.clips, "the server clips updates", 'set clip = { by = "none" }'),
-        (pipeline.staleness is not None, "with 'staleness' the server adds late updates too", "leave it out"),
-        (any(isinstance(link, Sign | Signs) for link in upload), "'upload' sends signs alone", "leave that link out"),
-    ):
-        if wrong:
-            raise InvalidSettings(
-                f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates as it is, "
-                f"but {what}; {remedy}"
-            )
+    where = f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates as it is, but "
+    check("mean", Parts(traits | declared_traits(training)), where)
 
 
 def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
@@ -199,25 +152,18 @@ def _all_rank_pages(study: Study) -> bool:
 
 def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterator[str]:
     name, spec = line.spec.model, line.spec
-    yield from _check_aggregate(line)
-    yield from _check_votes(line)
-    yield from _check_bound(line)
-    yield from _check_examples(study, line)
-    yield from _check_upload(line)
+    parts = _parts_of(study, line)
+    check("reclustering", parts, f"[lines.pipeline] of line '{line.name}' ")
+    receiving(line)
     try:
-        check_server(line.training, line.pipeline, line.upload, is_private=line.privacy is not None)
+        check_mean(line.training, parts.traits)
     except InvalidSettings as error:
         raise InvalidSettings(f"[lines.training] of line '{line.name}': {error}") from error
-    if adds_mean(line.training):
-        yield (
-            f"[lines.training] of line '{line.name}' is '{algorithm_name(line.training)}', which adds up the means of "
-            "all rounds: that ends beside the minimum where a client counts for more in one round than in another, as "
-            "in a study, whose rounds differ in how many send"
-        )
+    yield from sentences("advice", parts)
     if line.participation < 1:
         for sentence in wrong_participation(line.training, line.participation):
             yield f"[lines.training] of line '{line.name}': {sentence}"
-    for sentence in shares_nothing(line.training):
+    for sentence in sentences("advice on training", parts):
         yield f"[lines.training.personal] of line '{line.name}': {sentence}"
     if name in own_models:
         return
@@ -241,28 +187,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
         )
         return
     _check_pings(study, line)
-    if study.document is FRECENCY_UPDATE and not isinstance(line.training, OneGradient):
-        yield (
-            f"[lines.training] of line '{line.name}' is '{algorithm_name(line.training)}': simulated browsers train so "
-            "on each interaction, but the browser module refuses to take part; leave it out to send gradients"
-        )
-    if (
-        (study.document is FRECENCY_UPDATE or study.is_private)
-        and isinstance(line.training, OneGradient)
-        and (trouble := _not_on_devices(line.training.personal))
-    ):
-        yield (
-            f"[lines.training.personal] of line '{line.name}' has {trouble}: simulated browsers do so, but the browser "
-            'module refuses to take part; it has by = "fine_tune" and "vector", with the optimizers '
-            '"gradient_descent" and "rprop"'
-        )
-    if study.document is FRECENCY_UPDATE and (link := next(filter(_not_in_browsers, line.upload), None)):
-        coins = ' with draw = "independent"' if isinstance(link, Mask) else ""
-        yield (
-            f"'upload' of line '{line.name}' has the link '{name_of(link)}'{coins}: simulated browsers send so, but "
-            "the browser module refuses to take part; 'levels' and 'steps' are small as well, with or without a mask "
-            "of blocks"
-        )
+    yield from sentences("advice on browsers", parts)
     try:
         model = with_more(model_of(spec), line.training)
     except InvalidSettings as error:
@@ -276,29 +201,34 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
         )
 
 
-def shares_nothing(training: Training) -> Iterator[str]:
-    """Tell of fine-tuning by which a client's own model leaves the shared one before that has learned anything."""
-    own = getattr(training, "personal", None)
-    if isinstance(own, FineTune) and not own.from_version and not own.proximal:
-        yield (
-            "clients fine-tune from_version = 0, so a client of the first round goes on from the start model and never "
-            "sees what others learned; set from_version to a version at which the shared model is good, or 'proximal'"
-        )
+def _parts_of(study: Study, line: Line) -> Parts:
+    """Return what a line of a new study is, with what extensions declare, and the words of the sentences about it."""
+    parts, pipeline, limits = study.parts_of(line), line.pipeline, study.limits
+    own: dict[Trait, bool] = {
+        "integer weights": bool(line.spec.integer.any()),
+        "example votes counted": pipeline.weighting == "examples" and not study.document.ranked,
+        "usual limits": limits is not None and limits == usual_limits(study.document),
+    }
+    words = {
+        "training": algorithm_name(line.training),
+        "weighting": pipeline.weighting,
+        "votes": "claims many examples" if pipeline.weighting == "examples" else "sends many pings",
+        "examples": f"{limits.examples:,}" if limits is not None and limits.examples is not None else "",
+        "bits": next((name_of(link) for link in line.upload if "sends bits" in traits_of(link)), ""),
+        "draws": next(map(_drawn, filter(lambda link: "other draws" in traits_of(link), line.upload)), ""),
+        "personalization": _personalized(getattr(line.training, "personal", None)),
+    }
+    return Parts(parts.traits | declared_traits(line.training) | traits_where(own), {**parts.words, **words})
 
 
-def _not_on_devices(personal: Personalization | None) -> str | None:
-    """Return what of a personalization the browser module does not do; None if it does all of it."""
-    if personal is None:
-        return None
-    if not isinstance(personal, FineTune | Vector):
-        return f'by = "{personal.__struct_config__.tag}"'
-    if not isinstance(personal.optimizer, LocalDescent | LocalRProp):
+def _drawn(link: UploadLink) -> str:
+    return f"'{name_of(link)}'" + (' with draw = "independent"' if isinstance(link, Mask) else "")
+
+
+def _personalized(personal: Personalization | None) -> str:
+    if isinstance(personal, FineTune | Vector):
         return f"the optimizer '{personal.optimizer.__struct_config__.tag}'"
-    return None
-
-
-def _not_in_browsers(link: UploadLink) -> bool:
-    return isinstance(link, Eden) or (isinstance(link, Mask) and link.draw == "independent")
+    return "" if personal is None else f'by = "{personal.__struct_config__.tag}"'
 
 
 def _check_pings(study: Study, line: Line) -> None:
@@ -308,95 +238,6 @@ def _check_pings(study: Study, line: Line) -> None:
         raise InvalidSettings(
             f"{_spec_of(line)} has the model '{line.spec.model}', which learns from examples, but the study takes "
             f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
-        )
-
-
-def _check_bound(line: Line) -> Iterator[str]:
-    """Tell of a mean of updates of any length, which a single hostile client decides."""
-    bounded = line.limits is not None and (line.limits.norm or line.limits.weight)
-    signs = any(isinstance(link, Sign | Signs) for link in line.upload)
-    if not line.pipeline.is_linear or bounded or signs or line.privacy is not None:
-        return
-    remedy = "" if adds_mean(line.training) else "leave 'clip' out for the usual bound, or "
-    yield (
-        f"[lines.pipeline] of line '{line.name}' takes the mean of updates that may have any length, so a single "
-        f"hostile client can ruin the model; {remedy}set a 'norm' in [lines.limits]"
-    )
-
-
-def _check_examples(study: Study, line: Line) -> Iterator[str]:
-    """Tell as how many examples a ping counts at most where examples are votes and the file does not say it."""
-    if line.pipeline.weighting != "examples" or study.document.ranked:
-        return
-    where = f"[lines.pipeline] of line '{line.name}' has weighting = \"examples\""
-    most = study.limits.examples if study.limits is not None else None
-    if most is None and line.pipeline.most_votes is None:
-        yield (
-            f"{where}, and no limit on the examples that a ping claims, so that a single client can have most of the "
-            "votes; set 'examples' in [limits] to the most that an honest client has"
-        )
-    elif study.limits == usual_limits(study.document):
-        yield (
-            f"{where}, and a ping counts as {most:,} examples at most: a client with more weighs less than it would "
-            "in the laboratory; set 'examples' in [limits] to the most that an honest client has"
-        )
-
-
-def _check_votes(line: Line) -> Iterator[str]:
-    """Tell of an aggregation against hostile minorities of votes where a single client can have most of the votes."""
-    pipeline = line.pipeline
-    if pipeline.weighting == "client" or not isinstance(pipeline.aggregate, _BY_MAJORITY):
-        return
-    more = "that claims many examples" if pipeline.weighting == "examples" else "that sends many pings"
-    yield (
-        f"[lines.pipeline] of line '{line.name}' has an 'aggregate' that withstands a minority of the votes, but with "
-        f'weighting = "{pipeline.weighting}" a single client {more} can have most of them; set weighting = '
-        '"client"'
-    )
-
-
-def _check_aggregate(line: Line) -> Iterator[str]:
-    """Refuse what cannot be reclustered; `fedping.protocol.study` checks that the weights may be centroids."""
-    if not isinstance(line.pipeline.aggregate, Recluster):
-        return
-    where = f"[lines.pipeline] of line '{line.name}' reclusters"
-    if isinstance(line.training, OneGradient):
-        raise InvalidSettings(
-            f"{where}, for which an update has to say how far centroids have moved, but its [lines.training] sends a "
-            'gradient; set training = { algorithm = "local", epochs = 1, rate = 1.0 }'
-        )
-    if isinstance(line.training, LocalSteps) and line.training.sign:
-        raise InvalidSettings(
-            f"{where}, for which an update has to say how far centroids have moved, but its [lines.training] sends "
-            "signs alone; leave out 'sign'"
-        )
-    if signs := next((name_of(link) for link in line.upload if isinstance(link, Sign | Signs)), None):
-        raise InvalidSettings(
-            f"{where}, for which an update has to say how far centroids have moved, but its 'upload' sends signs "
-            f"alone; leave out the link '{signs}'"
-        )
-    if line.spec.integer.any():
-        raise InvalidSettings(
-            f"{where}, but its [lines.spec] has integer weights, and centroids are no whole numbers; leave out "
-            "'integer'"
-        )
-    optimizer = line.pipeline.optimizer
-    if not (isinstance(optimizer, GradientDescent) and optimizer.rate == 1.0 and optimizer.decay == "none"):
-        yield (
-            f"{where}, but its optimizer does not go all the way to the new centroids; "
-            '{ optimizer = "gradient_descent", rate = 1.0 } does'
-        )
-
-
-def _check_upload(line: Line) -> Iterator[str]:
-    """Refuse links of which the server has no end; clients may be others than these here."""
-    receiving(line)
-    if isinstance(line.training, OneGradient | LocalSteps) and line.training.sign:
-        zero = line.pipeline.aggregate.zero if isinstance(line.pipeline.aggregate, MeanOfSigns) else "abstain"
-        yield (
-            f"[lines.training] of line '{line.name}' has sign = true, which sends each sign as a number of 4 bytes; "
-            f'leave it out and set upload = [{{ link = "signs", zero = "{zero}" }}], which sends '
-            f"{'eight' if zero == 'up' else 'five'} weights a byte"
         )
 
 

@@ -25,6 +25,7 @@ from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning.batch import Clients
 from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
 from fedping.protocol.pipeline import Weighting
+from fedping.protocol.rules import Traits
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -32,9 +33,13 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
     """Every client."""
 
+    traits: ClassVar[Traits] = frozenset({"all clients"})
+
 
 class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
     """``clients`` different ones, all equally likely."""
+
+    traits: ClassVar[Traits] = frozenset({"equal parts"})
 
     clients: Count
 
@@ -43,6 +48,7 @@ class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     """Each client independently with probability ``share``; their number is random and may be zero."""
 
     digest_name: ClassVar[str] = "Bernoulli"
+    traits: ClassVar[Traits] = frozenset({"by coin"})
 
     share: Annotated[float, Meta(gt=0, le=1)] = 0.1
 
@@ -82,6 +88,7 @@ class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "sampling"
+    traits: ClassVar[Traits] = frozenset({"equal parts"})
 
 
 Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | OwnSampling

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedping.client_sim.data import ExampleData
-from fedping.client_sim.learning.checking import shares_nothing
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.tallies import Regression, better
 from fedping.experiments.laboratory.users import UserSearches
 from fedping.protocol.limits import MOST_EXAMPLES
 from fedping.protocol.personalization import FineTune, Vector
+from fedping.protocol.rules import sentences
 
 _CLASSES_LISTED = 5
 
 
 def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
-    yield from shares_nothing(setup.training)
+    yield from sentences("advice on training", setup.parts)
     yield from _of_population(setup, problem)
     if not isinstance(problem.train, UserSearches):  # users have new data in every round
         yield from _of_clients(setup, problem)

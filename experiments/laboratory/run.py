@@ -26,7 +26,7 @@ from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_sp
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
 from fedping.experiments.laboratory.settings import Experiment, Setup
-from fedping.experiments.laboratory.settings.private import with_noise
+from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.summary import Criteria, Summary, summarised
 from fedping.experiments.laboratory.units import Unit, problem_digest, units_of
 from fedping.experiments.run_folder import NOTE, OtherRun, claim, noted_of, take_over, write_document

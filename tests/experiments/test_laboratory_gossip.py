@@ -22,7 +22,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds, adjacency, mixing_votes, spectral_gap
 from fedping.experiments.laboratory.run import code_identity, run_experiment
 from fedping.experiments.laboratory.settings import experiment_from_toml
-from fedping.experiments.laboratory.settings.gossip import Gossip
+from fedping.experiments.laboratory.settings.setup import Gossip
 from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.papers.scripts.pictures import PICTURES
 from fedping.protocol.errors import InvalidSettings

@@ -11,7 +11,7 @@ from scipy import stats
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Setup, experiment_from_toml
-from fedping.experiments.laboratory.settings.private import with_noise
+from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.units import Unit, units_of
 from fedping.experiments.papers.scripts.curves import curves
 from fedping.experiments.papers.scripts.hartmann import SCHEMES, update_spreads

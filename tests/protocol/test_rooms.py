@@ -105,8 +105,8 @@ server_jobs/round/accumulator.py server_jobs/round/clipping.py server_jobs/round
     server_jobs/round/sketch.py
 server_jobs/round/private.py server_jobs/round/run.py server_jobs/round/shared.py
 analysis/verdict/comparison.py analysis/verdict/verdict.py analysis/verdict/words.py
-experiments/laboratory/settings/experiment.py experiments/laboratory/settings/gossip.py \
-    experiments/laboratory/settings/personal.py experiments/laboratory/settings/private.py \
+experiments/laboratory/settings/experiment.py experiments/laboratory/settings/setup.py \
+    experiments/laboratory/settings/personal.py experiments/laboratory/settings/experiment.py \
     experiments/laboratory/settings/setup.py
 fedping/commands/fleet.py fedping/commands/fleet.py
 tests/conformance/proofs.py tests/conformance/shares.py tests/conformance/vectors.py

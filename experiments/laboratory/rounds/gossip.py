@@ -40,7 +40,7 @@ from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.server import RoundReport, RoundTally, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.experiments.laboratory.settings import Setup
-from fedping.experiments.laboratory.settings.gossip import Gossip
+from fedping.experiments.laboratory.settings.setup import Gossip
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import shard_of
 from fedping.protocol.model import out_of_range

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedping.experiments.laboratory.settings.experiment import Experiment, experiment_of
-from fedping.experiments.laboratory.settings.file import experiment_from_toml
+from fedping.experiments.laboratory.settings.experiment import Experiment, experiment_from_toml, experiment_of
 from fedping.experiments.laboratory.settings.setup import EarlyStopping, Evaluation, Setup
 
 __all__ = [

@@ -11,21 +11,18 @@ from msgspec.structs import replace
 from fedping.client_sim.attacks import Attack
 from fedping.client_sim.data import Iid, Partition
 from fedping.client_sim.learning.algorithms import algorithm_name
-from fedping.client_sim.learning.checking import adds_mean, check_server
-from fedping.client_sim.sampling import All, Sampling, Uniform
-from fedping.client_sim.sampling.samplers import OwnSampling
+from fedping.client_sim.learning.checking import check_mean, declared_traits
+from fedping.client_sim.sampling import All, Bernoulli, Sampling
 from fedping.experiments.laboratory.settings.data import Data
-from fedping.experiments.laboratory.settings.gossip import Gossip, check_gossip
-from fedping.experiments.laboratory.settings.personal import check_personal
-from fedping.experiments.laboratory.settings.private import check_private
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.links import Upload
+from fedping.protocol.links import Upload, check_links, traits_of_links
+from fedping.protocol.local_path import local_path
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
+from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where
 from fedping.protocol.spec import Positive
 from fedping.protocol.training import OneGradient, Training
-from fedping.protocol.upload import check_links
 
 Where: TypeAlias = Literal["memory", "files", "http"]
 Newcomers: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(gt=0, lt=1)]
@@ -131,6 +128,49 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(f"[co_op] has lower = {self.lower} above upper = {self.upper}; nobody would merge")
 
 
+class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Gossip averaging instead of a server: every client is a node with a model of its own.
+
+    In a round each node trains its model, and then averages it with those of its neighbours (D-PSGD, Lian et al. 2017).
+
+    Attributes:
+        graph: who is a neighbour of whom; None if a file says it.
+        degree: the number of each node's neighbours in a random regular graph.
+        file: a CSV file of edges, in the place of ``graph``.
+        failures: the chance that a node is away in a round: it neither trains nor exchanges.
+        exchanges: how often nodes average after one training.
+
+    Raises:
+        InvalidSettings: there is no graph, or there are two, or the degree is missing or belongs to no graph.
+    """
+
+    graph: Literal["complete", "ring", "random_regular"] | None = None
+    degree: Annotated[int, Meta(ge=1)] | None = None
+    file: str | None = None
+    failures: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    exchanges: Annotated[int, Meta(ge=1, le=1_000)] = 1
+
+    def __post_init__(self) -> None:
+        if (self.graph is None) == (self.file is None):
+            raise InvalidSettings(
+                "[gossip] needs either 'graph', such as graph = \"ring\", or 'file', a CSV file of edges; give one of "
+                "them"
+            )
+        if self.graph == "random_regular" and self.degree is None:
+            raise InvalidSettings(
+                '[gossip] has graph = "random_regular" without the number of each node\'s neighbours; add '
+                "'degree', such as degree = 4"
+            )
+        if self.graph != "random_regular" and self.degree is not None:
+            raise InvalidSettings(
+                "[gossip] has a 'degree', which only graph = \"random_regular\" has; leave out 'degree'"
+            )
+
+    def at(self, folder: Path) -> Gossip:
+        """Return the same with the file's path relative to here, if it was relative to ``folder``."""
+        return self if self.file is None else replace(self, file=str(folder / local_path(self.file)))
+
+
 class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a round believes of a ping, as the ``limits`` of a study: it counts as so many ``examples`` at most."""
 
@@ -189,90 +229,66 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):
             raise InvalidSettings('[model] has no name; add one, such as name = "logistic-regression"')
-        if self.where == "memory" and self.engine == "spark":
-            raise InvalidSettings(
-                'where = "memory" and engine = "spark" exclude each other; set where = "files" or "http" for Spark'
-            )
+        parts = self.parts
+        check("engine", parts)
         check_links(self.upload, "main")
         if not self.co_op:
-            check_server(self.training, self.server, self.upload, is_private=self.privacy is not None)
-            self._check_votes()
-        if self.lateness and self.server.min_clients > 1:
-            raise InvalidSettings("[lateness] needs min_clients = 1, so that every round takes what has come")
+            check_mean(self.training, parts.traits)
+            check("votes of a file", parts)
+        check("lateness", parts)
         if self.privacy:
-            check_private(self, self.privacy)
-        if (personal := getattr(self.training, "personal", None)) is not None:
-            check_personal(self, personal)
+            check("private file", parts, "[privacy]: ")
+        if parts.has("personal"):
+            check("personal file", parts, "[training.personal]: ")
         if self.co_op:
-            self._check_co_op()
+            check("co_op", parts)
         if self.gossip:
-            check_gossip(self)
-        if self.limits and (self.privacy or self.co_op or self.gossip):
-            raise InvalidSettings(
-                "[limits] are of the pings of rounds that count examples, which [privacy], [co_op] and [gossip] do "
-                "not; leave [limits] out"
-            )
-        if self.evaluation.trained and (
-            self.co_op or self.gossip or isinstance(self.training, OneGradient) or getattr(self.training, "sign", False)
-        ):
-            raise InvalidSettings(
-                "[evaluation] trained measures the models that clients have after local training, before a round "
-                'merges them; set training = { algorithm = "local", ... }, and leave out [co_op] and '
-                "[gossip], which measures its nodes' models anyway"
-            )
-        if self.data.drifts and (self.evaluation.trained or self.attack):
-            raise InvalidSettings(
-                "where users drift, every round is judged by searches of its own, which 'trained' in [evaluation] and "
-                "the figures of an [attack] are not made for; leave out 'drift' or these"
-            )
-        if self.early_stopping and not self.data.validation and not self.data.users:
-            raise InvalidSettings(
-                "[early_stopping] needs validation examples; set 'validation' in [data], such as validation = 0.2"
-            )
+            check("gossip", parts, "[gossip]: ")
+        check("file", parts)
+
+    @property
+    def parts(self) -> Parts:
+        """What its parts and its own settings are, for `fedping.protocol.rules`."""
+        evaluation, central = self.evaluation, self.privacy.central if self.privacy else None
+        begins = getattr(getattr(self.training, "personal", None), "from_version", 0)
+        share = self.sampling.share if isinstance(self.sampling, Bernoulli) else 1.0
+        own: dict[Trait, bool] = {
+            "other upload": bool(self.upload),
+            "co_op": self.co_op is not None,
+            "gossip": self.gossip is not None,
+            "lateness": self.lateness is not None,
+            "attack": self.attack is not None,
+            "not in memory": self.where != "memory",
+            "spark": self.engine == "spark",
+            "newcomers": bool(evaluation.newcomers),
+            "trained": evaluation.trained,
+            "decided personally": evaluation.decided_by == "personal",
+            "drift": self.data.drifts,
+            "users": bool(self.data.users),
+            "validation": bool(self.data.validation),
+            "early stopping": self.early_stopping is not None,
+            "ping limits": self.limits is not None,
+            "several clients needed": self.server.min_clients > 1,
+            "other coin": central is not None and central.sampling not in (1.0, share),
+            "begins too late": begins >= self.most_rounds > 0,
+        }
+        declared = (self.server, self.sampling, self.privacy)
+        traits = traits_of_links(self.upload).union(traits_where(own), *map(traits_of, declared))
+        words = {
+            "training": algorithm_name(self.training),
+            "begins": f"{begins:,}",
+            "rounds": f"{self.most_rounds:,}",
+            "last": f"{self.most_rounds - 1:,}",
+            "counted": f"{central.sampling:g}" if central else "",
+            "drawn": f"{share:g}",
+        }
+        return Parts(traits | declared_traits(self.training), words)
 
     @property
     def most_rounds(self) -> int:
         """The most rounds that there can be: ``rounds``, or as many as a guarantee is for."""
         central = self.privacy.central if self.privacy else None
         return self.rounds if central is None else min(self.rounds, central.rounds)
-
-    def _check_votes(self) -> None:
-        """Raise if an algorithm adds up means, and a client's part in them changes from round to round."""
-        if not adds_mean(self.training):
-            return
-        known = isinstance(self.sampling, Uniform | OwnSampling) and self.server.weighting != "examples"
-        if self.lateness or not (known or isinstance(self.sampling, All)):
-            raise InvalidSettings(
-                f"the training '{algorithm_name(self.training)}' adds up the means of all rounds, which is wrong where "
-                "a client counts for more in one round than in another; leave out [lateness], set sampling = "
-                '"uniform" or "all" in [sampling], and weighting = "client" in [server]'
-            )
-
-    def _check_co_op(self) -> None:
-        if self.evaluation.decided_by == "personal":
-            raise InvalidSettings(
-                '[co_op] measures the merged model alone; leave out it, or decided_by = "personal" in [evaluation]'
-            )
-        if self.evaluation.newcomers:
-            raise InvalidSettings("[co_op] merges every client; leave out it, or 'newcomers' in [evaluation]")
-        if self.attack:
-            raise InvalidSettings("[co_op] has no rounds that an [attack] could be on; leave out one of them")
-        if self.where != "memory" or self.lateness or self.upload or not isinstance(self.sampling, All):
-            raise InvalidSettings(
-                "[co_op] merges clients one by one, in memory, with ages of its own; leave out 'where', [lateness], "
-                "[sampling] and 'upload'"
-            )
-        if isinstance(self.training, OneGradient) or getattr(self.training, "sign", False):
-            raise InvalidSettings(
-                "[co_op] mixes the clients' models, and this training sends none; set training = { algorithm = "
-                '"local", epochs = 1, rate = 0.1 } or another that moves the weights'
-            )
-
-        if adds_mean(self.training):
-            raise InvalidSettings(
-                "[co_op] mixes the clients' models one by one, and this training needs a server that adds the mean of "
-                'their updates; leave out [co_op], or set training = { algorithm = "local", ... }'
-            )
 
     def at(self, folder: Path) -> Setup:
         """Return the same with paths that were relative to ``folder`` relative to here."""

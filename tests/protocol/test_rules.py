@@ -1,0 +1,90 @@
+"""The verdicts on a grid of studies and laboratory files stay what they were: none is allowed silently, none is lost.
+
+``verdicts.json`` has the verdict on every combination of `tests.support.combinations`, in their order: two characters
+each, an index of the list ``verdicts``. A verdict is the stage of a refusal with the settings that its sentence names,
+or "accepted" with the safe choices of a new study and the settings of each piece of advice. After a deliberate change
+``python -m tests.protocol.test_rules`` prints the verdicts that differ and writes the file.
+"""
+
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import pytest
+
+from tests.support.combinations import changed, grid, keys_of, sentences
+
+FROZEN = Path(__file__).with_name("verdicts.json")
+DIGITS = string.digits + string.ascii_letters
+WIDTH = 110
+
+
+def verdict_on(label: str, tables: dict[str, Any]) -> tuple[str, ...]:
+    """Return a verdict with the settings that it names in the place of its sentences."""
+    outcome, *said = sentences(label, tables)
+    keys = [one if one.startswith("clips ") else keys_of(one) for one in said]
+    return outcome, *sorted(keys)
+
+
+def frozen() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Yield each base's label with the verdicts on all its combinations."""
+    kept = json.loads(FROZEN.read_text())
+    for label, lines in kept["grid"].items():
+        text = "".join(lines)
+        pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
+        yield label, [tuple(kept["verdicts"][DIGITS.index(a) * len(DIGITS) + DIGITS.index(b)]) for a, b in pairs]
+
+
+def is_same(before: tuple[str, ...], now: tuple[str, ...]) -> bool:
+    """Return whether a verdict is as it was; sentences may name more settings than before."""
+    return (
+        before[0] == now[0]
+        and len(before) == len(now)
+        and all(set(old.split()) <= set(new.split()) for old, new in zip(before[1:], now[1:], strict=True))
+    )
+
+
+def differences(places: dict[str, list[int]]) -> Iterator[str]:
+    """Yield what is different now, of the combinations at these places."""
+    kept = dict(frozen())
+    for label, base, combinations in grid():
+        assert len(combinations) == len(kept[label])
+        for at in places[label]:
+            tables = changed(base, combinations[at])
+            now = verdict_on(label, tables)
+            if not is_same(kept[label][at], now):
+                yield f"{label} {at}: {kept[label][at]} is now {now} of {sentences(label, tables)}"
+
+
+def test_each_verdict_is_what_it_was() -> None:
+    places = {label: [found.index(each) for each in dict.fromkeys(found)] for label, found in frozen()}
+    assert list(differences(places)) == []
+
+
+@pytest.mark.long
+def test_all_verdicts_are_what_they_were() -> None:
+    assert list(differences({label: list(range(len(found))) for label, found in frozen()})) == []
+
+
+def _two_digits(number: int) -> str:
+    return DIGITS[number // len(DIGITS)] + DIGITS[number % len(DIGITS)]
+
+
+def write() -> None:
+    """Write the verdicts of the code as it is."""
+    found = {
+        label: [verdict_on(label, changed(base, each)) for each in combinations] for label, base, combinations in grid()
+    }
+    verdicts = sorted({each for of_base in found.values() for each in of_base})
+    index = {each: number for number, each in enumerate(verdicts)}
+    coded = {label: wrap("".join(_two_digits(index[each]) for each in of), WIDTH) for label, of in found.items()}
+    FROZEN.write_text(json.dumps({"verdicts": verdicts, "grid": coded}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if FROZEN.exists():
+        print(*differences({label: list(range(len(found))) for label, found in frozen()}), sep="\n")
+    write()
