@@ -30,7 +30,7 @@ from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.sampling_key import make_key, read_key
-from fedping.server_jobs.round import Engine, engine_named, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, engine_named, run_round
 
 STUDY = Path(__file__).with_name("demo.toml")
 
@@ -271,11 +271,13 @@ def _round(
         study,
         line,
         engine,
-        clock=utc_now,
-        code_version=__version__,
-        on_step=on_step,
-        privacy_key=servers.key if servers else None,
-        helper=servers.way if servers else None,
+        RoundOptions(
+            clock=utc_now,
+            code_version=__version__,
+            on_step=on_step,
+            privacy_key=servers.key if servers else None,
+            helper=servers.way if servers else None,
+        ),
     )
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")

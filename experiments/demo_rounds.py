@@ -19,7 +19,7 @@ from fedping.protocol.personalization import FineTune
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step
-from fedping.server_jobs.round import Engine, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, run_round
 from fedping.server_jobs.schedule import Clock, run_schedule
 
 PLAYGROUND = "playground"
@@ -103,7 +103,12 @@ class _Rounds:
         """Run one round and return what came of it, in a sentence; empty if there was nothing to do."""
         try:
             result = run_round(
-                self._store, self._landing, study, line, self._engine, clock=utc_now, code_version=__version__
+                self._store,
+                self._landing,
+                study,
+                line,
+                self._engine,
+                RoundOptions(clock=utc_now, code_version=__version__),
             )
         except FedpingError as error:
             return f"no round of {study}/{line}: {error}"

@@ -449,7 +449,7 @@ def run_line(
 ) -> RoundResult:
     """Run one round, and show on a terminal what it is doing."""
     from fedping.commands.store import tell_oddities
-    from fedping.server_jobs.round import run_round
+    from fedping.server_jobs.round import RoundOptions, run_round
 
     tell_oddities(store, study, line)
     with noting_attempt(store, landing, study, line) as ended_with, _progress(f"{study}/{line}") as on_step:
@@ -459,12 +459,14 @@ def run_line(
             study,
             line,
             engine,
-            clock=utc_now,
-            code_version=__version__,
-            on_step=on_step,
-            privacy_key=given.key,
-            keep=given.keep,
-            helper=given.helper_of(line),
+            RoundOptions(
+                clock=utc_now,
+                code_version=__version__,
+                on_step=on_step,
+                privacy_key=given.key,
+                keep=given.keep,
+                helper=given.helper_of(line),
+            ),
         )
         ended_with(result)
     return result

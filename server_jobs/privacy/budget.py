@@ -86,6 +86,11 @@ def beyond_promise(privacy: Privacy, releases: int) -> float | None:
     return found
 
 
+def needs_key(privacy: Privacy) -> bool:
+    """Return whether the rounds of a line need a key: to sample clients, or to sign requests to the helper."""
+    return privacy.shared is not None or (privacy.central is not None and privacy.central.sampling < 1)
+
+
 def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes | None) -> bytes | None:
     """Return the key of a round, by which coins are tossed or the helper is asked; None where neither is.
 
@@ -95,7 +100,7 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
     from fedping.server_jobs.privacy.sampling_key import digest_of_key
 
     central = privacy.central
-    if privacy.shared is None and (central is None or central.sampling == 1):
+    if not needs_key(privacy):
         return None
     if key is None and privacy.shared is not None:
         raise InvalidSettings(

@@ -19,12 +19,12 @@ from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.round.engine import Engine
+from fedping.server_jobs.round.guard import stage_of, verdict
 from fedping.server_jobs.round.manifest import Late, Manifest, late_for
+from fedping.server_jobs.round.next_version import Provenance, aggregate_pings, next_version
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.private import noise_has_its_size
 from fedping.server_jobs.round.private_release import next_private, replay_event
-from fedping.server_jobs.round.run import aggregate_of, next_version
-from fedping.server_jobs.round.staging import stage_of, verdict
 from fedping.server_jobs.round.stopping import version_to_keep
 from fedping.server_jobs.warm_start import recompute_warm_start
 
@@ -159,10 +159,9 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
                 f"again: {why}"
             ) from error
         raise
-    bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
-    aggregate = aggregate_of(landing, study, parent, manifest, engine, bounded=bounded, published=version.lineage)
-    entry = version.lineage.settings
-    return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code, entry=entry)
+    aggregate = aggregate_pings(landing, study, parent, manifest, engine, version.lineage)
+    provenance = Provenance(created=created, code_version=code, settings=version.lineage.settings)
+    return next_version(study, parent, aggregate, manifest, provenance)
 
 
 def _given_up(store: ModelStore, version: Version) -> str:

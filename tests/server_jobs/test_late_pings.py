@@ -23,7 +23,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import SHARDS, landed_files, partition
 from fedping.protocol.pipeline import GradientDescent, MeanOfSigns, Pipeline, Staleness
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import late_for, list_landed, work_on
@@ -50,7 +50,9 @@ def async_study(staleness: Staleness | None = None, **more: Any) -> Study:
 
 
 def play(store: ModelStore, landing: Path, **more: Any) -> Version:
-    result = run_round(store, landing, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t", **more)
+    result = run_round(
+        store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t", **more)
+    )
     assert result.status == "published", result.sentence
     return store.head("study", "main")
 

@@ -23,7 +23,7 @@ from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
 from fedping.server_jobs.erasure import find_pings
 from fedping.server_jobs.health.landed import LandedPings
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.stored import read_pings
@@ -58,7 +58,7 @@ def beside(landing: Path) -> None:
 def rounds_read(landing: Path, store: Path, engine: Engine) -> int:
     """Play a round, and return how many pings it read."""
     opened = store_with(store, STUDY)
-    run_round(opened, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+    run_round(opened, landing, "study", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
     return sum(file.rows for file in opened.head("study", "main").lineage.inputs)
 
 

@@ -18,7 +18,7 @@ from fedping.protocol.landing import landed_files, partition, write_landed
 from fedping.protocol.pipeline import Staleness
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.deletion import deletion_lock, in_words
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_command import killed_at
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with, table_of
@@ -38,7 +38,9 @@ def study_of(staleness: Staleness | None = None) -> Study:
 
 def play(folder: Path) -> str:
     store, landing = open_store(folder / "store"), folder / "landing"
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test").status
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    ).status
 
 
 def played(folder: Path, staleness: Staleness | None = None) -> ModelStore:

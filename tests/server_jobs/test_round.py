@@ -22,7 +22,7 @@ from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import partition
 from fedping.protocol.study import Arm, Line, Study
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed
@@ -42,7 +42,9 @@ class NoEngine:
 
 def play(store: ModelStore, landing: Path, engine: object = None, line: str = "main", **more: object) -> RoundResult:
     engine = engine or NumpyEngine()
-    return run_round(store, landing, "study", line, engine, clock=lambda: WHEN, code_version="test", **more)
+    return run_round(
+        store, landing, "study", line, engine, RoundOptions(clock=lambda: WHEN, code_version="test", **more)
+    )
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
 from fedping.server_jobs.erasure import find_pings, remove
 from fedping.server_jobs.ingest.compaction.layout import Layouts
+from fedping.server_jobs.round import RoundOptions, recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round import aggregate as aggregates
-from fedping.server_jobs.round import recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, partial_size
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -406,7 +406,7 @@ def test_versions_keep_the_number_that_they_were_made_with(tmp_path: Path) -> No
                 changed(made, shards), (f"shards: {shards}",), at=WHEN, by="", because="", after=store.entries("study")
             )
         land(tmp_path, crowd(300, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
-        run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="test")
+        run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="test"))
     versions = [store.version("study", "main", n) for n in range(5)]
     assert [each.lineage.shards for each in versions] == [16, 16, 64, 256, 32]
     for n in range(5):

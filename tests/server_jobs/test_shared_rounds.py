@@ -27,11 +27,11 @@ from fedping.protocol.sharing.exchange import (
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.privacy.leader import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.helper_client import FileHelper, HelperUnavailable
 from fedping.server_jobs.round.manifest import list_landed
-from fedping.server_jobs.round.private import exact_sums
+from fedping.server_jobs.round.private import exact_sums, private_rules
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.private_rounds import PrivatePing, client, land_private
 from tests.support.rounds import FIRST_MS, WHEN, id_of, store_with
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def round_of(store: ModelStore, landing: Path, helper: Any = None, **more: Any) -> RoundResult:
     given = {"privacy_key": KEY, "helper": helper, "clock": lambda: WHEN, **more}
     engine = given.pop("engine", NumpyEngine())
-    return run_round(store, landing, "private", "main", engine, code_version="test", **given)
+    return run_round(store, landing, "private", "main", engine, RoundOptions(code_version="test", **given))
 
 
 def begun(folder: Path, **settings: Any) -> tuple[SharedLine, ModelStore, Path]:
@@ -104,7 +104,7 @@ def plain_sums(folder: Path, line: SharedLine, pings: list[PrivatePing]) -> dict
     study = plain(line)
     land_private(folder, study, pings)
     manifest = list_landed(folder, study, "main", 0, 0)
-    sums = exact_sums(folder, study, study.lines[0], 0, "", manifest, NumpyEngine(), None)
+    sums = exact_sums(folder, manifest, private_rules(study, study.lines[0], 0, "", None), NumpyEngine())
     return {arm.name: sums[number].tolist() for number, arm in enumerate(study.arms)}
 
 
@@ -217,10 +217,8 @@ def test_other_lines_go_on_meanwhile(tmp_path: Path) -> None:
     store.create_study(other.study, first_versions(other.study, created=WHEN, code_version="test"))
     land_private(landing, other.study, [*other.crowd(6), *other.crowd(6, arm="control")])
     assert round_of(store, landing, Refusing("storage")).status == "asked"
-    made = run_round(
-        store, landing, "other", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test", privacy_key=KEY,
-        helper=other.way,
-    )  # fmt: skip
+    options = RoundOptions(clock=lambda: WHEN, code_version="test", privacy_key=KEY, helper=other.way)
+    made = run_round(store, landing, "other", "main", NumpyEngine(), options)
     assert made.status == "published"
     assert round_of(store, landing, line.way).status == "published"
 

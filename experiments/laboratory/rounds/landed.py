@@ -24,7 +24,7 @@ from fedping.protocol.landing import SHARDS, landed_files, partition, write_land
 from fedping.protocol.model import UnfitModel
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import Engine, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, run_round
 
 START_MS = 1_529_452_800_000
 """The start of round 0: 2018-06-20."""
@@ -78,8 +78,7 @@ class LandedRounds:
                 STUDY,
                 LINE,
                 self._engine,
-                clock=lambda: _iso(self._now),
-                code_version=__version__,
+                RoundOptions(clock=lambda: _iso(self._now), code_version=__version__),
             )
         except UnfitModel as error:
             raise diverged(error.reason) from error
