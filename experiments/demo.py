@@ -29,7 +29,7 @@ from fedping.protocol.landing import is_landing
 from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.privacy.sampling_key import make_key, read_key
+from fedping.server_jobs.privacy.keys import make_key, read_key
 from fedping.server_jobs.round import Engine, RoundOptions, engine_named, run_round
 
 STUDY = Path(__file__).with_name("demo.toml")

@@ -28,8 +28,8 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.privacy import METRICS, Central, bounded_vectors, frame_of
 from fedping.protocol.study import Arm, Line, Study
+from fedping.server_jobs.privacy.keys import KEY_BYTES
 from fedping.server_jobs.privacy.noise import Noise
-from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
 from fedping.server_jobs.round import Engine, Sums, exact_sums, list_landed, private_rules, released, sigma_of
 
 HUGE = 2**31 - 128

@@ -19,7 +19,7 @@ from fedping.protocol.draws import FloatArray, bits, child_keys, root_key
 from fedping.protocol.errors import VersionHeld
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import rounds_left, spent
-from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
+from fedping.server_jobs.privacy.keys import KEY_BYTES
 from fedping.server_jobs.round import (
     Engine,
     Provenance,

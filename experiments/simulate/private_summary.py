@@ -12,7 +12,7 @@ from fedping.analysis.private import PrivateResult, private_result
 from fedping.experiments.simulate.settings import Experiment
 from fedping.model_store.store import ModelStore
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy.ledger import SIMULATED, LineSpent, spent_by
+from fedping.server_jobs.privacy.budget import SIMULATED, LineSpent, spent_by
 
 
 class PrivateLineFigures(Struct, frozen=True, kw_only=True):

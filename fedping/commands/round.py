@@ -317,7 +317,7 @@ def private_settings(
     ways = ways_to_helpers(store.study(study), helpers, answer)
     if not store.study(study).is_private:
         return PrivateSettings()
-    from fedping.server_jobs.privacy.sampling_key import read_key
+    from fedping.server_jobs.privacy.keys import read_key
 
     if keep:
         log.tell(

@@ -10,8 +10,8 @@ from fedping.model_store.helper_requests import PendingRequest
 from fedping.model_store.store import ModelStore
 from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import Line, Study
+from fedping.server_jobs.privacy.budget import spent_by
 from fedping.server_jobs.privacy.card import guarantee_in_words
-from fedping.server_jobs.privacy.ledger import spent_by
 
 
 class PrivateFacts(Struct, frozen=True, kw_only=True):

@@ -79,7 +79,7 @@ class Accumulator(NamedTuple, Generic[A]):
             computed again: whatever is random has to follow from them.
         moments: returns what the lineage and the pages tell of the updates.
         room: how many updates of length m a shard may have, for one that keeps them all; None if it does not. Of more,
-            a round leaves some clients' out (`fedping.server_jobs.round.capacity`). That is one of :data:`SHARDS`
+            a round leaves some clients' out (`fedping.server_jobs.round.ping_filter`). That is one of :data:`SHARDS`
             shards; more have less room each (:func:`room_in`).
         asks: what ``add`` is given besides, by keyword: ``clients``, the ids of who has sent each update, shape (k, 2);
             ``shares``, 1 / n of each, shape (k,), where n counts its client's used pings in the round; ``norms``, the
@@ -458,8 +458,10 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
     if type(settings) not in ACCUMULATORS:
         raise FedpingError(f"there is no accumulator for {name} of line '{line.name}'; register one, or set another")
     if line.privacy is not None:
-        from fedping.server_jobs.round.private_sums import private_sums  # which is made of what is here
-        from fedping.server_jobs.round.shared_sums import shared_sums
+        from fedping.server_jobs.round.private_sums import (
+            private_sums,  # which is made of what is here
+            shared_sums,
+        )
 
         return private_sums(line) if line.privacy.shared is None else shared_sums(line)
     with blamed(name):

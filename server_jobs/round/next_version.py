@@ -18,13 +18,13 @@ from fedping.protocol.spec import published
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import state_to_document
 from fedping.server_jobs.round.aggregate import RoundAggregate, ShardPartial, combined, in_order
-from fedping.server_jobs.round.capacity import key_of_lots
 from fedping.server_jobs.round.clipping import first_bound, has_to_measure
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.guard import looks_at_new_clients, watched
 from fedping.server_jobs.round.influence import needs_influence
 from fedping.server_jobs.round.manifest import Manifest, work_on
 from fedping.server_jobs.round.new_clients import estimated, no_clients, salt_for, with_more
+from fedping.server_jobs.round.ping_filter import key_of_lots
 from fedping.server_jobs.round.plan import Rules, rules_for
 from fedping.server_jobs.round.step import apply_step, next_clip_bound, state_of
 

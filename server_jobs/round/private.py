@@ -29,8 +29,8 @@ from fedping.protocol.location import Place
 from fedping.protocol.privacy import Privacy, frame_of
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import Spent, beyond_promise, check_key, epsilon_after, rounds_left, spent
+from fedping.server_jobs.privacy.keys import Coins
 from fedping.server_jobs.privacy.noise import SystemNoise, has_its_size
-from fedping.server_jobs.privacy.sampling_key import Coins
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.context import RoundContext, RoundState, Stage, run_stages
 from fedping.server_jobs.round.engine import Engine

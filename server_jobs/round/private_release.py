@@ -22,8 +22,8 @@ from fedping.protocol.spec import published
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import BrokenLink, state_to_document
 from fedping.server_jobs.optimize.transformation import States, Vector
+from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.privacy.noise import Noise
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round.private_sums import Released, Sums, private_sums
 from fedping.server_jobs.round.step import apply_step, state_of
 

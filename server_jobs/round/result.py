@@ -12,17 +12,17 @@ from fedping.server_jobs.round.guard import describe_trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacySpent:
-    """What a private line has spent, its last round included.
+    """The budget of a private line after its last round.
 
     Attributes:
-        releases: how many rounds have released something.
-        rounds_left: how many may yet; None where nothing bounds them.
-        epsilon, delta: the guarantee of those that were; None where the operator gives none.
+        releases: the number of rounds that have released something.
+        rounds_left: the number of rounds left; None without a bound.
+        epsilon, delta: the guarantee so far; None if the operator gives none.
         most: the epsilon that the line may spend.
-        noise: the standard deviation of the noise on an arm's number of clients; 0 where clients add it.
+        noise: the standard deviation of the noise on an arm's number of clients; 0 if clients add it.
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
-        refused: how many clients the last round left out because the helper could not use their shares.
+        refused: the number of clients that the last round left out because the helper could not use their shares.
     """
 
     releases: int
@@ -38,31 +38,41 @@ class PrivacySpent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What one line's round on version ``iteration`` came to, for people and programs.
+    """The result of a round of one line on version ``iteration``.
 
     Attributes:
-        status: ``published`` version ``iteration + 1``; ``held`` it back, now or in an earlier round; ``discarded``
-            what was held, by somebody's decision, and published version ``restored`` again instead; ``staged`` it to
-            a share of the clients, now or in an earlier round; ``withdrawn`` it from these, so that version
-            ``iteration + 2`` repeats ``restored``; ``rolled_back`` the line by its guard, to version ``restored``;
-            ``waiting`` for more clients, nothing kept; ``early``, for the iteration lasts on, nothing kept; ``nothing``
-            has landed; ``lost`` to another round, which published that version first; ``stopped``, for training turned
-            out to be over, so that version ``restored`` was published again, after ``iteration + 1`` if the round made
-            one; ``over``: so it was before, and nothing is done; ``exhausted``: a private line has spent what it may,
-            and nothing was read; ``asked``: a line of shares waits for its helper, and its request is kept; ``paused``
-            or ``ended``: so is the study, and no round was begun.
-        clients: those with a usable update.
-        counts: as in :class:`fedping.model_store.version.Lineage`, like ``arms``.
-        alarms: why the version was held or withdrawn, or the line rolled back.
-        stage: of a version that is or was staged, what was heard of it.
-        until: when an iteration that lasts on ends in any case, or, without ``missing``, before when it does not.
-        missing: what would end it sooner; of a line of shares, for what it waits.
-        since: when a line of shares has asked its helper, or since when the study rests, ISO 8601 in UTC.
-        influence: who moved the model, as in :class:`fedping.model_store.version.Aggregate`.
-        update_bytes: the size of the used updates as encoded; of a private line, and where nothing was read, 0.
-        privacy: what a private line has spent; of such a line, numbers of clients are those that the noise shows.
-        capped: clients that count for fewer examples than they claim, as in
-            :class:`fedping.model_store.version.Aggregate`.
+        status: one of these.
+
+            - ``published``: version ``iteration + 1``.
+            - ``held``: it is held back, now or since an earlier round.
+            - ``discarded``: a person has discarded the held version; ``restored`` was published again in its place.
+            - ``staged``: it is offered to a share of the clients, now or since an earlier round.
+            - ``withdrawn``: it was withdrawn from these; version ``iteration + 2`` repeats ``restored``.
+            - ``rolled_back``: the guard has rolled the line back to version ``restored``.
+            - ``waiting``: too few clients; nothing kept.
+            - ``early``: the iteration lasts on; nothing kept.
+            - ``nothing``: no ping has landed.
+            - ``lost``: another round has published that version first.
+            - ``stopped``: training is over, and version ``restored`` was published again, after ``iteration + 1`` if
+              the round published that.
+            - ``over``: training was over before; nothing done.
+            - ``exhausted``: a private line has spent its budget; nothing read.
+            - ``asked``: a two-server line waits for its helper; the request is kept.
+            - ``paused``, ``ended``: the study is, so no round began.
+        study, line, iteration: the line, and its newest version at the beginning.
+        clients: the number of clients with a usable update.
+        min_clients: the number that a step needs.
+        counts, arms: as in :class:`fedping.model_store.version.Lineage`.
+        alarms: the reasons why the version was held or withdrawn, or the line rolled back.
+        restored: the version that was published again, if any.
+        stage: the figures of a staged version.
+        until: the latest end of an iteration that lasts on; without ``missing``, the earliest.
+        missing: what would end it sooner; of a two-server line, what it waits for.
+        since: the time at which a two-server line asked its helper, or the study was paused, ISO 8601 in UTC.
+        influence: as in :class:`fedping.model_store.version.Aggregate`.
+        update_bytes: the encoded size of the used updates; 0 for a private line, or if nothing was read.
+        privacy: the budget of a private line, whose numbers of clients have noise.
+        capped: the number of clients that count for fewer examples than they claim.
     """
 
     status: Literal[
@@ -109,9 +119,9 @@ class RoundResult:
             case "published":
                 return f"{where}: {self._published}"
             case "stopped":
-                made = f"{self._published}; " if self.counts else ""
+                version = f"{self._published}; " if self.counts else ""
                 return (
-                    f"{where}: {made}training is over, and version {self.restored}, which had the lowest loss, is "
+                    f"{where}: {version}training is over, and version {self.restored}, which had the lowest loss, is "
                     f"published again as version {self.iteration + (2 if self.counts else 1)}"
                 )
             case "rolled_back":
@@ -194,24 +204,24 @@ class RoundResult:
             if spent.noise
             else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
         )
-        made = f"published version {self.iteration + 1} from {about}"
+        sentence = f"published version {self.iteration + 1} from {about}"
         if not spent.stepped:
             why = f"too few for a step, which takes {self.min_clients:,}"
             if self.clients >= self.min_clients:
                 why = "its step failed, or led to weights that no client could read"
-            made += f", which repeats version {self.iteration}: {why}"
+            sentence += f", which repeats version {self.iteration}: {why}"
         if spent.refused:
             of = "a client's share" if spent.refused == 1 else f"the shares of {spent.refused:,} clients"
-            made += f"; {of} the helper could not use, and left out"
+            sentence += f"; {of} the helper could not use, and left out"
         if spent.epsilon is None or spent.rounds_left is None:
-            return made
+            return sentence
         one = "no round is" if spent.rounds_left == 0 else "1 round is"
         left = f"{one if spent.rounds_left < 2 else f'{spent.rounds_left:,} rounds are'} left"
-        return f"{made}; epsilon {spent.epsilon:.3g} of {spent.most:g} so far, and {left}"
+        return f"{sentence}; epsilon {spent.epsilon:.3g} of {spent.most:g} so far, and {left}"
 
 
 def decide_by(study: str, line: str) -> str:
-    """Return what is to be done about a version that is held back."""
+    """Return how to decide about a held version."""
     return (
         f"Look at it ('fedping store held {study} {line}'), then publish it with 'fedping round {study} {line} "
         "--release', or leave it and its pings behind with --discard."
@@ -219,12 +229,12 @@ def decide_by(study: str, line: str) -> str:
 
 
 def with_lineage(version: Version, result: RoundResult) -> RoundResult:
-    """Return the result of a round with what the lineage of the version that it has made, or held, tells of it."""
-    made, guard = version.lineage.aggregate, version.lineage.guard
+    """Return the result of a round with the figures in the lineage of the version that it has published or held."""
+    aggregate, guard = version.lineage.aggregate, version.lineage.guard
     return replace(
         result,
-        clients=made.clients if made else 0,
-        influence=made.influence if made else None,
+        clients=aggregate.clients if aggregate else 0,
+        influence=aggregate.influence if aggregate else None,
         counts=version.lineage.counts,
         arms=version.lineage.arms,
         alarms=guard.alarms if guard else (),

@@ -36,24 +36,24 @@ from fedping.protocol.sharing.signing import SIGNATURE_BYTES
 from fedping.protocol.sharing.terms import agreed, arms_of
 from fedping.protocol.sharing.votes import context_of
 from fedping.protocol.study import Line
-from fedping.server_jobs.privacy.leader import leader_identity, leader_key, verify_key
+from fedping.server_jobs.privacy.keys import leader_identity, leader_key, verify_key
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.context import RoundContext, list_pings
 from fedping.server_jobs.round.helper_client import HelperUnavailable
 from fedping.server_jobs.round.manifest import Manifest, work_on
 from fedping.server_jobs.round.plan import rules_for
 from fedping.server_jobs.round.private import PrivateState
-from fedping.server_jobs.round.private_sums import Sums
-from fedping.server_jobs.round.result import RoundResult
-from fedping.server_jobs.round.shared_sums import (
+from fedping.server_jobs.round.private_sums import (
     Proofs,
     Shares,
+    Sums,
     asked_arms,
     repeated_documents,
     summing,
     votes_of,
     without,
 )
+from fedping.server_jobs.round.result import RoundResult
 
 _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated"})
 """Refusals after which the next round makes a new request: the helper has kept nothing of this one."""

@@ -12,10 +12,10 @@ from fedping.model_store.held_versions import describe_missing, promote, withdra
 from fedping.model_store.version import GuardState, Heard, InputFile, StageState, Version
 from fedping.protocol.guard import Stage
 from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
-from fedping.server_jobs.round.capacity import key_of_lots
 from fedping.server_jobs.round.context import RoundContext, RoundState
 from fedping.server_jobs.round.guard import stage_of, verdict
 from fedping.server_jobs.round.manifest import list_landed, work_on
+from fedping.server_jobs.round.ping_filter import key_of_lots
 from fedping.server_jobs.round.plan import StageSide, rules_for
 from fedping.server_jobs.round.result import RoundResult, with_lineage
 from fedping.server_jobs.round.stopping import minutes_since, time_after

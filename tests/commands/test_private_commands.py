@@ -17,8 +17,8 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.privacy import Central, ClippedFlat, OneSign, Privacy, frame_of
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.privacy.keys import Coins, read_key
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.privacy.sampling_key import Coins, read_key
 from fedping.server_jobs.round import RoundOptions
 from fedping.server_jobs.round.plan import rules_for
 from tests.support.private import STUDY_FILE as STUDY

@@ -22,12 +22,11 @@ from fedping.protocol.spec import ModelSpec, NonNegative, Normal, OrderedCutoffs
 from fedping.protocol.study import Line, Study
 from fedping.protocol.weights import Block, Weight
 from fedping.server_jobs.optimize import first_state, first_versions, state_to_document
-from fedping.server_jobs.optimize.warm_start import beginning
 from fedping.server_jobs.privacy.card import card_of
-from fedping.server_jobs.privacy.sampling_key import make_key, read_key
+from fedping.server_jobs.privacy.keys import make_key, read_key
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.warm_start import start_version, warm_from
+from fedping.server_jobs.warm_start import beginning, start_version, warm_from
 from tests.support.dashboard import dashboard_client
 from tests.support.object_server import bucket_of, object_server
 from tests.support.private import private_study

@@ -83,8 +83,8 @@ def said_with(tmp_path: Path, shown: str) -> dict:
     text = table.read_text().replace("    RProp: rprop,\n", "    RProp: rprop,\n    Lion: lion,\n")
     text = text.replace("from fedping.protocol.pipeline import ", "from fedping.protocol.pipeline import Lion, ")
     text = text.replace(
-        "from fedping.server_jobs.optimize.rprop",
-        "from fedping.server_jobs.optimize.lion import lion\nfrom fedping.server_jobs.optimize.rprop",
+        "from fedping.server_jobs.optimize.optimizers",
+        "from fedping.server_jobs.optimize.lion import lion\nfrom fedping.server_jobs.optimize.optimizers",
     )
     table.write_text(text)
     done = subprocess.run(

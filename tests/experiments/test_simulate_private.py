@@ -27,7 +27,7 @@ from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import public_study
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
+from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.round import NumpyEngine, RoundOptions, recompute, run_round
 from tests.support.private import private_study
 from tests.support.rounds import WHEN, store_with

@@ -21,7 +21,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
-from fedping.server_jobs.erasure import find_pings
+from fedping.server_jobs.deletion import find_pings
 from fedping.server_jobs.health.landed import LandedPings
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine

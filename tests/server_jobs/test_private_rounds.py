@@ -21,8 +21,8 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import Arrays, BrokenLink, Transformation, Vector, first_versions
 from fedping.server_jobs.optimize.pipeline import OPTIMIZERS
 from fedping.server_jobs.privacy.budget import epsilon_after, spent, with_noise
+from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine

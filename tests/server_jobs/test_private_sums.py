@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from fedping.protocol.privacy import METRICS, Central, ClippedByKind, ClippedFlat, Privacy, Signs, frame_of
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy.sampling_key import Coins
+from fedping.server_jobs.privacy.keys import Coins
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed
 from fedping.server_jobs.round.private import exact_sums, private_rules

@@ -41,7 +41,7 @@ from fedping.protocol.landing import (
 from fedping.protocol.limits import Limits
 from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
-from fedping.server_jobs.erasure import find_pings, remove
+from fedping.server_jobs.deletion import erase, find_pings
 from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.round import RoundOptions, recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round import aggregate as aggregates
@@ -385,7 +385,7 @@ def test_a_median_of_many_shards_keeps_no_more_than_of_sixteen(tmp_path: Path, m
     rules = dataclasses.replace(rules_of(256), line=line_of(2, aggregate=Median()))
     exact = aggregate([path], rules).total.own
     assert exact.rows == 1200
-    monkeypatch.setattr("fedping.server_jobs.round.sketch.room_for_all", lambda m: 2**15 if m == 4 else 50)
+    monkeypatch.setattr("fedping.server_jobs.round.robust.room_for_all", lambda m: 2**15 if m == 4 else 50)
     assert aggregate([path], dataclasses.replace(rules, shards=16)).total.own.counts is not None
     counted = aggregate([path], rules).total.own
     assert counted.counts is not None
@@ -517,7 +517,7 @@ def test_a_client_is_forgotten_in_files_of_any_layout(tmp_path: Path) -> None:
         client = UUID(bytes=id_of("client", 77))
         [found] = [each for each in find_pings(tmp_path, client) if each is not None]
         assert not isinstance(found, UnreadableFile)
-        remove(found, client)
+        erase(found, client)
     [file] = landed_files(folder)
     left = open_ping_file(file, RULES.document)
     assert (left.rows, left.shards) == (4999, 64)

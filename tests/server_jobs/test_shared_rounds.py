@@ -25,7 +25,7 @@ from fedping.protocol.sharing.exchange import (
     signed,
 )
 from fedping.server_jobs.privacy.budget import spent
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
 from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -569,7 +569,7 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, store, landing = begun(tmp_path)
-    monkeypatch.setattr("fedping.server_jobs.round.shared_sums.MOST_CLIENTS", 49)
+    monkeypatch.setattr("fedping.server_jobs.round.private_sums.MOST_CLIENTS", 49)
     with pytest.raises(FedpingError, match=r"pings of more than 49 clients of line 'main'.*; nothing was asked"):
         round_of(store, landing, line.way)
     assert asked_files(tmp_path) == set()
