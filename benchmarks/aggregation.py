@@ -179,8 +179,8 @@ def _rules(m: int, weighting: Weighting = "client") -> Rules:
 
 
 def clipped_rules(bound: float | None) -> Rules:
-    rules = rules_for(study_of(M, clip=ClipByQuantile(units="step", multiple=0.1)), "main", 0, key=b"", bound=bound)
-    return replace(rules, sees=True, salt=bytes(16))
+    rules = rules_for(study_of(M, clip=ClipByQuantile(units="step", multiple=0.1)), "main", 0, key=b"")
+    return replace(rules, bound=bound, sees=True, salt=bytes(16))
 
 
 def measured(engine: Engine, files: list[str], pings: int) -> float:

@@ -234,21 +234,18 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
     """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
     if wait is None:
         return
-    from fedping.server_jobs.round.wait_for_clients import check_wait, wait_for_clients
+    from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, check_wait, wait_for_clients
 
-    check_wait(store.study(study), lines)
+    settings = store.study(study)
+    check_wait(settings, lines)
     with status(f"{study}: waiting for clients") as tell:
-        came = wait_for_clients(
-            store,
-            landing,
-            study,
-            lines,
-            wait,
-            clock=time.monotonic,
-            sleep=time.sleep,
-            tell=lambda came: tell(f"{study}: waiting: {'; '.join(each.in_words for each in came)}"),
-        )
-    if missing := [each.in_words for each in came if each.clients < each.wanted]:
+
+        def show_change(arrivals: tuple[Arrivals, ...]) -> None:
+            tell(f"{study}: waiting: {'; '.join(each.in_words for each in arrivals)}")
+
+        counters = [ArrivalCounter(landing, settings, line, wait.clients) for line in lines]
+        arrivals = wait_for_clients(store, counters, wait.seconds, on_change=show_change)
+    if missing := [each.in_words for each in arrivals if each.clients < each.wanted]:
         log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
 
 

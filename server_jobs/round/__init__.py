@@ -9,7 +9,7 @@ from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
 from fedping.server_jobs.round.context import RoundOptions, noting
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
 from fedping.server_jobs.round.helper_client import FileHelper, Helper, HttpHelper
-from fedping.server_jobs.round.manifest import list_landed
+from fedping.server_jobs.round.manifest import Window, list_landed
 from fedping.server_jobs.round.next_version import Provenance
 from fedping.server_jobs.round.private import delete_pings, exact_sums, private_rules
 from fedping.server_jobs.round.private_release import PrivateArrayRound, released, sigma_of
@@ -37,6 +37,7 @@ __all__ = [
     "RoundResult",
     "SparkEngine",
     "Sums",
+    "Window",
     "batch_rows",
     "best_version",
     "delete_pings",

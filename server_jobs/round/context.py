@@ -23,7 +23,7 @@ from fedping.server_jobs.privacy.budget import needs_key
 from fedping.server_jobs.privacy.noise import Noise
 from fedping.server_jobs.round.engine import Engine
 from fedping.server_jobs.round.helper_client import Helper
-from fedping.server_jobs.round.manifest import Manifest, late_for, list_landed
+from fedping.server_jobs.round.manifest import Manifest, Window, late_for, list_landed
 from fedping.server_jobs.round.result import RoundResult
 
 
@@ -175,8 +175,8 @@ def list_pings(context: RoundContext, state: S) -> S:
     """Stage: list the landed files that the round reads."""
     study, line, head = context.study, context.line, context.head
     late = late_for(context.store, study.name, line, head.iteration)
-    window = head.lineage.window_end_ms
-    manifest = list_landed(context.landing, study, line.name, head.iteration, window, late, now_ms=context.now_ms)
+    window = Window(head.lineage.window_end_ms, context.now_ms)
+    manifest = list_landed(context.landing, study, line.name, head.iteration, window, late)
     context.options.on_step("listed")
     return replace(state, manifest=manifest)
 

@@ -54,7 +54,7 @@ def aggregate_pings(
     bound = next_clip_bound(line, state_of(line, parent))
     # A version without this count comes from a program that left no ping out, whatever its number.
     bounded = recorded is None or "over_capacity" in recorded.counts
-    rules = rules_for(study, line.name, parent.iteration, key=key, bounded=bounded, bound=bound)
+    rules = replace(rules_for(study, line.name, parent.iteration, key=key), bounded=bounded, bound=bound)
     sees, knows = needs_influence(line), looks_at_new_clients(line.guard)
     if recorded is not None:
         aggregate = recorded.aggregate

@@ -119,18 +119,8 @@ class Rules:
         return receiving(self.line)
 
 
-def rules_for(
-    study: Study,
-    line: str,
-    iteration: int,
-    *,
-    key: bytes,
-    bounded: bool = True,
-    bound: float | None = None,
-    coins: Coins | None = None,
-    among: bytes | None = None,
-) -> Rules:
-    """Return the rules of one version of a line; the others as in :class:`Rules`."""
+def rules_for(study: Study, line: str, iteration: int, *, key: bytes) -> Rules:
+    """Return the rules of one version of a line by its settings; ``key`` as in :class:`Rules`."""
     following = [arm for arm in study.arms if arm.line == line]
     return Rules(
         line=study.line(line),
@@ -138,13 +128,9 @@ def rules_for(
         arms=tuple(arm.name for arm in following),
         submits=tuple(arm.submits for arm in following),
         pings=study.pings,
-        bounded=bounded,
         key=key,
-        bound=bound,
         dealt=hash_assignment(study),
         limits=study.limits,
-        coins=coins,
-        among=among,
         shards=study.shards,
         turns=_turns(study, line),
     )

@@ -324,7 +324,7 @@ def private_rules(study: Study, line: Line, iteration: int, digest: str, key: by
     central, coins = line.privacy.central, None
     if key is not None and central is not None:
         coins = Coins(study.name, line.name, iteration, digest, central.sampling, key)
-    return rules_for(study, line.name, iteration, key=b"private", coins=coins)
+    return replace(rules_for(study, line.name, iteration, key=b"private"), coins=coins)
 
 
 def exact_sums(landing: Place, manifest: Manifest, rules: Rules, engine: Engine) -> Sums:
@@ -354,7 +354,7 @@ def noise_has_its_size(
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    landed = list_landed(landing, study, line.name, version.parent, 0) if is_landing(landing) else None
+    landed = list_landed(landing, study, line.name, version.parent) if is_landing(landing) else None
     if landed is None or not landed.inputs:
         return None
     created = milliseconds_of(version.created)

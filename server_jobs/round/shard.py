@@ -29,7 +29,14 @@ from fedping.server_jobs.optimize.transformation import broken_if_failed
 from fedping.server_jobs.round.accumulator import Updates, accumulator_for, partial_size
 from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted, partial_bytes
 from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units_of
-from fedping.server_jobs.round.influence import InfluenceSums, influence_sums, signs_of, signs_of_few, units
+from fedping.server_jobs.round.influence import (
+    InfluenceSums,
+    UpdateFigures,
+    influence_sums,
+    signs_of,
+    signs_of_few,
+    units,
+)
 from fedping.server_jobs.round.new_clients import registers_of
 from fedping.server_jobs.round.ping_file import PingFile, Rows, joined, open_ping_file
 from fedping.server_jobs.round.ping_filter import (
@@ -294,11 +301,7 @@ class _Shard:
         return influence_sums(
             self._rules.line.pipeline,
             limit(self._rules.line.pipeline.clip, self._rules.bound),
-            norms=self._norms[used],
-            counts=self._counts_as[used],
-            votes=self.weights[used],
-            of=self._of,
-            signs=self._signs,
+            UpdateFigures(self._norms[used], self._counts_as[used], self.weights[used], self._of, self._signs),
         )
 
 

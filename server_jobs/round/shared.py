@@ -207,7 +207,8 @@ def _proofs(context: RoundContext) -> Proofs | None:
 
 def _shares(context: RoundContext, inputs: tuple[InputFile, ...], among: bytes | None = None) -> Shares:
     """Return the landed shares of all clients that count, or of those with the document ids ``among`` alone."""
-    rules = rules_for(context.study, context.line.name, context.head.iteration, key=b"private", among=among)
+    rules = rules_for(context.study, context.line.name, context.head.iteration, key=b"private")
+    rules = replace(rules, among=among)
     total: Shares = combined(context.engine.partials(work_on(context.landing, inputs, rules)), rules).total
     return total
 

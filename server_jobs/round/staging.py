@@ -14,7 +14,7 @@ from fedping.protocol.guard import Stage
 from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
 from fedping.server_jobs.round.context import RoundContext, RoundState
 from fedping.server_jobs.round.guard import stage_of, verdict
-from fedping.server_jobs.round.manifest import list_landed, work_on
+from fedping.server_jobs.round.manifest import Window, list_landed, work_on
 from fedping.server_jobs.round.ping_filter import key_of_lots
 from fedping.server_jobs.round.plan import StageSide, rules_for
 from fedping.server_jobs.round.result import RoundResult, with_lineage
@@ -129,11 +129,11 @@ def read_stage(context: RoundContext, staged: Version) -> StageReading:
     Raises:
         UnreadableFile: a landed file is damaged, or not of the study's pings.
     """
-    landing, study, head, now_ms = context.landing, context.study, context.head, context.now_ms
+    landing, study, head = context.landing, context.study, context.head
     used = {file.path for file in staged.lineage.inputs}
-    window = staged.lineage.window_end_ms
-    before = list_landed(landing, study, head.line, head.iteration, window, now_ms=now_ms)
-    since = list_landed(landing, study, head.line, staged.iteration, window, now_ms=now_ms)
+    window = Window(staged.lineage.window_end_ms, context.now_ms)
+    before = list_landed(landing, study, head.line, head.iteration, window)
+    since = list_landed(landing, study, head.line, staged.iteration, window)
     stayed = tuple(file for file in before.inputs if file.path not in used)
     share = _stage(context).share
     side = StageSide(study=study.name, line=head.line, iteration=staged.iteration, share=share, inside=True)

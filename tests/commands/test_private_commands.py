@@ -1,5 +1,6 @@
 """What an operator of a private study types: the key, the study, its rounds; and that nothing exact is to be read."""
 
+import dataclasses
 import json
 import os
 import re
@@ -203,7 +204,7 @@ def test_what_clients_cost_by_their_own_noise_is_told_by_the_ping(
 def test_the_key_is_in_no_representation() -> None:
     study, key = study_of(sampling=0.5), bytes(range(65, 97))
     coins = Coins("private", "main", 0, "0" * 64, 0.5, key)
-    rules = rules_for(study, "main", 0, key=b"k", coins=coins)
+    rules = dataclasses.replace(rules_for(study, "main", 0, key=b"k"), coins=coins)
     options = RoundOptions(clock=lambda: WHEN, code_version="test", privacy_key=key)
     for shown in map(repr, (coins, rules, options)):
         assert repr(key)[2:-1] not in shown

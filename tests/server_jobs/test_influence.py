@@ -35,6 +35,7 @@ from fedping.server_jobs.round.clipping import norms_of
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.influence import (
     InfluenceSums,
+    UpdateFigures,
     in_words,
     influence_of,
     influence_sums,
@@ -62,15 +63,8 @@ def seen_of(
     _, of = np.unique(clients, return_inverse=True)
     pings = np.bincount(of)[of]
     counts = units(pings)
-    return influence_sums(
-        pipeline or Pipeline(),
-        bound,
-        norms=norms_of(updates),
-        counts=counts,
-        votes=1 / pings,
-        of=of,
-        signs=signs_of(updates, counts),
-    )
+    figures = UpdateFigures(norms_of(updates), counts, 1 / pings, of, signs_of(updates, counts))
+    return influence_sums(pipeline or Pipeline(), bound, figures)
 
 
 def arrays_of(pings: list[tuple[int, list[float]]]) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ CONTRIBUTIONS = [Signs(), ClippedFlat(norm=2.0), ClippedByKind(norms={"coefficie
 
 
 def sums_of(landing: Path, study: Study, engine: object = None, key: bytes | None = None) -> dict[int, np.ndarray]:
-    manifest = list_landed(landing, study, "main", 0, 0)
+    manifest = list_landed(landing, study, "main", 0)
     return dict(
         exact_sums(landing, manifest, private_rules(study, study.lines[0], 0, DIGEST, key), engine or NumpyEngine())
     )  # type: ignore[arg-type]

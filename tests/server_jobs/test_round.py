@@ -25,7 +25,7 @@ from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.manifest import list_landed
+from fedping.server_jobs.round.manifest import Window, list_landed
 from fedping.server_jobs.round.plan import Work
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
@@ -153,7 +153,7 @@ def test_a_window_that_ended_in_the_far_future_ends_at_the_clock_of_the_round(tm
     """An earlier version of fedping believed what a file was named."""
     land(tmp_path, crowd(5))
     land(tmp_path, crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 20)
-    manifest = list_landed(tmp_path, small_study(), "main", 1, 9_999_999_999_999, now_ms=FIRST_MS + 10)
+    manifest = list_landed(tmp_path, small_study(), "main", 1, Window(9_999_999_999_999, FIRST_MS + 10))
     assert manifest.window_end_ms == FIRST_MS + 20
 
 

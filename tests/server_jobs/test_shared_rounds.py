@@ -103,7 +103,7 @@ def messy(line: SharedLine) -> tuple[list[PrivatePing], list[PrivatePing]]:
 def plain_sums(folder: Path, line: SharedLine, pings: list[PrivatePing]) -> dict[str, list[int]]:
     study = plain(line)
     land_private(folder, study, pings)
-    manifest = list_landed(folder, study, "main", 0, 0)
+    manifest = list_landed(folder, study, "main", 0)
     sums = exact_sums(folder, manifest, private_rules(study, study.lines[0], 0, "", None), NumpyEngine())
     return {arm.name: sums[number].tolist() for number, arm in enumerate(study.arms)}
 
