@@ -27,20 +27,20 @@ from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import Accumulator, Finished, Updates, no_moments
 
 Sums: TypeAlias = Mapping[int, NDArray[np.int64]]
-"""By arm, its number among those that follow the line, the sum of its clients' vectors, shape (m + 3,).
+"""The sum of the clients' vectors, shape (m + 3,), by the arm's number among those that follow the line.
 
-Exact, so they are neither written nor told. An arm without a client has none.
+Exact, so never written or shown. An arm without a client has none.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a step of a private line is made of: what anybody may know.
+    """The public input of a private line's step.
 
     Attributes:
         weights: the released sum of the arms that submit, without the metrics, shape (m,).
         sigma: the standard deviation of its noise, in the same whole numbers; 0 without noise.
-        clients: by how many it is divided: a constant where it has noise.
+        clients: the divisor; a constant if the sum has noise.
     """
 
     weights: NDArray[np.int64]
@@ -49,9 +49,9 @@ class Released:
 
 
 def private_sums(line: Line) -> Accumulator[Sums]:
-    """Return the accumulator of a private line; it ends with :class:`Released`, and never with sums themselves.
+    """Return the accumulator of a private line; it finishes :class:`Released`, and never the sums themselves.
 
-    ``add`` takes vectors of shape (k, m + 3), which it takes within their bound, each once: votes mean nothing here.
+    ``add`` takes vectors of shape (k, m + 3), limited to their bound, each once: votes are ignored.
     """
     assert line.privacy is not None
     privacy, frame = line.privacy, frame_of(line.privacy, line.spec)
@@ -87,17 +87,17 @@ def _refuse(line: Line) -> NoReturn:
 Bytes: TypeAlias = NDArray[np.uint8]
 
 MOST_BYTES = 2**29
-"""What a request may have of sealed shares: the store keeps it as one document, and the helper takes it as one."""
+"""Maximum bytes of sealed shares in a request, which the store and the helper handle as one document."""
 
 
 class Summing(NamedTuple):
-    """What is added up of the leader's shares.
+    """How the leader's shares are added up.
 
     Attributes:
-        ring: where.
-        size: how many numbers a sum has.
+        ring: the ring of the sums.
+        size: the length of a sum.
         numbers: returns k shares, shape (k, bytes), as numbers, shape (k, size).
-        vector: returns from a sum and how many clients it is of what there is of the sum of their vectors, (m + 3,).
+        vector: returns the leader's part of the sum of the vectors, shape (m + 3,), from a sum and its clients' number.
     """
 
     ring: Ring
@@ -107,7 +107,7 @@ class Summing(NamedTuple):
 
 
 def summing(line: Line) -> Summing:
-    """Return what is added up of the leader's shares of a line."""
+    """Return how a line's leader shares are added up."""
     votes = votes_of(line)
     if votes is None:
         return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
@@ -120,26 +120,25 @@ def summing(line: Line) -> Summing:
 
 
 def votes_of(line: Line) -> Votes | None:
-    """Return how the vectors of a line are bits, which its clients prove; None if they prove nothing."""
+    """Return the layout in bits of the vectors that clients prove; None if they send no proofs."""
     link = link_of(line)
     return Votes(line.spec.m + len(METRICS), link.metric) if link.proofs else None
 
 
 def link_of(line: Line) -> SharedVector:
-    """Return the link by which the clients of a line of shares send."""
+    """Return the upload link of a two-server line."""
     [link] = line.upload
     assert isinstance(link, SharedVector)
     return link
 
 
 class ArmShares(NamedTuple):
-    """What the clients of an arm have sent.
+    """The shares of an arm's clients.
 
     Attributes:
         total: the sum of the leader's shares.
-        clients: how many there are.
-        rows: of each client the document id, the offer's id and its sealed share side by side, in blocks of rows; with
-            proofs the leader's share as well.
+        clients: the number of clients.
+        rows: a row a client, in blocks: document id, offer id, sealed share; with proofs also the leader's share.
     """
 
     total: Elements
@@ -156,14 +155,14 @@ class ArmShares(NamedTuple):
 
 
 Shares: TypeAlias = Mapping[int, ArmShares]
-"""By arm, its number among those that follow the line; an arm without a client has none."""
+"""Shares by the arm's number among those that follow the line; an arm without a client has none."""
 
 
 def shared_sums(line: Line) -> Accumulator[Shares]:
-    """Return the accumulator of a line of shares, whose steps are those of any private line.
+    """Return the accumulator of a two-server line, which steps as any private line does.
 
-    ``add`` takes payloads as rows of bytes, shape (k, size), each once: votes mean nothing here. It is told their
-    document ids.
+    ``add`` takes payloads as rows of bytes, shape (k, size), each once: votes are ignored. It also gets their document
+    ids.
 
     Raises:
         FedpingError: there are more clients than a request may have.
@@ -194,7 +193,7 @@ def shared_sums(line: Line) -> Accumulator[Shares]:
 
 
 def most_clients(parts: Layout, proven: bool) -> int:
-    """Return of how many clients a helper may be asked at once."""
+    """Return the maximum number of clients in a request to the helper."""
     return min(MOST_CLIENTS, MOST_BYTES // (parts.size if proven else parts.sealed))
 
 
@@ -205,7 +204,7 @@ def _both(ring: Ring, a: ArmShares, b: ArmShares) -> ArmShares:
 def repeated_documents(shares: Shares) -> Bytes:
     """Return the document ids that several clients have sent, shape (n, 16).
 
-    None of them is a client's own for sure, and which is would be decided by the others: so none of them counts.
+    None of them counts, because an attacker that repeats a client's id must not decide which of the two does.
     """
     every = [rows[:, :DOCUMENT_BYTES] for each in shares.values() for rows in each.rows]
     if not every:
@@ -215,7 +214,7 @@ def repeated_documents(shares: Shares) -> Bytes:
 
 
 def without(line: Line, shares: Shares, others: Shares) -> Shares:
-    """Return shares without those of some clients, which are all among them."""
+    """Return shares without those of some of their clients."""
     ring, found = summing(line).ring, {}
     for arm, each in shares.items():
         if arm not in others:
@@ -230,12 +229,12 @@ def without(line: Line, shares: Shares, others: Shares) -> Shares:
 
 
 class Proofs(NamedTuple):
-    """What a leader looks at proofs with.
+    """The leader's inputs for checking proofs.
 
     Attributes:
-        verify_key: 32 bytes that no client knows, the same for all requests on a version: what two keys show of one
-            proof would give it away.
-        contexts: by arm what its clients have proven for (`fedping.protocol.sharing.votes.context_of`).
+        verify_key: 32 bytes that no client knows, the same for all requests on a version, because one proof checked
+            with two keys would leak.
+        contexts: the context of the proofs by arm (`fedping.protocol.sharing.votes.context_of`).
     """
 
     verify_key: bytes
@@ -245,10 +244,10 @@ class Proofs(NamedTuple):
 def asked_arms(
     line: Line, arms: Sequence[str], shares: Shares, proofs: Proofs | None
 ) -> tuple[tuple[AskedArm, ...], dict[str, Elements]]:
-    """Return what is asked of the helper, the clients of each arm, and by arm the sum of the leader's shares of them.
+    """Return the arms of a request to the helper, and by arm the sum of the leader's shares of the same clients.
 
-    Of clients that prove what they send, those are left out whose share has a form that no honest client's has. Whether
-    the others have proven it comes out where the parts of both servers are together, which is at the helper.
+    If clients send proofs, those with a malformed share are left out. Whether the other proofs are valid is known only
+    where the parts of both servers meet, at the helper.
     """
     asked, sums, of, votes = [], {}, summing(line), votes_of(line)
     sealed_bytes = layout_of(link_of(line), line.spec.m).sealed
@@ -273,7 +272,7 @@ def asked_arms(
 
 
 def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Bytes, Bytes, NDArray[np.bool_]]:
-    """Return the public shares of an arm's clients, what the leader makes of theirs, and which have the right form."""
+    """Return the public shares of an arm's clients, the leader's prepared shares, and which are well-formed."""
     from fedping.protocol.proofs.prio3 import Side, prepare
 
     own, public = split_public(votes, _leaders(votes, rows))
@@ -283,7 +282,7 @@ def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Byte
 
 
 def _leaders(votes: Votes, rows: Bytes) -> Bytes:
-    """Return what the leader got of each client, from the end of the rows that are kept."""
+    """Return the leader's share of each client, from the end of the kept rows."""
     from fedping.protocol.proofs.prio3 import sizes
 
     size = sizes(votes.circuit)
@@ -291,5 +290,5 @@ def _leaders(votes: Votes, rows: Bytes) -> Bytes:
 
 
 def as_ids(documents: Bytes) -> NDArray[np.void]:
-    """Return document ids, shape (k, 16), as k values that compare as their bytes do."""
+    """Return document ids, shape (k, 16), as k values that compare like their bytes."""
     return np.ascontiguousarray(documents).view(f"V{DOCUMENT_BYTES}").ravel()
