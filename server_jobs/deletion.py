@@ -54,13 +54,13 @@ LOCK = ".giving-up.lock"
 
 @contextmanager
 def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
-    """Be the only one that removes anything from a landing folder; the system lets go of the lock whoever dies.
+    """Hold the lock of a landing folder while pings are removed; the system releases it if the process dies.
 
-    Whoever only ``looks`` needs no lock, and may be somebody who cannot write there. In a bucket there are no locks:
-    removing twice is removing once there, and what somebody else has written meanwhile is not written over.
+    A caller that only ``looks`` needs no lock, nor permission to write. A bucket has no locks: there a second removal
+    has no effect, and files that another process has written in the meantime are not overwritten.
 
     Raises:
-        FedpingError: somebody else does so now, or there is no such folder, or it may not be written.
+        FedpingError: another process holds the lock, or the folder does not exist or can't be written.
     """
     check_landing(landing)
     if looks or not isinstance(landing, Path):
@@ -76,7 +76,7 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise  # which is told of every command
+            raise  # reported in the same way by every command
         where = error.filename or landing / LOCK
         raise FedpingError(
             f"cannot write {os.fspath(where)}: {error.strerror}; run the command as the user of ingest, and run it "
@@ -96,20 +96,20 @@ def describe_versions(numbers: tuple[int, ...]) -> str:
 
 
 SETTLED_MS = 3_600_000
-"""How long landed files are left alone: ingest looks there for retries, and for what a compaction that was killed has
-landed."""
+"""Milliseconds for which landed files are kept in any case: ingest searches them for retries, and for pings of a killed
+compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What is to be removed of one study.
+    """The landed files of one study that a pruning removes.
 
     Attributes:
-        study: its name.
-        files: the landed files that go.
+        study: the study's name.
+        files: the files to remove.
         bytes: their size.
-        versions: by line those that can be computed again now, and cannot any more then.
-        kept: by line the oldest version that can still be computed again.
+        versions: by line, the versions that can be recomputed before but not after.
+        kept: by line, the oldest version that can still be recomputed.
     """
 
     study: str
@@ -120,7 +120,7 @@ class Pruning:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What goes and what is given up with it, a phrase each."""
+        """The files, and the versions that can no longer be recomputed, a phrase each."""
         gone = f"{len(self.files):,} landed files of {self.bytes:,} bytes"
         lost = (
             f"line {line}: versions {describe_versions(numbers)} can no longer be computed again, and those from "
@@ -160,20 +160,20 @@ def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms
 def _size(file: Place) -> int:
     try:
         return size_of(file)
-    except FileNotFoundError:  # by somebody else's prune
+    except FileNotFoundError:  # another process has pruned it
         return 0
 
 
-def remove_pruned(found: Pruning) -> Iterator[int]:
-    """Remove the files one by one, and folders that are empty then; yield how many are gone so far."""
-    for number, file in enumerate(found.files, 1):
+def remove_pruned(plan: Pruning) -> Iterator[int]:
+    """Remove the files one by one, and folders that become empty; yield the number removed so far."""
+    for number, file in enumerate(plan.files, 1):
         remove_landed(file)
         yield number
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What goes of a line; ``since`` is the landing time from which on its pings are kept, 0 for all of them."""
+    """The files to remove of a line; ``since`` is the landing time from which pings are kept, Unix ms, 0 for all."""
 
     line: str
     files: tuple[Place, ...]
@@ -189,7 +189,7 @@ def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: 
     kept = numbers[-keep:]
     needed = {path for number in kept for path in _needed(store, study, line, sources[number])}
     staleness = line.pipeline.staleness
-    # one version more, for a round on the version before that is about to lose against the newest
+    # one version more, for a concurrent round on the version before, which is about to lose
     floor = head.iteration - 1 - (0 if staleness is None else staleness.most)
     parent = sources[kept[0]].parent
     since = 0 if parent is None else sources[parent].lineage.window_end_ms
@@ -198,14 +198,14 @@ def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: 
     files = tuple(file for file in older if key_in(landing, file) not in needed)
     going = {key_in(landing, file) for file in files}
     keys = {key_in(landing, file) for file in chain.from_iterable(landed.values())}
-    # a version that was made of files which are no longer all there was given up before
+    # a version some of whose files are gone can't be recomputed already
     there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
     given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
     return _Part(line.name, files, given_up, kept[0], since)
 
 
 def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> Iterator[str]:
-    """Yield the paths of the files that a version is computed again from."""
+    """Yield the paths of the files that a version is recomputed from."""
     inputs = version.lineage.inputs
     yield from (file.path for file in inputs)
     if version.parent is not None and any(file.age for file in inputs):
@@ -218,7 +218,7 @@ def _inputs(version: Sources) -> set[str]:
 
 
 def _older(landed: Mapping[int, list[Place]], upto_ms: int, floor: int | None = None) -> Iterator[Place]:
-    """Yield the files of a line that landed until then, of versions below ``floor``; those of foreign names stay."""
+    """Yield the files that landed by a time, of versions below ``floor``; files with foreign names stay."""
     for number, files in landed.items():
         if floor is None or number < floor:
             yield from (file for file in files if (stamp := landed_at(file)) is not None and stamp <= upto_ms)
@@ -230,23 +230,23 @@ _PIECE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
-    """A landed file with pings of a client, and how many."""
+    """A landed file with pings of a client, and their number."""
 
     file: Place
     pings: int
 
     @property
     def study(self) -> str:
-        """The study whose pings it has."""
+        """The study of the file."""
         return study_of(self.file)
 
 
 def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
-    """Look into every landed file; yield what has pings of a client, what cannot be read, and None for the others."""
+    """Search every landed file; yield those with pings of a client, an error for unreadable ones, None for others."""
     for file in all_landed(landing):
         try:
             found = _rows(open_landed(file), client)
-        except FileNotFoundError:  # a private line's round has deleted it
+        except FileNotFoundError:  # deleted by a private line's round
             continue
         except UnreadableFile as error:
             yield error
@@ -255,7 +255,7 @@ def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | Unreadabl
 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
-    """Return how many pings of a client a file has; only the shard of the client is read, where there are shards."""
+    """Return the number of a client's pings in a file; of a file in shards, only the client's shard is read."""
     groups = None
     if (shards := shards_in(landed.footer.metadata, landed.footer.num_row_groups)) > 1:
         groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16), shards)[0])]
@@ -267,26 +267,26 @@ def _is_of(column: pa.Array, client: UUID) -> pa.Array:
     return pc.equal(column, pa.scalar(client.bytes, column.type))
 
 
-def erase(found: ErasurePlan, client: UUID) -> None:
-    """Write a file again without the pings of a client; one that has no others stays, empty.
+def erase(plan: ErasurePlan, client: UUID) -> None:
+    """Rewrite a file without the pings of a client; a file without other pings stays, empty.
 
-    One that is gone, as a private line's round deletes them, has no pings left.
+    A file that a private line's round has deleted in the meantime is skipped.
 
     Raises:
-        UnreadableFile: it is damaged.
-        ChangedMeanwhile: somebody else has written it meanwhile.
-        OSError: it cannot be written; it is as it was.
+        UnreadableFile: the file is damaged.
+        ChangedMeanwhile: another process has replaced the file.
+        OSError: the file can't be written, and is unchanged.
     """
 
     def without(table: pa.Table) -> pa.Table:
         return table.filter(pc.invert(_is_of(table.column("client_id").combine_chunks(), client)))
 
     with suppress(FileNotFoundError):
-        rewrite(found.file, without)
+        rewrite(plan.file, without)
 
 
 def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
-    """Return by line the versions that were made of some landed files."""
+    """Return by line the versions that some landed files went into."""
     paths = {key_in(landing, file) for file in files}
     return {
         line.name: tuple(
@@ -299,22 +299,22 @@ def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place
 
 
 def pending_pings(journal: Path, client: UUID) -> list[str] | None:
-    """Return the journal's segments that have pings of a client, which have not landed yet; None if it is not here."""
+    """Return the journal's segments with pings of a client that have not landed; None if there is no journal."""
     if not journal.is_dir():
         return None
-    said = str(client).encode()
+    text = str(client).encode()
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
-    return [printable(path.name) for path in paths if _contains(path, said)]
+    return [printable(path.name) for path in paths if _contains(path, text)]
 
 
-def _contains(path: Path, said: bytes) -> bool:
-    """Return whether a file, which may be rolled or landed meanwhile, has some bytes."""
+def _contains(path: Path, text: bytes) -> bool:
+    """Return whether a segment, which may be rolled or landed in the meantime, contains some bytes."""
     for there in (path, path.with_suffix(CLOSED)):
         try:
             with open(there, "rb") as source:
                 before = b""
                 while piece := source.read(_PIECE):
-                    if said in before + piece:
+                    if text in before + piece:
                         return True
                     before = piece[-_OVERLAP:]
                 return False

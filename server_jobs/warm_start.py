@@ -29,9 +29,13 @@ from fedping.server_jobs.privacy.budget import spent_up_to
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """What a line begins with, the version that it is taken from, and what the lineage of its version 0 says of that.
+    """The start of a line that takes over weights.
 
-    ``model`` is the model that clients of the old line evaluate, and ``before`` the old version's weights.
+    Attributes:
+        begun: the start weights and their origin, weight by weight.
+        before: the old version's weights.
+        model: the model that clients of the old line evaluate.
+        origin: the record for the lineage of version 0.
     """
 
     begun: Beginning
@@ -48,19 +52,19 @@ class Warm:
 def warm_from(
     store: ModelStore, line: Line, study: str, old: str, number: int | None, renamed: Mapping[str, str]
 ) -> Warm:
-    """Return what a new line begins with if it takes weights over from a version of another.
+    """Return the start of a new line that takes over weights from a version of another line.
 
     Args:
-        store: where the other line is.
-        line: the new one.
-        study: the other's study.
-        old: the other's name.
-        number: of its version; None for the newest.
-        renamed: by the new name of a weight or block its old one; "" has it start anew.
+        store: the store of the other line.
+        line: the new line.
+        study: the other line's study.
+        old: the other line's name.
+        number: its version; None for the newest.
+        renamed: old names by new names of weights or blocks; "" starts one from the spec.
 
     Raises:
-        StoreError: there is no such version, or it cannot be read.
-        InvalidSettings: the line cannot begin with its weights.
+        StoreError: the version does not exist or can't be read.
+        InvalidSettings: the line can't begin with its weights.
     """
     settings = _line_of(store, study, old)
     version = store.head(study, old) if number is None else store.version(study, old, number)
@@ -73,11 +77,11 @@ def warm_from(
 
 
 def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float, ...]:
-    """Return the weights that a line's version 0 took over, from the version in a store that they are of.
+    """Return the weights that a line's version 0 has taken over, from their version in a store.
 
     Raises:
-        StoreError: the store does not have that version any more, or another one in its place.
-        InvalidSettings: the line could not begin with its weights.
+        StoreError: the store no longer has that version, or has another one in its place.
+        InvalidSettings: the line can't begin with its weights.
     """
     taken = origin.taken
     settings = _line_of(store, taken.study, taken.line)
@@ -88,7 +92,7 @@ def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tu
 
 
 def start_version(store: ModelStore, study: Study) -> dict[str, WarmStart]:
-    """Return by line from where version 0 took weights over; nothing of lines that took none, or cannot be read."""
+    """Return the origin of version 0 by line, without lines that took over no weights, or can't be read."""
     found = {}
     for line in study.lines:
         with contextlib.suppress(FedpingError):
@@ -105,7 +109,7 @@ def _line_of(store: ModelStore, study: str, line: str) -> Line:
 
 
 def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
-    """Return a version as a lineage names it, with what was promised to the clients that it was learned from."""
+    """Return a version as lineages name it, with the guarantee of the clients that it was learned from."""
     told = Ancestor(study=version.study, line=version.line, iteration=version.iteration, digest=version.digest)
     if line.privacy is None:
         return told
@@ -114,7 +118,7 @@ def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
 
 
 MOST_NAMED = 20
-"""So many names a message has at most."""
+"""Maximum names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +127,11 @@ class Part:
 
     Attributes:
         name: its name.
-        source: its name in the old line; None if it starts anew.
-        places: where its weights stand in the new line.
-        taken: where they stand in the old line; None if it starts anew.
-        note: what is to be known of it, such as why it starts anew; mostly empty.
-        shape: that of a block; None of a single weight.
+        source: its name in the old line; None if it starts from the spec.
+        places: the places of its weights in the new line.
+        taken: their places in the old line; None if it starts from the spec.
+        note: a remark, such as why it starts from the spec; mostly empty.
+        shape: the shape of a block; None for a single weight.
     """
 
     name: str
@@ -140,10 +144,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a line begins with: its parts, all its weights, and which of those its constraints have moved.
-
-    ``weights`` and ``moved`` have shape (m,).
-    """
+    """The start of a line: its parts, its weights, shape (m,), and the places of those that constraints have moved."""
 
     parts: tuple[Part, ...]
     weights: Vector
@@ -151,24 +152,24 @@ class Beginning:
 
     @property
     def taken(self) -> int:
-        """How many weights are taken over."""
+        """The number of weights that are taken over."""
         return sum(len(part.places) for part in self.parts if part.taken is not None)
 
 
 def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Mapping[str, str]) -> Beginning:
-    """Return what a line begins with if it takes weights over.
+    """Return the start of a line that takes over weights.
 
-    A weight is taken over by its name, a block by its name if it has the same shape. Weights that the line's
-    constraints rule out are moved by them, as the first round would.
+    A weight is taken over by its name, a block by its name and shape. Constraints move the weights that they rule out,
+    as in the first round.
 
     Args:
-        line: the new one.
-        old: the spec of the weights to take.
+        line: the new line.
+        old: the spec of the weights to take over.
         weights: the optimizer's doubles of that version, shape (m of old,).
-        renamed: by the new name of a weight or block its old one; "" has it start anew.
+        renamed: old names by new names of weights or blocks; "" starts one from the spec.
 
     Raises:
-        InvalidSettings: a name is none, the two have nothing in common, or the line cannot have such weights.
+        InvalidSettings: a name is unknown, the two specs have no name in common, or the line can't have such weights.
     """
     spec = line.spec
     parts = tuple(_parts(spec, old, renamed))
@@ -190,7 +191,7 @@ def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Map
 
 
 def _within_constraints(line: Line, weights: Vector) -> Vector:
-    """Return weights as the line's constraints leave them where no step is taken."""
+    """Return weights after the line's constraints, without a step."""
     links = links_for(line.spec, line.pipeline)
     constraints = chain(dict(islice(links.items(), 1, None)))  # the first is the optimizer
     step, _ = constraints.update(np.zeros(len(weights)), constraints.init(line.spec), weights)
@@ -198,7 +199,7 @@ def _within_constraints(line: Line, weights: Vector) -> Vector:
 
 
 class _Named(NamedTuple):
-    """A weight or a block of a spec: where it stands, and what it says; ``shape`` is None of a weight."""
+    """A weight or a block of a spec: its places, kind, and shape, which is None for a weight."""
 
     places: range
     kind: Kind
@@ -230,7 +231,7 @@ def _parts(new: ModelSpec, old: ModelSpec, renamed: Mapping[str, str]) -> Iterat
 
 
 def _part(name: str, new: _Named, renamed: str | None, there: Mapping[str, _Named]) -> Part:
-    """Return what becomes of a weight or block, given those of the old line."""
+    """Return the part for a weight or block, given those of the old line."""
     source = name if renamed is None else renamed
     found, why = there.get(source), ""
     if renamed == "":
