@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch
 from fedping.server_jobs.optimize.transformation import Vector
-from fedping.server_jobs.round.accumulator import Moments, accumulator_for, merged, moments_of, no_moments
+from fedping.server_jobs.round.accumulator import Moments, merged, moments_of, no_moments
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import limit
 from fedping.server_jobs.round.influence import InfluenceSums, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers

@@ -26,8 +26,9 @@ from fedping.protocol.link_ends import Decoded, Sparse
 from fedping.protocol.study import Line
 from fedping.protocol.upload import Receiving
 from fedping.server_jobs.optimize.transformation import broken_if_failed
-from fedping.server_jobs.round.accumulator import Updates, accumulator_for, partial_size
+from fedping.server_jobs.round.accumulator import Updates, partial_size
 from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted, partial_bytes
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units_of
 from fedping.server_jobs.round.influence import (
     InfluenceSums,

@@ -19,14 +19,8 @@ from fedping.protocol.study import Line
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import first_state, state_from_document, step_arrays
 from fedping.server_jobs.optimize.transformation import States, Vector, broken_if_failed, link_name
-from fedping.server_jobs.round.accumulator import (
-    Accumulator,
-    Updates,
-    accumulator_for,
-    partial_size,
-    subkey,
-    without_variance,
-)
+from fedping.server_jobs.round.accumulator import Accumulator, Updates, partial_size, subkey, without_variance
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
 from fedping.server_jobs.round.ping_filter import step_weights, votes_of
 from fedping.server_jobs.round.shard import batch_rows

@@ -29,7 +29,7 @@ from fedping.protocol.training import OneGradient
 from fedping.server_jobs.optimize import BrokenLink
 from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
 from fedping.server_jobs.round import Engine, NumpyEngine, RoundOptions, recompute, run_round
-from fedping.server_jobs.round.accumulator import ACCUMULATORS
+from fedping.server_jobs.round.aggregations import ACCUMULATORS
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.own_links import (
     AtMost,

@@ -20,8 +20,8 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline, Recluster, Stal
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
-from fedping.server_jobs.round.accumulator import accumulator_for
 from fedping.server_jobs.round.aggregate import combined
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.ping_filter import OVER_CAPACITY
 from fedping.server_jobs.round.plan import rules_for

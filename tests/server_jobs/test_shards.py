@@ -45,8 +45,9 @@ from fedping.server_jobs.deletion import erase, find_pings
 from fedping.server_jobs.ingest.compaction.layout import Layouts
 from fedping.server_jobs.round import RoundOptions, recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round import aggregate as aggregates
-from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, partial_size
+from fedping.server_jobs.round.accumulator import merged, moments_of, no_moments, partial_size
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import PingReader, open_ping_file
 from fedping.server_jobs.round.plan import Rules, Work, tasks_for

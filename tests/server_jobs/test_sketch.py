@@ -15,7 +15,8 @@ from fedping.model_store.store import open_store
 from fedping.protocol.pipeline import Median, TrimmedMean
 from fedping.server_jobs.round import NumpyEngine, recompute
 from fedping.server_jobs.round import accumulator as accumulators
-from fedping.server_jobs.round.accumulator import MOST_KEPT_BYTES, Sent, accumulator_for
+from fedping.server_jobs.round.accumulator import MOST_KEPT_BYTES, Sent
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.robust import (
     Sketch,
     bins_of,
